@@ -17,8 +17,6 @@ from typing import Any
 
 from threadpoolctl import threadpool_info
 
-__all__ = ["ENVIRONMENT", "environment", "environment_json"]
-
 ENVIRONMENT = "environment.json"
 """The file that a folder of results tells it in."""
 

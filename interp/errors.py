@@ -10,18 +10,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "ArgumentError",
-    "CheckpointError",
-    "ConformanceError",
-    "HookError",
-    "MissingDependencyError",
-    "OutputError",
-    "Problems",
-    "ProoflensError",
-    "StoreError",
-]
-
 
 class ProoflensError(Exception):
     """Any error that a user can cause; its text is meant for the user.

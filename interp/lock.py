@@ -18,8 +18,6 @@ from filelock import FileLock, Timeout
 
 from interp.errors import OutputError, ProoflensError
 
-__all__ = ["LOCK", "alone"]
-
 LOCK = ".lock"
 
 

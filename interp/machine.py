@@ -15,8 +15,6 @@ import psutil
 
 from interp.errors import ArgumentError, Problems
 
-__all__ = ["check_device", "free_bytes", "need_bytes"]
-
 _DEVICES = ("cpu", "cuda", "mps", "xpu")
 
 

@@ -9,43 +9,83 @@ dead processes and sweeps them. A folder is only ever replaced if it holds the f
 the same kind of result, and nothing that was read is ever replaced by what was made of it.
 
 Drafts of another host are left alone: whether their process lives cannot be known from here.
+
+Exchanging two folders in one step, which Python's standard library does not offer.
+
+Linux has ``renameat2`` with ``RENAME_EXCHANGE``, macOS ``renamex_np`` with ``RENAME_SWAP``: at no
+moment is either name without a folder. Elsewhere, and on file systems that refuse it, the caller
+has to do without.
+
+A value as JSON data: what tables, arrays and numbers without a value become.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import json
 import os
 import re
 import secrets
 import shutil
+import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from interp.environment import ENVIRONMENT, environment_json
 from interp.errors import OutputError
-from interp.exchange import exchange
 
-__all__ = [
-    "CHECKED",
-    "DRAFT",
-    "append_line",
-    "check_output",
-    "draft_of",
-    "drop",
-    "fsync",
-    "need_name",
-    "output_file",
-    "output_folder",
-    "replace_text",
-    "scratch_folder",
-    "settle",
-    "sweep",
-]
+
+def json_data(value: Any) -> Any:
+    """A value as JSON data: tables as lists of records, numbers that are not finite as null.
+
+    JSON has no NaN: strict readers refuse a text with one.
+    """
+    if hasattr(value, "to_json"):  # a table of pandas
+        return json.loads(value.to_json(orient="records", double_precision=15))
+    if isinstance(value, Mapping):
+        return {str(key): json_data(one) for key, one in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [json_data(one) for one in value]
+    if hasattr(value, "item"):  # a number of numpy or torch
+        value = value.item()
+    if isinstance(value, float) and not abs(value) < float("inf"):
+        return None
+    return str(value) if isinstance(value, Path) else value
+
+
+_HERE, _EXCHANGE, _SWAP = -100, 2, 2
+_CANNOT = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EXDEV}
+
+
+def exchange(first: Path, second: Path) -> bool:
+    """Exchange two names of one file system.
+
+    Returns:
+        False if the system cannot; nothing has changed then.
+
+    Raises:
+        OSError: if the disk refuses.
+    """
+    names = os.fsencode(first), os.fsencode(second)
+    library = ctypes.CDLL(None, use_errno=True)
+    if sys.platform == "darwin" and hasattr(library, "renamex_np"):
+        failed = library.renamex_np(*names, _SWAP)
+    elif sys.platform.startswith("linux") and hasattr(library, "renameat2"):
+        failed = library.renameat2(_HERE, names[0], _HERE, names[1], _EXCHANGE)
+    else:
+        return False
+    reason = ctypes.get_errno()
+    if failed and reason not in _CANNOT:
+        raise OSError(reason, os.strerror(reason), str(first), None, str(second))
+    return not failed
+
 
 DRAFT, _ASIDE = ".draft", ".old"
 CHECKED = "."  # the marker of a store: its caller looks at what it holds, its manifest tells all

@@ -21,8 +21,6 @@ from collections.abc import Callable, Iterator, MutableMapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import TypeVar
 
-__all__ = ["PluginWarning", "Registry"]
-
 T = TypeVar("T")
 
 

@@ -21,8 +21,6 @@ from typing import Any, Literal, get_args
 
 from interp.errors import MissingDependencyError, Problems, ProoflensError
 
-__all__ = ["Backend", "built_once", "need_backend", "ray_results", "require_ray"]
-
 Backend = Literal["local", "ray"]
 """Where independent pieces of work are done: on this machine, or as tasks of a Ray cluster."""
 

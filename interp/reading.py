@@ -22,9 +22,6 @@ from typing import Any
 from interp.errors import ArgumentError, ProoflensError
 from interp.schema import Check
 
-__all__ = ["MOST_BYTES", "open_regular", "parse_json", "parse_toml", "read_bytes", "read_json",
-           "read_text", "read_toml", "regular", "utf8_name"]  # fmt: skip
-
 MOST_BYTES = 64 << 20
 _DEEPEST = 64
 _LARGEST = 2**64 - 1

@@ -15,8 +15,6 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["Check", "each", "many", "maybe", "number", "one_of", "table", "text", "truth", "whole"]
-
 Check = Callable[[Any, str], list[str]]
 LARGEST = 2**63 - 1
 

@@ -16,8 +16,6 @@ from contextlib import contextmanager
 import torch
 from threadpoolctl import threadpool_limits
 
-__all__ = ["one_thread", "workers"]
-
 
 @contextmanager
 def one_thread() -> Iterator[None]:

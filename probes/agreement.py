@@ -47,17 +47,6 @@ from probes.roles.gathering import evidence_of
 from probes.roles.profile import TASK
 from probes.roles.reader import Reader
 
-__all__ = [
-    "Agreement",
-    "Readable",
-    "agree",
-    "agreement",
-    "answered_share",
-    "overall",
-    "roles_and_layers",
-    "statements_of",
-]
-
 _LEVEL = 0.01
 _EFFECT, _ANSWERED = 0.1, 0.5
 _LOCATED = ("memory-location", "memory-correction")

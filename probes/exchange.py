@@ -24,8 +24,6 @@ from interp.run import Array, Run, Site, Swap
 from interp.tasks.base import Batch
 from interp.tasks.counterfactual import Variable, unknown
 
-__all__ = ["Exchanged", "Pairs", "exchangeable", "outputs_of", "paired", "run_at"]
-
 _SHIFTS = 8
 """How many source rows are tried for each base row."""
 _SAME = 0.01

@@ -25,8 +25,6 @@ from interp.models.init import fresh_weights, initialize
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 
-__all__ = ["draws_of", "fresh_models", "stacked_models", "stacked_runs"]
-
 _DRAWS, _FEWEST_DRAWS = 1000, 100
 _NUMBERS = 2**30
 """The most weights that are drawn for one null, unless that left too few draws."""

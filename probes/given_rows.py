@@ -1,6 +1,6 @@
 """Rows of a user's own in every form that ``--data`` takes, as they are decompiled and shown.
 
-    FILE.json                              words with labels (:mod:`probes.decompile.rows_file`)
+    FILE.json                              words with labels (:mod:`probes.decompile.rows`)
     FILE.jsonl, .npy, .safetensors, text   token ids (:mod:`probes.own_rows`)
 
 Ids have no words: their tokens are the numbers themselves, and after every position it is asked
@@ -16,12 +16,9 @@ from typing import Any
 import numpy as np
 
 from interp.models.card import ModelCard
-from interp.rasp.evaluation import NONE, Vocabulary
-from probes.decompile.rows import Rows
-from probes.decompile.rows_file import read_worded_rows
+from interp.program.evaluation import NONE, Vocabulary
+from probes.decompile.rows import Rows, read_worded_rows
 from probes.own_rows import IGNORED, Row, kind_of, read_ids
-
-__all__ = ["read_rows"]
 
 _LARGEST = 1 << 20
 """Ids are below it where no model says how many tokens it knows."""

@@ -38,8 +38,6 @@ from interp.stats.p_values import Null, from_draws
 from interp.tasks.base import Batch
 from probes.fresh_models import draws_of, fresh_models
 
-__all__ = ["SCORES", "Score", "head_scores", "null"]
-
 _NULL, _FEWEST = "fresh weights", 20
 Score = Callable[..., Any]
 """A function of a hooked model, or of a model and rows, to ``[layer, head]`` numbers."""

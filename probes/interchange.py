@@ -38,18 +38,9 @@ from interp.stats.head_table import adjust
 from interp.stats.nulls import paired_null
 from interp.tasks.base import Batch
 from probes.activations import Samples, collect
-from probes.curves import need_latents
+from probes.controls import need_latents
 from probes.exchange import run_at
 from probes.linear import Features, Kind, Latent, direction, logistic
-
-__all__ = [
-    "INTERCHANGE_COLUMNS",
-    "Interchange",
-    "distance",
-    "interchange",
-    "interchange_table",
-    "probe_directions",
-]
 
 INTERCHANGE_COLUMNS = (
     "latent",

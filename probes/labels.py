@@ -30,8 +30,6 @@ from interp.store import ActivationStore
 from interp.store.rows import as_batch
 from interp.tasks.base import Batch
 
-__all__ = ["Labelled", "read_labels", "with_labels"]
-
 Labels = Mapping[str, NDArray[Any]]
 _READERS = (".csv", ".npz", ".safetensors")
 

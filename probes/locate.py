@@ -48,8 +48,6 @@ from interp.tasks.counterfactual import Variable, variables_of
 from probes.exchange import Exchanged, Pairs, exchangeable, outputs_of, paired
 from probes.interchange import distance
 
-__all__ = ["LEAST_PAIRS", "LOCATE_COLUMNS", "exchanged", "holders", "locate"]
-
 LOCATE_COLUMNS = (
     "latent",
     "component",

@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Float, Int
 
 from interp.errors import ArgumentError
-from interp.figures.rounds import RoundsPanel
+from interp.figures.maps import RoundsPanel
 from interp.interventions.components import Component, components
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.mechanism import Construction

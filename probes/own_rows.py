@@ -3,7 +3,7 @@
     FILE.jsonl         a line a row: a list of ids, or {"input_ids": […], "labels": […], "mask": …}
     FILE.npy           ids [row, pos]
     FILE.safetensors   input_ids [row, pos], and optionally labels and mask of the same shape
-    FILE.json          words with a vocabulary (:mod:`probes.decompile.rows_file`), next token alone
+    FILE.json          words with a vocabulary (:mod:`probes.decompile.rows`), next token alone
     any other          a text, cut into rows, where the model has a tokenizer; else one of these
                        files under another name, told by how it begins
 
@@ -34,7 +34,7 @@ from interp.models.tensor_files import read_tensors
 from interp.reading import parse_json, read_text, regular
 from interp.run.gate import next_tokens
 from interp.tasks.base import Batch
-from probes.decompile.rows_file import read_worded_rows
+from probes.decompile.rows import read_worded_rows
 
 __all__ = [
     "IGNORED",

@@ -20,8 +20,6 @@ from interp.store.selection import parse_positions
 from interp.tasks.base import Batch
 from probes.activations import Samples
 
-__all__ = ["SomePositions", "at_positions", "positions_in_words", "wanted_positions"]
-
 
 def wanted_positions(text: str | None) -> slice:
     """Read ``5``, ``last``, ``START:STOP[:STEP]``, ``all`` or None (for all) as a slice.

@@ -28,8 +28,6 @@ from probes.activations import Samples, collect
 from probes.controls import control_latent, raw_input
 from probes.linear import FOLDS, Decoding, decode, folds_of, probe_for
 
-__all__ = ["COLUMNS", "layer_map", "probe_table", "untrained_like"]
-
 COLUMNS = (
     "hook",
     "latent",

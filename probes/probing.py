@@ -16,7 +16,7 @@ from interp.errors import HookError
 from interp.models.baselines import Baseline
 from interp.models.kinds import build
 from probes.activations import collect
-from probes.curves import curve_table
+from probes.controls import curve_table
 from probes.interchange import interchange_table
 from probes.positions import at_positions, positions_in_words
 from probes.probe_table import probe_table
@@ -38,7 +38,7 @@ class Probing:
             says which positions were pooled.
         first: Where each latent first is decodable, from :func:`probes.rounds.first_decodable`.
         about: What was probed, as JSON data.
-        curves: Learning curves from :func:`probes.curves.curve_table`, if asked for.
+        curves: Learning curves from :func:`probes.controls.curve_table`, if asked for.
         interchange: The table of :func:`probes.interchange.interchange_table`, if asked for.
     """
 

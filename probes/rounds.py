@@ -40,8 +40,6 @@ from probes.linear import decode, kind_of, probe_for
 from probes.sampling import SampledPositions, is_causal
 from probes.sampling import sample_positions as hooks_of
 
-__all__ = ["first_decodable", "round_order"]
-
 _FEW = 16
 _CHAIN_RULE = "must hold two rounds or more, each with latents of the batch"
 

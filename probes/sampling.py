@@ -34,15 +34,6 @@ from interp.errors import ArgumentError
 from interp.store.attention_mask import attention_mask_of
 from probes.linear import FOLDS, folds_of
 
-__all__ = [
-    "POSITIONS",
-    "SampledPositions",
-    "groups_of",
-    "is_causal",
-    "sample_positions",
-    "sampled_positions",
-]
-
 POSITIONS = 8
 """How many positions of a row are sampled by default."""
 

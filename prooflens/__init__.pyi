@@ -7,7 +7,7 @@ from interp.hooks.conformance import conformance as conformance
 from interp.hooks.hook_sites import HookSite as HookSite
 from interp.models.card import ModelCard as ModelCard
 from interp.models.checkpoint import save_checkpoint as save_checkpoint
-from interp.models.hugging_face import export as export
+from interp.models.export import export as export
 from interp.models.open_attention import encoder_names as encoder_names
 from interp.models.open_attention import open_attention as open_attention
 from interp.models.spec import TransformerSpec as TransformerSpec
@@ -31,12 +31,12 @@ from interp.tasks.template import TemplateTask as TemplateTask
 # know why it can
 from prooflens import crasp as crasp
 from prooflens import proofs as proofs
-from interp.crasp.parser import parse_program as parse_program
+from interp.program.parser import parse_program as parse_program
 from interp.proofs.depth.compiler import compile_program as compile_program
 from interp.proofs.mechanism import Certificate as Certificate
 from interp.proofs.mechanism import Construction as Construction
 from interp.proofs.random_basis import random_basis as random_basis
-from interp.proofs.shipped import construct as construct
+from interp.proofs.catalogue import construct as construct
 
 # keep activations
 from prooflens import interop as interop

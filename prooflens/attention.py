@@ -4,7 +4,6 @@ from interp.attention.attention_to_keys import AttentionMass, attention_table
 from interp.attention.behaviour import SCALE, copying_table, positional_table
 from interp.attention.by_lag import lag_table
 from interp.attention.key_sets import repeated_tokens, token_key_sets
-from interp.attention.patterns import kernel_by_lag, mass_by_lag
 from interp.store.rows import layer_hooks, read_batches
 
 __all__ = [
@@ -12,10 +11,8 @@ __all__ = [
     "AttentionMass",
     "attention_table",
     "copying_table",
-    "kernel_by_lag",
     "lag_table",
     "layer_hooks",
-    "mass_by_lag",
     "positional_table",
     "read_batches",
     "repeated_tokens",

@@ -1,17 +1,12 @@
 """Proved bounds: domains, strategies, and the check of a certificate."""
 
-from interp.bounds.affine import add
+from interp.bounds.affine import UP, Arithmetic, add, share
 from interp.bounds.passed_on import not_orderless
-from interp.bounds.rounding import UP, Arithmetic, share
 from interp.bounds.three_paths import LEAST, Tables, queries_and_keys, tables_of
 from probes.certify.certificate import TheoremFile, sha256_of
 from probes.certify.check import check
 from probes.certify.cover import Proof
-from probes.certify.domains.base import Domain
-from probes.certify.domains.reals import Addressed, Averages
-from probes.certify.domains.signs import Signs
-from probes.certify.domains.strings import Strings
-from probes.certify.domains.templates import Templates
+from probes.certify.domains import Addressed, Averages, Domain, Signs, Strings, Templates
 from probes.certify.maximum import (
     brute_force,
     by_cubes,

@@ -4,50 +4,41 @@
     program = parse_program(Path("dyck.cr").read_text())
     accepts(program, "( ( ) )".split())
 
-:mod:`interp.crasp.dsl` builds programs in Python, :mod:`interp.crasp.analysis` tells their depth.
+:mod:`interp.program.dsl` builds programs in Python, :mod:`interp.program.analysis` tells their
+depth.
 """
 
-from interp.crasp import (
-    Evaluation,
-    ProgramError,
-    accepts,
-    analyse,
-    parse_program,
-    read_program,
-    unary,
-)
-from interp.crasp.analysis import alphabet, depth, is_past_only
-from interp.crasp.dsl import Boolean, Lines, count, sym
-from interp.crasp.evaluation import evaluate, evaluate_codes
-from interp.crasp.languages import (
+from interp.program.analysis import alphabet, analyse, depth, is_past_only
+from interp.program.dsl import Boolean, Lines, count, sym
+from interp.program.evaluation import Evaluation, accepts, evaluate, evaluate_codes
+from interp.program.languages import (
     block_symbol,
     block_word,
     membership_program,
     prediction_program,
     two_sided_program,
 )
-from interp.crasp.predicates import built_in
-from interp.crasp.printer import program_text
-from interp.crasp.syntax import (
+from interp.program.parser import ProgramError, parse_program, read_program
+from interp.program.predicates import built_in, unary
+from interp.program.printer import program_text
+from interp.program.syntax import (
     And,
+    Arithmetic,
     Assignment,
     Choice,
     Comparison,
     Constant,
     Count,
-    Difference,
     Expression,
     Formula,
     FormulaName,
     Holds,
     Larger,
-    Multiple,
     Not,
     Or,
     Program,
     Relation,
     Smaller,
-    Sum,
     Symbol,
     Term,
     children,
@@ -55,13 +46,13 @@ from interp.crasp.syntax import (
 
 __all__ = [
     "And",
+    "Arithmetic",
     "Assignment",
     "Boolean",
     "Choice",
     "Comparison",
     "Constant",
     "Count",
-    "Difference",
     "Evaluation",
     "Expression",
     "Formula",
@@ -69,14 +60,12 @@ __all__ = [
     "Holds",
     "Larger",
     "Lines",
-    "Multiple",
     "Not",
     "Or",
     "Program",
     "ProgramError",
     "Relation",
     "Smaller",
-    "Sum",
     "Symbol",
     "Term",
     "accepts",

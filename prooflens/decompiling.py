@@ -2,8 +2,7 @@
 
 from probes.decompile.counting import decisions, decompile_counting
 from probes.decompile.judging import LEAST
-from probes.decompile.rows import Rows
-from probes.decompile.task_rows import rows_of_task
+from probes.decompile.rows import Rows, rows_of_task
 from probes.decompile.workflow import decompile
 from probes.given_rows import read_rows
 

@@ -1,12 +1,12 @@
 """Files that appear whole or not at all, and files of others, refused in one line if damaged."""
 
-from interp.json_data import json_data
 from interp.lock import LOCK, alone
 from interp.output import (
     append_line,
     check_output,
     drop,
     fsync,
+    json_data,
     need_name,
     output_file,
     output_folder,
@@ -15,7 +15,7 @@ from interp.output import (
 )
 from interp.reading import parse_toml, read_json, read_text, read_toml, regular
 from interp.schema import each, many, number, table, text, whole
-from trained.state_files import digest
+from trained.stack_runner import digest
 
 __all__ = [
     "LOCK",

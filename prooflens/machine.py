@@ -4,7 +4,7 @@ from interp.environment import environment
 from interp.machine import check_device
 from interp.ray_tasks import need_backend
 from interp.threads import one_thread
-from trained.backends import cores
+from trained.stack_runner import cores
 
 __all__ = [
     "check_device",

@@ -8,7 +8,7 @@ from probes.agreement import (
     roles_and_layers,
     statements_of,
 )
-from probes.curves import curve_table
+from probes.controls import curve_table
 from probes.interchange import interchange_table
 from probes.kernels import kernel_null, kernel_table, layer_kernels
 from probes.linear import decode

@@ -1,18 +1,19 @@
 """The papers' constructive proofs, built as models with known mechanisms and error bounds."""
 
 from interp.proofs import catalogue, coupling, induction, template
-from interp.proofs.case import Case
-from interp.proofs.catalogue import cases, constructions
+from interp.proofs.catalogue import cases, construct, constructions, has_proof
 from interp.proofs.coupling import construct_pod, input_bound, mean_square_bound, sigma_tail
-from interp.proofs.depth.cases import CASES as COMPILED
-from interp.proofs.depth.cases import compiled_case
-from interp.proofs.depth.compiler import Precision, compile_program
-from interp.proofs.depth.vocabulary import token_ids, vocabulary_of
+from interp.proofs.depth.compiler import CASES as COMPILED
+from interp.proofs.depth.compiler import (
+    Precision,
+    compile_program,
+    compiled_case,
+    token_ids,
+    vocabulary_of,
+)
 from interp.proofs.induction import construct_relation
-from interp.proofs.lagfits.lag import fit_lag
-from interp.proofs.lagfits.positions import Positions, phi_values
-from interp.proofs.lagfits.sums import PRECISIONS, fit_sum, floor, grid
-from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part
+from interp.proofs.lagfits import PRECISIONS, Positions, fit_lag, fit_sum, floor, grid, phi_values
+from interp.proofs.mechanism import Case, Certificate, Construction, Mechanism, Part
 from interp.proofs.memory import (
     construct_adaptive_memory,
     construct_fixed_memory,
@@ -22,7 +23,6 @@ from interp.proofs.memory import (
 )
 from interp.proofs.memory.gating import gating_costs
 from interp.proofs.random_basis import random_basis
-from interp.proofs.shipped import construct, has_proof
 from interp.proofs.template import construct_template, one_layer_suffices
 
 __all__ = [

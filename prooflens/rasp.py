@@ -6,28 +6,21 @@ it.
 
 A program names values that every position has (tokens, numbers, truths), looks back over earlier
 positions to count or to pick one of them, and ends by saying which tokens may follow. A count of
-C-RASP (:mod:`interp.crasp`) is one case of what it can say.
+C-RASP (:mod:`prooflens.crasp`) is one part of the same language.
 """
 
-from interp.rasp import (
-    Decisions,
-    Program,
-    evaluate,
-    expression_text,
-    parse,
-    program_text,
-    read_program,
-    run,
-)
-from interp.rasp.evaluation import NONE, Vocabulary
+from interp.program.decision_parser import parse, read_program
+from interp.program.evaluation import NONE, Decisions, Vocabulary, line_values, run
+from interp.program.printer import expression_text, program_text
+from interp.program.syntax import Program
 
 __all__ = [
     "NONE",
     "Decisions",
     "Program",
     "Vocabulary",
-    "evaluate",
     "expression_text",
+    "line_values",
     "parse",
     "program_text",
     "read_program",

@@ -26,7 +26,7 @@ from interp.tasks.template.named import (
     random_task,
     same_different,
 )
-from interp.tasks.template.text import wildcards
+from interp.tasks.template.task import wildcards
 from interp.tasks.walks import SuccessorWalk
 
 __all__ = [

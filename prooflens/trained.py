@@ -1,18 +1,15 @@
 """The shipped models, the recipes they were trained by, and the trainer."""
 
 from trained import zoo
-from trained.data import Rows, training_set
-from trained.ensemble import Ensemble
-from trained.fit import Fit, fit
+from trained.ensemble import Ensemble, Rows, training_set
+from trained.fit import Fit, fit, save_fit
 from trained.grid import metrics_table, train
 from trained.loading import load
 from trained.metrics import EVALUATION_SEED, evaluate
 from trained.place import partial_of, training_place
 from trained.recipe import Recipe, read_recipe
-from trained.results import save_fit
-from trained.run import Run
-from trained.stopping import stop_asked
-from trained.training import Training
+from trained.run import Run, Training
+from trained.stack_runner import stop_asked
 from trained.zoo import Shipped, folder, names, recipes
 
 __all__ = [

@@ -1,20 +1,12 @@
-"""What can be read from weights alone: circuits, scores, spectra and their nulls."""
+"""What can be read from weights alone: circuits, scores and their nulls."""
 
-from interp.weights.diagonals import diagonal_table, effective_circuits
 from interp.weights.head_weights import Circuit, HeadWeights, head_weights
 from interp.weights.head_weights.architectures import Architecture
 from interp.weights.low_rank_circuit import low_rank_circuits
 from interp.weights.metrics import BASIC, METRICS, effective_rank
 from interp.weights.revisions import weights_over_training
-from interp.weights.spectrum import (
-    VectorMoments,
-    convergence,
-    decay_constant,
-    fit_decay,
-    head_spectra,
-    score_spectra,
-)
-from interp.weights.weight_table import circuit_crop, singular_values, weight_table
+from interp.weights.weight_nulls import WeightNull
+from interp.weights.weight_table import circuit_crop, weight_table
 
 __all__ = [
     "BASIC",
@@ -22,19 +14,11 @@ __all__ = [
     "Architecture",
     "Circuit",
     "HeadWeights",
-    "VectorMoments",
+    "WeightNull",
     "circuit_crop",
-    "convergence",
-    "decay_constant",
-    "diagonal_table",
-    "effective_circuits",
     "effective_rank",
-    "fit_decay",
-    "head_spectra",
     "head_weights",
     "low_rank_circuits",
-    "score_spectra",
-    "singular_values",
     "weight_table",
     "weights_over_training",
 ]

@@ -22,10 +22,8 @@ MAY_IMPORT = {
     "interp.threads": set(),
     "interp.lazy": set(),
     "interp.schema": set(),
-    "interp.exchange": set(),
     "interp.environment": set(),
-    "interp.json_data": set(),
-    "interp.output": {"interp.errors", "interp.exchange", "interp.environment"},
+    "interp.output": {"interp.errors", "interp.environment"},
     "interp.lock": {"interp.errors"},
     "interp.reading": {"interp.errors", "interp.schema"},
     "interp.machine": {"interp.errors"},
@@ -36,13 +34,12 @@ MAY_IMPORT = {
     "interp.stats": GROUND,
     "interp.hooks": GROUND,
     "interp.weights": {*GROUND, "interp.stats"},
-    "interp.crasp": GROUND,
-    "interp.rasp": {*GROUND, "interp.crasp"},
+    "interp.program": GROUND,
     "interp.models": {*GROUND, "interp.hooks", "interp.weights"},
-    "interp.tasks": {*GROUND, "interp.crasp"},
+    "interp.tasks": {*GROUND, "interp.program"},
     "interp.store": {*GROUND, "interp.stats.table_format", "interp.hooks", "interp.tasks.base"},
     "interp.interop": {*GROUND, "interp.store"},
-    "interp.proofs": {*GROUND, "interp.tasks", "interp.models", "interp.crasp", "interp.bounds"},
+    "interp.proofs": {*GROUND, "interp.tasks", "interp.models", "interp.program", "interp.bounds"},
     "interp.run": {*GROUND, "interp.hooks", "interp.tasks.base"},
     "interp.interventions": {
         *GROUND, "interp.hooks", "interp.stats", "interp.tasks.base", "interp.run",
@@ -213,7 +210,7 @@ def test_the_laboratory_uses_the_door(path: Path) -> None:
 
 @pytest.mark.parametrize("path", laboratory(), ids=dotted)
 def test_the_laboratory_imports_public_names(path: Path) -> None:
-    """``from prooflens.tasks import FixedMemory``, never ``prooflens.pages.html``."""
+    """``from prooflens.tasks import FixedMemory``, never ``prooflens.pages.page``."""
     for node in ast.walk(ast.parse(path.read_text())):
         names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

@@ -9,29 +9,145 @@ a key bias under a softmax, has rounding for a gradient, which AdamW scales up: 
 
 Not for models whose matrix products fill the machine: a stack of those is slower than one after
 another.
+
+The rows of each training step, drawn by the task's own sampler from seeds alone.
+
+Fresh rows are drawn in blocks of many steps at once, because a sampler's fixed cost is often more
+than the step itself; a block's seed follows from (seed, block), so any step can be had without the
+ones before it. A fixed set of rows is drawn once and read in epochs, each in an order of its own;
+where an epoch ends inside a batch the next one begins there.
+
+Decide which runs can be trained as one stack of models.
+
+Runs share a stack if their models differ in nothing but numbers: initial weights, learning rates,
+seeds, tasks of equal shapes, and the identity scalars' settings: the stack then has a·XXᵀ and b
+(`template` §2.2) wherever one of its members has them, and holds them at zero in the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from math import cos, pi
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.func import functional_call, vmap
 
-from interp.errors import ArgumentError
+from interp.errors import ArgumentError, Problems
 from interp.models.kinds import build
-from trained.data import Rows
-from trained.grouping import common_spec, multipliers
+from interp.models.spec import TransformerSpec
+from interp.tasks.base import Batch, Task
 from trained.metrics import mean_loss
-from trained.run import Run
-from trained.training import Training
+from trained.run import Run, Training
 
-__all__ = ["Ensemble", "State", "started"]
+_BLOCK_ROWS = 1024
+_SET = 2**62  # the fixed set's block number
+
+
+class Rows:
+    """The batches of one training run.
+
+    Args:
+        task: The task from which rows are drawn.
+        training: Batch size, seed, and how many rows there are.
+    """
+
+    def __init__(self, task: Task, training: Training) -> None:
+        self.task, self.training = task, training
+        self.steps = max(1, _BLOCK_ROWS // training.batch)
+        """How many steps' rows are drawn at once, as one block."""
+        self._set = training_set(task, training) if training.rows else None
+
+    def block(self, number: int) -> Batch:
+        """The rows of steps ``number · steps`` to ``(number + 1) · steps``, without latents."""
+        rows = self.steps * self.training.batch
+        if self._set is not None:
+            batch, order = self._set, self._order(number * rows, rows)
+            drawn = Batch(batch.inputs[order], batch.targets[order], batch.mask[order])
+        else:
+            drawn = self.task.sample(rows, seed=_seed(self.training.row_seed, number))
+        problems = Problems(f"task {self.task.name}")
+        rule, advice = "must score some position", "its mask is empty"
+        problems.need(bool(drawn.mask.any()), "mask", rule, False, advice)
+        problems.raise_if_any()
+        return drawn
+
+    def _order(self, start: int, count: int) -> Tensor:
+        """Which rows of the set stand at places ``start`` … of its endless shuffled repetition."""
+        size = self.training.rows
+        first, last = start // size, (start + count - 1) // size
+        epochs = [self._shuffled(epoch) for epoch in range(first, last + 1)]
+        return torch.cat(epochs)[start - first * size :][:count]
+
+    def _shuffled(self, epoch: int) -> Tensor:
+        generator = torch.Generator().manual_seed(_seed(self.training.row_seed, _SET + 1 + epoch))
+        return torch.randperm(self.training.rows, generator=generator)
+
+
+def training_set(task: Task, training: Training) -> Batch:
+    """The fixed set of rows that is trained on if ``training.rows`` asks for one."""
+    return task.sample(training.rows, seed=_seed(training.row_seed, _SET))
+
+
+def _seed(seed: int, number: int) -> int:
+    """A seed for every pair (seed, number), never equal to one that the evaluation uses."""
+    return int(np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)[0] >> 2)
+
+
+_PROBE_ROWS = 2
+_WITHOUT: dict[str, Any] = {
+    "identity_qk": False,
+    "identity_ov": False,
+    "identity_mask_self": False,
+    "identity_multiplier": 1.0,
+}
+
+
+def groups(runs: Sequence[Run]) -> list[list[int]]:
+    """Indices of the runs, one list for each stack that could be formed, in order of appearance."""
+    found: dict[Any, list[int]] = {}
+    for index, run in enumerate(runs):
+        found.setdefault(shape_of(run), []).append(index)
+    return list(found.values())
+
+
+def shape_of(run: Run) -> tuple[Any, ...]:
+    """A key that is equal for runs that fit into one stack."""
+    training = run.training
+    spec: Any = run.spec
+    if isinstance(spec, TransformerSpec):
+        spec = replace(spec, **_WITHOUT)
+    batch = run.task.sample(_PROBE_ROWS, seed=0)
+    return (
+        spec,
+        getattr(run.spec, "identity_mask_self", False),
+        training.steps,
+        training.batch,
+        training.autocast,
+        tuple(batch.inputs.shape[1:]),
+        tuple(batch.targets.shape[1:]),
+        str(batch.inputs.dtype),
+        str(batch.targets.dtype),
+    )
+
+
+def common_spec(specs: Sequence[Any]) -> Any:
+    """The spec of a stack, which has every parameter that any of its members has."""
+    first = specs[0]
+    if not isinstance(first, TransformerSpec):
+        return first
+    qk, ov = (any(getattr(s, name) for s in specs) for name in ("identity_qk", "identity_ov"))
+    return replace(first, identity_qk=qk, identity_ov=ov, identity_multiplier=1.0)
+
+
+def multipliers(specs: Sequence[Any]) -> torch.Tensor:
+    """The factor on each member's identity scalars, ``[member]``."""
+    return torch.tensor([getattr(spec, "identity_multiplier", 1.0) for spec in specs])
+
 
 _EPS = 1e-8
 _SMOOTHING = 0.98

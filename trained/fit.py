@@ -3,13 +3,17 @@
 The loss is the mean squared error over scored positions (cross-entropy where targets are token
 ids). Fresh rows are drawn from seeds that follow from the run's, so nothing is trained on twice and
 no row of the evaluation is seen.
+
+Save what the trainer made of a recipe: a checkpoint that says how it was trained.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from math import isfinite
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,16 +21,55 @@ import torch
 from rich.progress import track
 from torch import Tensor
 
+from interp.errors import CheckpointError
+from interp.models.checkpoint import read_metadata, save_checkpoint
+from interp.output import check_output
 from interp.threads import one_thread
-from trained.data import training_set
-from trained.ensemble import Ensemble
-from trained.metrics import evaluate, loss_of, scores
+from trained.ensemble import Ensemble, training_set
+from trained.metrics import evaluate, scores
+from trained.recipe import Recipe
 from trained.run import Run, check_runs
 
-if TYPE_CHECKING:
-    from trained.recipe import Recipe
 
-__all__ = ["Fit", "evaluate", "fit", "fits_of", "loss_of"]
+def check_places(places: Sequence[Path], *, overwrite: bool, inputs: Sequence[Path] = ()) -> None:
+    """Refuse folders that may not be written, before any training.
+
+    Raises:
+        OutputError: for the first that exists and may not be replaced, holds one of ``inputs``, or
+            cannot be written.
+    """
+    for place in places:
+        check_output(place, overwrite=overwrite, marker="model.json", inputs=inputs)
+
+
+def made_by(place: Path, recipe: Recipe) -> bool:
+    """Whether a folder holds the checkpoint that a recipe makes."""
+    try:
+        return read_metadata(place).get("recipe_sha256") == recipe.sha256
+    except CheckpointError:
+        return False
+
+
+def save_fit(recipe: Recipe, fit: Fit, place: Path, *, overwrite: bool) -> bool:
+    """Save a trained model as a checkpoint; return False, saving nothing, if training diverged.
+
+    Raises:
+        OutputError: if the folder may not be replaced, or cannot be written.
+    """
+    if fit.diverged:
+        return False
+    about = {
+        "name": recipe.name,
+        "about": recipe.about,
+        "claim": recipe.claim,
+        "task": recipe.task.to_dict(),
+        "test": recipe.test.to_dict() if recipe.test is not None else None,
+        "training": asdict(recipe.training),
+        "recipe_sha256": recipe.sha256,
+        "metrics": {name: value for name, value in fit.metrics.items() if isfinite(value)},
+    }
+    save_checkpoint(fit.model, place, about=about, overwrite=overwrite)
+    return True
 
 
 @dataclass(frozen=True)

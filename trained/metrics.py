@@ -19,8 +19,6 @@ from torch import Tensor
 
 from interp.tasks.base import Batch, Task
 
-__all__ = ["EVALUATION_SEED", "METRICS", "evaluate", "loss_of", "mean_loss"]
-
 METRICS = ("accuracy", "error", "exact", "loss")
 EVALUATION_SEED = 2**63 - 1
 _ROWS = 1024

@@ -12,8 +12,6 @@ from interp.errors import OutputError
 from interp.lock import LOCK, alone
 from interp.output import DRAFT, drop
 
-__all__ = ["PLAN", "partial_of", "reached", "training_place"]
-
 PLAN = "grid.json"
 """What is written before anything is reached."""
 _SUFFIX, _LONGEST = ".partial", 255

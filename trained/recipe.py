@@ -5,7 +5,7 @@
     [task]      kind and arguments                 interp.tasks.catalogue
     [test]      another task for the metrics       (optional)
     [spec]      the model's options                interp.models.spec; kind = "mlp" …: baselines
-    [training]  steps, batch, learning rate …      trained.training
+    [training]  steps, batch, learning rate …      trained.run
     [expected]  metric = bound                     what the shipped checkpoint must reach: a least
                                                    accuracy or exact, a largest error or loss
 
@@ -13,17 +13,34 @@ The recipe's hash (SHA-256 of what decides the weights and metrics: task, test, 
 as canonical JSON without options left at their defaults) is stored with every checkpoint, so a
 changed recipe does not pass for the one a model was trained by. It does not notice a default that
 changes.
+
+Find the line of a TOML file on which a key stands, which the standard parser does not tell.
+
+Read what a file asks to be trained: one recipe, or a grid of them.
+
+A grid is a recipe with one more table, which gives lists of values for its options:
+
+    [grid]
+    "training.seed" = [0, 1, 2]
+    "spec.n_layers" = [1, 2]
+
+It stands for every combination, named NAME-n_layers=1-seed=0 and so on (options sorted, the last
+part of each, and its table's too where two would be the same).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
+import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from copy import deepcopy
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +50,42 @@ from interp.reading import read_toml
 from interp.tasks.base import Task
 from interp.tasks.catalogue import task_from_dict
 from trained.metrics import METRICS
-from trained.run import Run, check_spec
-from trained.toml_lines import Lines
-from trained.training import Training
+from trained.run import Run, Training, check_spec
 
-__all__ = ["METRICS", "Recipe", "Training", "read_recipe", "recipe_of"]
+_HEADER = re.compile(r"^\s*\[\[?\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?$")
+_KEY = re.compile(r"""^\s*(?:"([^"]+)"|'([^']+)'|([\w.-]+))\s*=""")
+
+
+class Lines:
+    """The lines of a TOML file's tables and keys.
+
+    Args:
+        text: The text of a TOML file that can be parsed.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._found: dict[tuple[str, str], int] = {}
+        table = ""
+        for number, line in enumerate(text.splitlines(), start=1):
+            header, key = _HEADER.match(line), _KEY.match(line)
+            if header is not None:
+                table = header[1].replace(" ", "")
+                self._found.setdefault((table, ""), number)
+            elif key is not None:
+                name = next(part for part in key.groups() if part)
+                self._found.setdefault((table, name), number)
+
+    def of(self, table: str, key: str) -> str:
+        """``line 12`` of a key (or of a grid's list for it), of its table, or ``line 1``.
+
+        Args:
+            table: The name of the table; ``""`` for keys above the first table.
+            key: The key; with table ``""`` it may also be a table's name.
+        """
+        whole = f"{table}.{key}".strip(".")
+        places = [(table, key), ("grid", whole), (whole, ""), (table, "")]
+        return f"line {next((self._found[p] for p in places if p in self._found), 1)}"
+
 
 _MOST_BYTES = 1 << 20
 _LEAST = ("accuracy", "exact")
@@ -184,3 +232,87 @@ def _chosen(thing: Any, data: Mapping[str, Any]) -> dict[str, Any]:
     """The ``data`` of a dataclass without the fields that have their default values."""
     defaults = {f.name: f.default for f in fields(thing) if f.default is not MISSING}
     return {k: v for k, v in data.items() if k not in defaults or v != defaults[k]}
+
+
+_MOST_RUNS = 10_000
+
+_GRID_TABLES = ("task", "test", "spec", "training")
+
+
+def read_plan(path: str | Path) -> list[Recipe]:
+    """Read the recipe in a TOML file, or all the recipes of a grid.
+
+    Raises:
+        ArgumentError: if it cannot be read, or naming everything in it that is unknown, missing or
+            impossible, with its line.
+    """
+    text = read_text(path)
+    data, lines, subject = tomllib.loads(text), Lines(text), f"recipe {path}"
+    if "grid" not in data:
+        return [recipe_of(data, lines, subject)]
+    grid = data.pop("grid")
+    _check_grid(grid, data, lines, subject)
+    count = math.prod(len(values) for values in grid.values())
+    if count > _MOST_RUNS:
+        raise ArgumentError(
+            f"{subject}: {lines.of('', 'grid')}: grid must be of at most {_MOST_RUNS:,} "
+            f"combinations, got {count:,}: split it"
+        )
+    options = sorted(grid)
+    recipes = []
+    for values in product(*(grid[option] for option in options)):
+        changed = deepcopy(data)
+        for option, value in zip(options, values, strict=True):
+            table, key = option.split(".", 1)
+            changed[table][key] = value
+        changed["name"] = "-".join([str(data.get("name", "")), *_words(options, values)])
+        recipes.append(recipe_of(changed, lines, f"{subject}, {changed['name']}"))
+    return recipes
+
+
+def with_seeds(recipes: Sequence[Recipe], seeds: Sequence[int]) -> list[Recipe]:
+    """Each recipe once per seed, named NAME-seed=0 and so on.
+
+    Raises:
+        ArgumentError: for more than ten thousand trainings.
+    """
+    count = len(recipes) * len(seeds)
+    if count > _MOST_RUNS:
+        raise ArgumentError(
+            f"train: --seeds must make at most {_MOST_RUNS:,} trainings, got {count:,}: split them"
+        )
+    return [
+        replace(
+            recipe,
+            name=f"{recipe.name}-seed={seed}",
+            training=replace(recipe.training, seed=seed),
+        )
+        for recipe in recipes
+        for seed in seeds
+    ]
+
+
+def _check_grid(grid: Any, data: Mapping[str, Any], lines: Lines, subject: str) -> None:
+    problems = Problems(subject)
+    if not isinstance(grid, dict) or not grid:
+        raise ArgumentError(f"{subject}: {lines.of('', 'grid')}: grid must be a table of lists")
+    for option, values in grid.items():
+        table, dot, _ = option.partition(".")
+        good = bool(dot) and table in _GRID_TABLES and isinstance(data.get(table), dict)
+        told = f"{lines.of('grid', option)}: grid.{option}"
+        if not good:
+            problems.found.append(f'{told} must be quoted and name an option, e.g. "training.seed"')
+        if not isinstance(values, list) or not values:
+            problems.found.append(f"{told} must be a list of values, got {values!r}")
+        elif len({json.dumps(value) for value in values}) < len(values):
+            problems.found.append(f"{told} must not repeat a value, got {values!r}")
+    problems.raise_if_any()
+
+
+def _words(options: Sequence[str], values: Sequence[Any]) -> list[str]:
+    last = [option.rpartition(".")[2] for option in options]
+    words = [o if last.count(w) > 1 else w for o, w in zip(options, last, strict=True)]
+    return [
+        f"{word}={re.sub(r'[^A-Za-z0-9.+_-]+', '_', json.dumps(value)).strip('_')}"
+        for word, value in zip(words, values, strict=True)
+    ]

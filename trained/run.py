@@ -2,21 +2,154 @@
 
 Whether they fit each other is told by rows of the task: a vocabulary, a width or a length that the
 model does not have is refused before training. Tokens too rare to be among these rows are not seen.
+
+The options of how a model is trained.
+
+    rate(step) = learning_rate · min(1, (step + 1)/warmup) · ½(1 + cos(π step/steps))
+
+AdamW on the mean loss over the scored positions of each batch: squared error for real targets,
+cross-entropy for token ids. Rows are fresh at every step unless ``rows`` says how many there are.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from interp.errors import ArgumentError, Problems
 from interp.models.kinds import Spec, kind_of
 from interp.tasks.base import Task
-from trained.training import Training
 
-__all__ = ["Run", "check_runs", "check_spec"]
+_MOST = 2**63  # whole numbers have 64 bits
+_MOST_BATCH, _MOST_STEPS = 1 << 20, 10**9
+
+
+@dataclass(frozen=True)
+class Training:
+    """Training by AdamW with linear warm-up and cosine decay of the learning rate.
+
+    Attributes:
+        steps: Number of optimiser steps.
+        batch: Number of rows per step.
+        learning_rate: Peak learning rate.
+        weight_decay: Weight decay of all weights but those of the score terms.
+        terms_learning_rate: The score terms' (lag tables, slopes …) learning rate as a multiple
+            of the others'; their weights are scalars that must travel far.
+        warmup: Number of steps of linear warm-up.
+        clip: Largest norm of the gradient; larger ones are scaled down to it.
+        seed: Seed of the initial weights, and of the rows unless ``data_seed`` is given.
+        rows: Size of a fixed training set, seen in shuffled epochs; 0 for fresh rows every step.
+        data_seed: Seed of the rows; None for ``seed``.
+        betas: AdamW's β_1 and β_2.
+        decay: ``cosine``, or ``none`` for a constant rate after the warm-up.
+        stop_at: Stop early once the training loss, smoothed over about 50 steps, is at most this;
+            0 for never.
+        parameters: Globs of the parameters' names that are trained, e.g. ``unembed.*``.
+        snapshots: Keep the weights every so many steps; 0 for never.
+        autocast: Run the forward pass in bfloat16 (mixed precision; weights stay as they are).
+        slopes: Initial slopes p_h of lin and log heads, one positive number per head, the same in
+            every layer; ``()`` for 2^−h. Training does not find a sum of exponentials from every
+            start.
+
+    Raises:
+        ArgumentError: naming every option that is out of range.
+    """
+
+    steps: int
+    batch: int = 64
+    learning_rate: float = 3e-3
+    weight_decay: float = 0.0
+    terms_learning_rate: float = 1.0
+    warmup: int = 50
+    clip: float = 1.0
+    seed: int = 0
+    rows: int = 0
+    data_seed: int | None = None
+    betas: tuple[float, float] = (0.9, 0.999)
+    decay: str = "cosine"
+    stop_at: float = 0.0
+    parameters: tuple[str, ...] = ("*",)
+    snapshots: int = 0
+    autocast: bool = False
+    slopes: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        problems = Problems("training")
+        for name, kind in self.__annotations__.items():
+            problems.need(*_typed(name, kind, getattr(self, name)))
+        problems.raise_if_any()
+        for name in ("steps", "batch", "learning_rate", "terms_learning_rate", "clip"):
+            value = getattr(self, name)
+            problems.need(value > 0, name, "must be positive", value, "raise it")
+        for name in ("weight_decay", "warmup", "seed", "rows", "stop_at", "snapshots", "data_seed"):
+            value = getattr(self, name)
+            problems.need((value or 0) >= 0, name, "must not be negative", value, "raise it")
+        for name, most in (("batch", _MOST_BATCH), ("rows", _MOST_STEPS), ("steps", _MOST_STEPS)):
+            value = getattr(self, name)
+            problems.need(value <= most, name, f"must be at most {most:,}", value, "lower it")
+        good = len(self.betas) == 2 and all(0 <= b < 1 for b in self.betas)
+        problems.need(good, "betas", "must be two numbers in [0, 1)", self.betas, "e.g. 0.9, 0.999")
+        good, rule = self.decay in ("cosine", "none"), "must be one of cosine, none"
+        problems.need(good, "decay", rule, self.decay, "pick one")
+        good, rule = len(self.parameters) > 0, "must name what is trained"
+        problems.need(good, "parameters", rule, self.parameters, "* is all")
+        good, rule = all(p > 0 for p in self.slopes), "must be positive"
+        problems.need(good, "slopes", rule, self.slopes, "() starts at 2^-h")
+        problems.raise_if_any()
+
+    @property
+    def row_seed(self) -> int:
+        """The seed from which rows are drawn."""
+        return self.seed if self.data_seed is None else self.data_seed
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Training:
+        """The options of a recipe's ``[training]`` table; lists become tuples.
+
+        Raises:
+            ArgumentError: for unknown or missing keys, or values that are refused.
+        """
+        problems, known = Problems("training"), {f.name for f in fields(cls)}
+        for key in sorted(set(data) - known):
+            problems.need(False, key, "must be a known option", data[key], "remove it")
+        problems.need("steps" in data, "steps", "must be given", None, "add it")
+        problems.raise_if_any()
+        options: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in data.items()
+        }
+        return cls(**options)
+
+
+def _typed(name: str, kind: str, value: Any) -> tuple[bool, str, str, Any, str]:
+    """The rule that ``value`` has the annotated type; whole numbers pass for floats."""
+
+    def number(v: Any, *classes: type) -> bool:
+        if isinstance(v, bool) or not isinstance(v, int | float):
+            return False
+        sane = math.isfinite(v) if isinstance(v, float) else abs(v) < _MOST
+        return isinstance(v, classes) and sane
+
+    good = {
+        "int": lambda: number(value, int),
+        "float": lambda: number(value, int, float),
+        "bool": lambda: isinstance(value, bool),
+        "str": lambda: isinstance(value, str),
+        "int | None": lambda: value is None or number(value, int),
+        "tuple[float, float]": lambda: (
+            isinstance(value, tuple) and all(number(v, int, float) for v in value)
+        ),
+        "tuple[float, ...]": lambda: (
+            isinstance(value, tuple) and all(number(v, int, float) for v in value)
+        ),
+        "tuple[str, ...]": lambda: (
+            isinstance(value, tuple) and all(isinstance(v, str) for v in value)
+        ),
+    }[kind]()
+    return good, name, f"must be of type {kind.replace('tuple', 'list')}", value, "mend it"
+
 
 _ROWS = 64
 

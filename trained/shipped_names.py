@@ -8,8 +8,6 @@ from __future__ import annotations
 from importlib.resources import files
 from pathlib import Path
 
-__all__ = ["folder", "languages", "names"]
-
 
 def names() -> list[str]:
     """The names of the shipped models of tasks, sorted."""

@@ -1,19 +1,124 @@
-"""Train one stack from start to end, saving its state every few minutes and on Ctrl-C."""
+"""Train one stack from start to end, saving its state every few minutes and on Ctrl-C.
+
+Save and load the state of a training, as one safetensors file.
+
+Its tensors are the ensemble's state, weights and AdamW's moments included; its header says as JSON
+which runs it belongs to. Resuming from it gives what an uninterrupted training gives, bit by bit on
+the same machine with the same number of threads.
+
+Stopping a training between two steps, on Ctrl-C or a termination signal.
+
+    with stop_asked() as asked:
+        for step in steps:
+            if asked():
+                ...                     save, then raise KeyboardInterrupt
+
+A step that is under way is always finished, so that what is saved is a whole step. In other threads
+than the main one Python delivers no signals, and nothing ever asks.
+
+Train stacks of models outside this process, in worker processes or as Ray tasks.
+
+Each stack leaves its state in a file, which this process reads when it is done. Workers run on one
+thread each. A worker that dies takes its stack's progress since the last save with it.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import signal
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
+import torch
+
+from interp.errors import CheckpointError, ProoflensError
+from interp.models.tensor_files import read_tensors, write_tensors
+from interp.output import output_file
+from interp.ray_tasks import ray_results
 from interp.threads import one_thread
-from trained.ensemble import Ensemble
+from trained.ensemble import Ensemble, State
 from trained.run import Run
-from trained.state_files import load_state, save_state
-from trained.stopping import stop_asked
 
-__all__ = ["Options", "finish", "train_unit"]
+_FORMAT = "prooflens-training-1"
+_TENSORS = ("weights", "first", "second", "smooth", "alive", "taken")
+
+
+def digest(runs: Sequence[Run]) -> str:
+    """The SHA-256 of everything that defines the runs."""
+    text = json.dumps([run.to_dict() for run in runs], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def save_state(ensemble: Ensemble, file: Path) -> None:
+    """Save an ensemble's state; an older file is replaced.
+
+    Raises:
+        OutputError: if the disk refuses.
+    """
+    state = ensemble.state
+    tensors = {name: getattr(state, name) for name in _TENSORS}
+    tensors |= {f"snapshot.{step}": weights for step, weights in state.snapshots.items()}
+    if state.losses:
+        tensors["losses"] = torch.stack(state.losses)
+    header = {"format": _FORMAT, "runs": digest(ensemble.runs), "step": str(state.step)}
+    with output_file(file, overwrite=True) as draft:
+        write_tensors(tensors, draft, header)
+
+
+def load_state(ensemble: Ensemble, file: Path) -> None:
+    """Restore an ensemble's state from a file.
+
+    Raises:
+        CheckpointError: if the file is damaged, or of other runs.
+    """
+    try:
+        tensors, header = read_tensors(file)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"{file} cannot be read: {error.__cause__ or error}: begin anew with --overwrite"
+        ) from error
+    if header.get("format") != _FORMAT:
+        raise CheckpointError(f"{file} does not hold the state of a training")
+    if header.get("runs") != digest(ensemble.runs):
+        raise CheckpointError(f"{file} belongs to other runs: use another folder")
+    moved = {name: tensor.to(ensemble.device) for name, tensor in tensors.items()}
+    losses = list(moved["losses"].unbind()) if "losses" in moved else []
+    snapshots = {
+        int(name.removeprefix("snapshot.")): tensor
+        for name, tensor in tensors.items()
+        if name.startswith("snapshot.")
+    }
+    lacking = sorted(set(_TENSORS) - set(moved))
+    if lacking or not header.get("step", "").isdecimal():
+        raise CheckpointError(f"{file} lacks {', '.join(lacking) or 'its step'}: begin anew")
+    parts = {name: moved[name] for name in _TENSORS}
+    ensemble.state = State(int(header["step"]), **parts, losses=losses, snapshots=snapshots)
+
+
+@contextmanager
+def stop_asked() -> Iterator[Callable[[], bool]]:
+    """Tell whether Ctrl-C or a termination signal came; the step in progress is always finished."""
+    asked: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @dataclass(frozen=True)
@@ -71,3 +176,60 @@ def train_unit(
 def finish(runs: Sequence[Run], options: Options, file: Path) -> None:
     """Call :func:`train_unit` in another process; its result is the saved file."""
     train_unit(runs, options, file)
+
+
+Job = tuple[list[Run], Options, Path]
+
+
+def cores() -> int:
+    """The number of processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_elsewhere(jobs: Sequence[Job], *, backend: str, workers: int) -> Iterator[int]:
+    """Train each job's stack in another process; yield the job's number when it is done.
+
+    Args:
+        jobs: Runs, options, and the file of the stack's state, which all machines must see.
+        backend: ``local`` or ``ray``.
+        workers: Local processes; for Ray, cores of a Ray that is started here.
+
+    Raises:
+        MissingDependencyError: for ``ray`` without Ray.
+        ProoflensError: if a worker fails or its file does not arrive.
+    """
+    done = _on_ray(jobs, workers) if backend == "ray" else _on_processes(jobs, workers)
+    for number in done:
+        if not jobs[number][2].is_file():
+            raise ProoflensError(
+                f"a worker trained {jobs[number][2].name} but it is not here: the folder must be "
+                "on a file system that all machines share"
+            )
+        yield number
+
+
+def _on_processes(jobs: Sequence[Job], workers: int) -> Iterator[int]:
+    from joblib import Parallel, delayed
+
+    # Loky sends functions by value: a caller's script needs no ``__main__`` guard.
+    parallel = Parallel(workers, backend="loky", return_as="generator_unordered", batch_size=1)
+    yield from parallel(delayed(_numbered)(number, job) for number, job in enumerate(jobs))
+
+
+def _on_ray(jobs: Sequence[Job], workers: int) -> Iterator[int]:
+    far = [(runs, options, file.absolute()) for runs, options, file in jobs]
+    found = ray_results(finish, far, name=_name(jobs), gpus=_gpus(jobs), workers=workers)
+    return (number for number, _ in found)
+
+
+def _name(jobs: Sequence[Job]) -> Callable[[int], str]:
+    return lambda number: f"the training of {jobs[number][2].name}"
+
+
+def _gpus(jobs: Sequence[Job]) -> int:
+    return int(any(options.device != "cpu" for _, options, _ in jobs))
+
+
+def _numbered(number: int, job: Job) -> int:
+    finish(*job)
+    return number

@@ -24,24 +24,22 @@ import numpy as np
 
 from prooflens.crasp import (
     And,
+    Arithmetic,
     Assignment,
     Choice,
     Comparison,
     Constant,
     Count,
-    Difference,
     Expression,
     Formula,
     FormulaName,
     Holds,
     Larger,
-    Multiple,
     Not,
     Or,
     Program,
     Relation,
     Smaller,
-    Sum,
     Symbol,
     Term,
     built_in,
@@ -90,7 +88,7 @@ def drawn_program(generator: np.random.Generator, levels: int, predicates: bool)
             joined = draw.joined(draw.leaf(), FormulaName(lines[-1].name))
             lines.append(Assignment(f"v{len(lines)}", joined))
     imports = [built_in(name) for name in _IMPORTS] if predicates else []
-    return Program(tuple(lines), tuple(found for found in imports if found is not None))
+    return Program(tuple(lines), imports=tuple(p for p in imports if p is not None))
 
 
 class _Draw:
@@ -117,9 +115,10 @@ class _Draw:
         other = self.term(1)
         if kind == 7:
             return Choice(term, self.leaf(), other)
-        return (Sum, Difference, [Smaller, Larger][int(self.generator.integers(2))])[kind - 4](
-            term, other
-        )
+        extreme = [Smaller, Larger][int(self.generator.integers(2))]
+        if kind == 6:
+            return extreme(term, other)
+        return Arithmetic("+" if kind == 4 else "-", term, other)
 
     def term(self, level: int) -> Term:
         """Draw a constant, a count or a multiple."""
@@ -128,7 +127,8 @@ class _Draw:
             return Constant(int(self.generator.integers(-3, 6)))
         if kind < 0.6 or level == 0:
             return self.count()
-        return Multiple(int(self.generator.integers(-3, 4)), self.term(level - 1))
+        factor = Constant(int(self.generator.integers(-3, 4)))
+        return Arithmetic("*", factor, self.term(level - 1))
 
     def count(self) -> Count:
         """Draw a count of one leaf or of two leaves joined."""
@@ -162,7 +162,7 @@ def observed_depth(program: Program) -> int:
     program = _trimmed(program)
     asked = _asked(program)
     lines = [Assignment(f"x{number}", part) for number, part in enumerate(asked)]
-    everything = Program((*program.lines, *lines), program.imports)
+    everything = Program((*program.lines, *lines), imports=program.imports)
     columns: list[np.ndarray] = []
     for codes in _strings():
         values = evaluate_codes(everything, codes, LETTERS).values
@@ -225,12 +225,12 @@ def _without(program: Program, place: int) -> Program:
         return replace(expression, **inside) if inside else expression
 
     lines = tuple(Assignment(line.name, visit(line.expression)) for line in program.lines)
-    return Program(lines, program.imports)
+    return Program(lines, imports=program.imports)
 
 
-def _asked(program: Program) -> list[Formula]:
+def _asked(program: Program) -> list[Expression]:
     """All formulas that are counted or that compare, each after the ones inside it."""
-    found: dict[Formula, None] = {}
+    found: dict[Expression, None] = {}
 
     def visit(expression: Expression) -> None:
         for part in children(expression):

@@ -54,7 +54,7 @@ class Experiment:
             every run.
         part: The folder for the runs' states, inside the claim's folder.
         test: A function from a run's task to the task it is tested on; None for the same task.
-        training: Options of :class:`~trained.training.Training` that hold for every run.
+        training: Options of :class:`~trained.run.Training` that hold for every run.
 
     Attributes:
         planned: The runs that were added.

@@ -45,9 +45,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from interp.attention.combinations import Combinations
 from interp.attention.key_sets import lag_key_set, positional_key_sets, token_key_sets
-from interp.attention.running_mass import Kind, RowScores, RunningMass, query_weights
+from interp.attention.running_mass import Combinations, Kind, RowScores, RunningMass, query_weights
 from interp.errors import Problems
 from interp.stats.bootstrap import RESAMPLES
 from interp.stats.head_table import head_table
@@ -129,7 +128,7 @@ def attention_mass(
         key_sets: More key sets of a batch by name: ``[row, query, key]``, true on the keys that
             belong.
         combinations: Layer → name → a signed coefficient for each of its heads: what they attend
-            to together (:mod:`interp.attention.combinations`).
+            to together (:mod:`interp.attention.running_mass`).
         seed, resamples: Seed and number of resamples of the bootstrap.
 
     Raises:

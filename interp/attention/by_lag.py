@@ -24,15 +24,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from interp.attention.combinations import Combinations
-from interp.attention.running_mass import Kind, RowScores, RunningMass, query_weights
+from interp.attention.running_mass import Combinations, Kind, RowScores, RunningMass, query_weights
 from interp.errors import Problems
 from interp.stats.bootstrap import RESAMPLES
 from interp.stats.head_table import ANY_TARGET, head_table
 from interp.store.attention_mask import AttentionMask, Pattern, mask_from_patterns
 from interp.store.rows import layer_hooks, read_batches
-
-__all__ = ["LAGS", "LagMass", "lag_table"]
 
 LAGS = 32
 """Lags 0 … LAGS − 1 are measured unless the caller names others."""
@@ -116,7 +113,7 @@ def lag_table(
         lags: The lags to measure; negative ones are keys after the query. By default those from 0
             to 31 that some query has, and from −31 on where attention looks both ways.
         combinations: Layer → name → a signed coefficient for each of its heads, to measure what
-            they attend to together (:mod:`interp.attention.combinations`).
+            they attend to together (:mod:`interp.attention.running_mass`).
         batch: How many rows are run at a time; with the row length it decides the memory that is
             used.
         seed, resamples: Seed and number of resamples of the bootstrap.

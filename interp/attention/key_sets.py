@@ -13,8 +13,6 @@ from torch import Tensor
 
 from interp.errors import Problems
 
-__all__ = ["lag_key_set", "positional_key_sets", "repeated_tokens", "token_key_sets"]
-
 
 def positional_key_sets(
     rows: int, length: int, window: int, *, causal: bool = True

@@ -11,7 +11,7 @@ lag T (`memory` §1.4). ``concentration`` is the share |K(T)| / Σ_s |K(s)|.
 
 Where the location depends on content, a mean over positions hides where each query looked:
 ``kernel_by_offset`` aligns each query at its own lag t_i and gives the kernel over s − t_i. In
-deeper layers a key holds more than its own token: there ``kernel_by_regression`` regresses what a
+deeper layers a key holds more than its own token: there ``RegressionSums`` regresses what a
 head writes along w on the contents x_{t−s} themselves, all lags at once, which asks what arrives
 rather than where the head looked.
 
@@ -32,21 +32,7 @@ import torch
 from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 
-from interp.attention.by_lag import LagMass
 from interp.stats.bootstrap import RowCounts, RowMeans
-from interp.store.attention_mask import AttentionMask
-
-__all__ = [
-    "KernelSums",
-    "RegressionSums",
-    "Signal",
-    "ValueSums",
-    "concentration",
-    "kernel_by_lag",
-    "kernel_by_offset",
-    "kernel_by_regression",
-    "mass_by_lag",
-]
 
 Pattern = Float[np.ndarray, "row head query key"]
 Values = Float[np.ndarray, "row key head"]
@@ -186,7 +172,7 @@ class RegressionSums:
         contents: Float[np.ndarray, "row pos"],
         mask: Mask,
     ) -> None:
-        """Add some rows; see :func:`kernel_by_regression`."""
+        """Add some rows; see the class."""
         counted = (mask & (np.arange(contents.shape[1]) >= self.lags - 1)).astype(np.float64)
         past = np.stack([np.roll(contents, s, axis=1) for s in range(self.lags)], axis=-1)
         both = np.concatenate([past, written], axis=-1).astype(np.float64)
@@ -219,38 +205,15 @@ class RegressionSums:
         return np.ascontiguousarray(slopes)
 
 
-def mass_by_lag(pattern: Pattern, mask: Mask) -> ByLag:
-    """The mean share of attention at every lag from 0 on; NaN for lags that no scored query has.
-
-    The mean is taken over each row's scored queries and then over rows, so that every row counts
-    alike.
-
-    Raises:
-        ArgumentError: if the pattern is not finite, or attends to later keys.
-    """
-    found = LagMass(range(pattern.shape[-1]), resamples=0, attention_mask=AttentionMask())
-    found.add({0: torch.from_numpy(pattern)}, torch.from_numpy(mask))
-    return found.by_lag(0)
-
-
-def kernel_by_lag(pattern: Pattern, values: Values, mask: Mask) -> ByLag:
-    """Each head's signed kernel along one residual direction.
-
-    Args:
-        pattern: Attention, normalised or not.
-        values: ⟨w, v_j W_O⟩: what each head would write along w from each key.
-        mask: Scored queries.
-    """
-    return kernel_by_offset(pattern, values, mask, np.zeros(mask.shape))[:, mask.shape[1] - 1 :]
-
-
 def kernel_by_offset(
     pattern: Pattern, values: Values, mask: Mask, lags: Float[np.ndarray, "row query"]
 ) -> ByOffset:
     """Each head's signed kernel over s − t_i, for locations that depend on content.
 
     Args:
-        pattern, values, mask: As for :func:`kernel_by_lag`.
+        pattern: Attention, normalised or not.
+        values: ⟨w, v_j W_O⟩: what each head would write along w from each key.
+        mask: Scored queries.
         lags: t_i of each query; queries whose lag is no whole number do not count.
 
     Returns:
@@ -260,28 +223,6 @@ def kernel_by_offset(
     moments.add(values)
     sums = KernelSums(moments.signal(), pattern.shape[-1])
     sums.add(pattern, values, mask, lags)
-    return sums.kernel()
-
-
-def kernel_by_regression(
-    written: Float[np.ndarray, "row pos head"],
-    contents: Float[np.ndarray, "row pos"],
-    mask: Mask,
-    lags: int,
-) -> ByLag:
-    """What each head writes along a direction, as a linear function of the last contents.
-
-    Least squares with an intercept over scored positions that have all the lags; what depends on
-    contents in other ways, or on older ones, is not in the kernel.
-
-    Args:
-        written: ⟨w, what the head writes⟩ at each position.
-        contents: The contents x_t, whose past values are the regressors.
-        mask: Scored positions.
-        lags: Lags 0 … lags − 1 are the regressors.
-    """
-    sums = RegressionSums(lags, written.shape[-1])
-    sums.add(written, contents, mask)
     return sums.kernel()
 
 

@@ -6,7 +6,7 @@ The residual stream is a sum of what the parts write
 
     direct_share  Cov(c, y) / Var(y) over all scored positions; the shares of all parts sum to 1,
                   one may be negative (it works against the others) or exceed 1. Its effect is the
-                  covariance within positions (:mod:`interp.stats.variance_explained`)
+                  covariance within positions
     direct_logit  mean over rows of the mean over scored positions of ⟨R[token], c / scale⟩ for the
                   target token: what the part adds to its logit, less the mean logit. R is the
                   unembedding with the final norm's gain
@@ -15,12 +15,41 @@ The residual stream is a sum of what the parts write
                   sum to the logit
 
 The null pairs a part's writes of a row with another row's y or targets: for shares over all rows,
-for logits in blocks of rows (:mod:`interp.attribution.logits_by_head`), with exact mean and
+for logits in blocks of rows (:func:`logits_by_head`), with exact mean and
 variance either way. Intervals are a Poisson bootstrap over rows. Nothing depends on how rows are
 cut into batches; memory does not grow with rows. Rows in which nothing is scored are left out.
 
 A direct contribution leaves out what later parts make of it; a large share along a direction does
 not show that anything reads the direction.
+
+What every part of the final residual stream adds to the target token's logit, and the null.
+
+    score_r   mean over the scored positions t of row r of ⟨R[token_rt], c_rt / scale_rt⟩
+    null      the same with the targets of another row s of its block: rows are cut into blocks of
+              about 16 that follow each other, whatever batches they come in; mean and variance
+              over random pairings within blocks are exact
+
+Targets of other rows are known before their activations, so that a row's writes are paired with its
+block's targets at once and no activation is kept. R is the readout with the final norm's gain
+(:mod:`interp.attribution.unembedding`).
+
+Shares of a sum's variance, computed in one pass over batches of rows, and their null.
+
+With c a part, y the value, both less their means over all scored positions, and zero elsewhere,
+
+    share   Σ c·y / Σ y²            over rows r and positions t: Cov(c, y) / Var(y)
+    null    y of row r is that of row π(r), π a random permutation of all rows. With the position
+            means c̄_t, ȳ_t over the n rows,
+                mean of Σ c·y      n Σ_t c̄_t ȳ_t
+                variance           Σ_{r,s} (Σ_t (c_rt − c̄_t)(y_st − ȳ_t))² / (n − 1)
+    effect  share − null mean: the covariance within positions, so what depends on the position
+            alone, the same in every row, counts for nothing
+
+All are functions of sums over rows: of values ``[part, pos]`` and of their products
+``[part, pos, pos]``, which is the memory taken. Values are counted from the means of the first
+batch, so that large means cost no digits. Rows of different lengths meet where both are scored.
+
+A resample of rows is centred by its own means.
 """
 
 from __future__ import annotations
@@ -31,24 +60,155 @@ from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
-from jaxtyping import Float
+import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from interp.attribution.logits_by_head import TargetLogits
 from interp.attribution.residual_decomposition import (
+    OUTPUT,
     Ids,
     ResidualDecomposition,
     StreamPlace,
     decomposed,
 )
-from interp.attribution.unembedding import unembedding
+from interp.attribution.sublayers import off_by, tolerance
+from interp.attribution.unembedding import logit_offset, uncapped, unembedding
 from interp.errors import HookError, Problems
-from interp.stats.bootstrap import RESAMPLES, RowCounts
+from interp.stats.bootstrap import RESAMPLES, RowCounts, RowMeans, interval_of
 from interp.stats.head_table import head_table, score_row
-from interp.stats.p_values import Null
-from interp.stats.variance_explained import VarianceExplained
+from interp.stats.nulls import others_moments
+from interp.stats.p_values import Null, from_moments
 
-__all__ = ["Direction", "direct_logit_attribution"]
+_BLOCK = 16
+_LOOKED_AT = 8
+"""About as many places of a batch whose logits are computed from the stream again."""
+_ROUNDING = 1e-24
+"""Variances below this share of the sum of squares are float64 rounding and count as zero."""
+
+
+class TargetLogits:
+    """Running means of what every part adds to the target token's logit.
+
+    Args:
+        rows: Rows whose targets are tokens.
+        counts: The bootstrap's row counts.
+
+    Raises:
+        HookError: if the rows lack an activation that is needed.
+    """
+
+    def __init__(self, rows: ResidualDecomposition, counts: RowCounts) -> None:
+        self._rows, self._counts = rows, counts
+        model = rows.model
+        self._readout, self._offset = unembedding(model).double().cpu(), logit_offset(model).cpu()
+        self._labels: list[str] = []
+        self._block: list[Tensor] = []
+        self._sums: RowMeans | None = None
+        rows.need([(model.cfg.n_layers, False)], stream=False, scale=True)
+        self._need_logits(rows.sample())
+
+    def add(self, group: Ids, start: int, stop: int) -> None:
+        """Add some rows of a group; the products of an unfinished block are kept until it is
+        complete."""
+        cache = self._rows.cache(group[start:stop])
+        self._labels, stack = self._rows.parts(cache, (self._rows.model.cfg.n_layers, False))
+        stack = stack / self._rows.scale(cache)
+        self._need_logits(cache)
+        for low, high in _blocks(len(group), start, stop):
+            first, last = max(low, start), min(high, stop)
+            if first < last:
+                written = stack[:, first - start : last - start]
+                self._block.append(self._paired(written, group[low:high]))
+            if first < last == high:
+                self._close(torch.cat(self._block))
+                self._block = []
+
+    def results(self) -> Iterator[tuple[str, float, Null, tuple[float, float]]]:
+        """Label, score, null and the effect's interval of each part, the offset last. The p of the
+        null is two-sided."""
+        if self._sums is None:
+            return
+        scores, (low, high) = self._sums.scores().tolist(), self._sums.intervals().tolist()
+        for i, label in enumerate((*self._labels, "offset")):
+            null = self._sums.null((i,), "targets", "two-sided")
+            yield label, scores[i], null, (low[i], high[i])
+
+    def _need_logits(self, cache: Any) -> None:
+        """Refuse a model whose logits are not the readout of its last stream, plus the offset;
+        looked at on some places of the rows that were run.
+
+        Raises:
+            HookError: with how far off they are.
+        """
+        last = f"blocks.{self._rows.model.cfg.n_layers - 1}.hook_resid_post"
+        if cache is None or OUTPUT not in cache.cache_dict or last not in cache.cache_dict:
+            return
+        places = slice(None, None, max(1, cache[last][..., 0].numel() // _LOOKED_AT))
+        stream, output = (
+            values.flatten(0, 1)[places].detach().cpu() for values in (cache[last], cache[OUTPUT])
+        )
+        scale = self._rows.scale(cache).flatten(0, 1)[places]
+        if not bool(stream.isfinite().all()):  # named by part elsewhere
+            return
+        true = uncapped(self._rows.model, output)
+        found = (stream.double() / scale) @ self._readout + self._offset
+        off = off_by(found, true - true.mean(-1, keepdim=True))
+        if off > tolerance(output.dtype):
+            raise HookError(
+                f"what {type(self._rows.model).__name__} reads from its last stream is off by "
+                f"{off:.2g} of its logits: its unembedding does something that is not known here; "
+                "ablate instead"
+            )
+
+    def _paired(
+        self, written: Float[Tensor, "part row pos d_model"], block: Ids
+    ) -> Float[Tensor, "row id score"]:
+        """What the writes of some rows, and the offset, add to the targets of a block's rows."""
+        targets, mask = self._rows.aims(block)
+        targets = _known_tokens(targets, mask, len(self._offset))
+        share = mask.double() / mask.sum(1, keepdim=True)
+        wanted = self._readout.T[targets] * share[..., None]
+        paired = torch.einsum("crtd,std->rsc", written, wanted)
+        constant = (self._offset[targets] * share).sum(1).expand(len(paired), -1)
+        return torch.cat((paired, constant[..., None]), dim=2)
+
+    def _close(self, paired: Float[Tensor, "row row part"]) -> None:
+        """Add a block of rows, each of which has been paired with every other."""
+        if self._sums is None:
+            self._sums = RowMeans((paired.shape[2],), self._counts.resamples)
+        rows, own = len(paired), torch.diagonal(paired, dim1=0, dim2=1).T
+        mean = own
+        if rows > 1:  # a row's writes with others' targets, and others' with its own
+            mean = ((paired.sum(0) + paired.sum(1)) / 2 - own) / (rows - 1)
+        variance = others_moments(paired)[1]
+        rounding = _ROUNDING * paired.square().sum((0, 1))
+        variance = variance.where(variance > rounding, 0.0)
+        one = torch.ones(rows, 1, dtype=torch.float64)
+        self._sums.add(own, one, self._counts.draw(rows), mean, variance)
+
+
+def _blocks(rows: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """The blocks of rows from start to stop; blocks have about the same size, and never a single
+    row."""
+    count = max(1, round(rows / _BLOCK))
+    for block in range(start * count // rows, count):
+        low, high = rows * block // count, rows * (block + 1) // count
+        if low >= stop:
+            return
+        yield low, high
+
+
+def _known_tokens(targets: Tensor, mask: Tensor, vocabulary: int) -> Tensor:
+    """The targets as token ids; where nothing is scored the id is arbitrary."""
+    targets = targets.long().where(mask, 0)
+    problems = Problems("direct_logit_attribution")
+    low, high = int(targets.min()), int(targets.max())
+    rule = f"must be tokens from 0 to {vocabulary - 1}, which the unembedding has"
+    advice = "give a Batch with targets of the model's output"
+    problems.need(low >= 0 and high < vocabulary, "targets", rule, (low, high), advice)
+    problems.raise_if_any()
+    return targets
+
 
 _WEIGHTS = ("blocks", "W_U", "ln_final")
 
@@ -221,3 +381,114 @@ def _place(label: str) -> dict[str, Any]:
     if found := re.fullmatch(r"(\d+)_mlp_out", label):
         return {"component": "ffn", "layer": int(found[1])}
     return {"component": label, "layer": -1}
+
+
+_CONSTANT = 1e-24
+"""A value counts as constant up to this ratio of variance to mean square (float64 rounding)."""
+
+_FIXED = 1e-12
+"""A value counts as the same in every row if no more than this share of its variance lies within
+positions."""
+
+
+class VarianceExplained:
+    """Running sums of the products of parts and, as the last entry, of the value they add up to.
+
+    Args:
+        labels: The parts' labels.
+        length: Positions of the longest row.
+        resamples: Number of bootstrap resamples.
+    """
+
+    def __init__(self, labels: Sequence[str], length: int, resamples: int) -> None:
+        self.labels, count = tuple(labels), len(labels) + 1
+        self._shift: Tensor | None = None
+        self._rows, self._scored = 0, 0.0
+        self._first, self._counted = _zeros(count, length), _zeros(length)
+        self._second, self._crossed = _zeros(2, count, length, length)
+        self._both = _zeros(length, length)
+        self._products, self._squares, self._energy = _zeros(3, count)
+        self._drawn_first, self._drawn_products = _zeros(2, resamples, count)
+        self._drawn_scored = _zeros(resamples, 1)
+
+    def add(
+        self,
+        parts: Float[Tensor, "part row pos"],
+        value: Float[Tensor, "row pos"],
+        mask: Bool[Tensor, "row pos"],
+        counts: Float[Tensor, "resample row"],
+    ) -> None:
+        """Add some rows of one length, each with at least one scored position."""
+        every, scored = torch.cat((parts, value[None])).double(), mask.double()
+        if self._shift is None:
+            self._shift = (every * scored).sum((1, 2), keepdim=True) / scored.sum()
+        values = (every - self._shift) * scored
+        products = (values * values[-1]).sum(2)
+        n = mask.shape[1]
+        self._rows += len(mask)
+        self._scored += float(scored.sum())
+        self._first[:, :n] += values.sum(1)
+        self._counted[:n] += scored.sum(0)
+        self._second[:, :n, :n] += torch.einsum("prt,pru->ptu", values, values)
+        self._crossed[:, :n, :n] += torch.einsum("prt,ru->ptu", values, scored)
+        self._both[:n, :n] += scored.T @ scored
+        self._products += products.sum(1)
+        self._squares += values.square().sum((1, 2))
+        self._energy += (every * scored).square().sum((1, 2))
+        self._drawn_first += counts @ values.sum(2).T
+        self._drawn_products += counts @ products.T
+        self._drawn_scored += counts @ scored.sum(1, keepdim=True)
+
+    def results(self) -> Iterator[tuple[str, float, Null, tuple[float, float]]]:
+        """Yield each part's label, share, null (two-sided p) and interval of the effect.
+
+        Numbers are NaN where the value is constant.
+        """
+        mean = self._first.sum(1) / self._scored
+        constant = self._squares - self._scored * mean**2 <= _CONSTANT * self._energy
+        size = self._products[-1] - self._scored * mean[-1] ** 2
+        if constant[-1]:
+            size = torch.full_like(size, torch.nan)
+        varying = (~constant[:-1]).double()
+        product = (self._products - self._scored * mean * mean[-1])[:-1] * varying
+        expected, variance = self._moments(mean)
+        found = torch.stack((product, expected * varying, variance.clamp_min(0).sqrt() * varying))
+        low, high = interval_of((self._draws() * varying).numpy())
+        for index, (score, null, std) in enumerate((found / size).T.tolist()):
+            against = from_moments(score, null, std, name="rows", tail="two-sided")
+            interval = float(low[index]) - null, float(high[index]) - null
+            yield self.labels[index], score, against, interval
+
+    def _moments(self, mean: Float[Tensor, " part"]) -> tuple[Tensor, Tensor]:
+        """Mean and variance of each part's product with the value of a randomly permuted row."""
+        by_position = self._first - mean[:, None] * self._counted
+        expected = by_position[:-1] @ by_position[-1] / self._rows
+        value = self._inside(-1, mean, by_position)
+        products = [
+            (self._inside(part, mean, by_position) * value).sum()
+            for part in range(len(self.labels))
+        ]
+        return expected, torch.stack(products) / (self._rows - 1)
+
+    def _inside(
+        self, part: int, mean: Float[Tensor, " part"], by_position: Float[Tensor, "part pos"]
+    ) -> Float[Tensor, "pos pos"]:
+        """The sum of products of a part with itself, position means removed; zero if all rows are
+        alike."""
+        crossed = self._crossed[part] + self._crossed[part].T
+        found = self._second[part] - mean[part] * crossed + mean[part] ** 2 * self._both
+        found = found - torch.outer(by_position[part], by_position[part]) / self._rows
+        same = bool(found.trace() <= _FIXED * self._squares[part])
+        return torch.zeros_like(found) if same else found
+
+    def _draws(self) -> Float[Tensor, "resample part"]:
+        """The shares on the resamples; NaN for a resample in which nothing varies."""
+        first, scored = self._drawn_first, self._drawn_scored
+        product = self._drawn_products - first * first[:, -1:] / scored
+        size = product[:, -1:]
+        flat = ~(size > _CONSTANT * self._energy[-1])
+        return product[:, :-1] / torch.where(flat, torch.nan, size)
+
+
+def _zeros(*shape: int) -> Tensor:
+    return torch.zeros(*shape, dtype=torch.float64)

@@ -34,15 +34,6 @@ from interp.store import ActivationStore
 from interp.store.rows import as_batch, scored_mask
 from interp.tasks.base import Batch
 
-__all__ = [
-    "OUTPUT",
-    "Ids",
-    "ResidualDecomposition",
-    "StreamPlace",
-    "decomposed",
-    "residual_decomposition",
-]
-
 StreamPlace = tuple[int, bool]
 """(layer, between): the stream that enters a layer, or is between its attention and its FFN."""
 

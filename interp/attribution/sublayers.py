@@ -18,8 +18,6 @@ from torch import Tensor
 
 from interp.attribution.unembedding import norm_gain
 
-__all__ = ["off_by", "post_norm", "post_scale", "reaching", "tolerance"]
-
 _CLOSE = 1e-4
 _ROUNDINGS = 4
 

@@ -19,16 +19,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = [
-    "SCALE",
-    "has_final_norm",
-    "logit_cap",
-    "logit_factor",
-    "logit_offset",
-    "uncapped",
-    "unembedding",
-]
-
 SCALE = "ln_final.hook_scale"
 """The hook with the final norm's denominator ``[row, pos, 1]``."""
 

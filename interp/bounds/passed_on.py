@@ -26,21 +26,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from interp.bounds.affine import Affine, add, exactly, linear, padded, span
-from interp.bounds.attention import fetch, pattern
+from interp.bounds.affine import UP, Affine, Arithmetic, add, exactly, linear, padded, span
+from interp.bounds.attention import fetch, linear_heads, pattern, score_forms, weights
 from interp.bounds.network import after_attention, after_ffn, embedded, normed
-from interp.bounds.rounding import UP, Arithmetic
-from interp.bounds.scores import linear_heads, score_forms, weights
-
-__all__ = [
-    "along",
-    "named",
-    "not_along",
-    "not_named",
-    "not_orderless",
-    "values_of",
-    "weights_of_keys",
-]
 
 Array = Float64[np.ndarray, "..."]
 

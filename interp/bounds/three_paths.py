@@ -23,19 +23,20 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from interp.bounds.affine import Affine, add, dot, exactly, linear, scale
+from interp.bounds.affine import (
+    DTYPES,
+    EXP,
+    UP,
+    Affine,
+    Arithmetic,
+    add,
+    dot,
+    exactly,
+    linear,
+    scale,
+)
+from interp.bounds.attention import linear_heads, score_forms, weights
 from interp.bounds.network import entered
-from interp.bounds.rounding import DTYPES, EXP, UP, Arithmetic
-from interp.bounds.scores import linear_heads, score_forms, weights
-
-__all__ = [
-    "LEAST",
-    "Tables",
-    "evaluation_error",
-    "not_three_paths",
-    "queries_and_keys",
-    "tables_of",
-]
 
 Array = Float64[np.ndarray, "..."]
 

@@ -24,8 +24,6 @@ from matplotlib.text import Text
 
 from interp.output import output_file
 
-__all__ = ["AMOUNT", "INK", "MUTED", "PALETTE", "SIGNED", "save", "size", "style"]
-
 PALETTE = {
     "blue": "#0072B2",
     "orange": "#E69F00",

@@ -44,7 +44,6 @@ __all__ = [
     "ablate",
     "effect_table",
     "loss_unit",
-    "losses_with_targets",
     "next_tokens",
     "position_losses",
     "row_losses",
@@ -80,41 +79,6 @@ def position_losses(output: Tensor, targets: Tensor) -> Float[Tensor, "*place"]:
     largest = output.amax(-1, keepdim=True)
     total = (output - largest).exp_().sum(-1).double().log() + largest[..., 0].double()
     return (total - output.gather(-1, targets.long()[..., None])[..., 0].double()).cpu()
-
-
-def losses_with_targets(
-    output: Float[Tensor, "scored output"], batch: Batch, others: Batch
-) -> Float[Tensor, "row other"]:
-    """Each row's mean loss with the targets of each of the other rows.
-
-    Args:
-        output: The output at the scored positions of the batch.
-        batch: Rows; where they are scored says where the output is from.
-        others: Rows as long whose targets stand in. A row and another are compared at positions
-            where both are scored; where there are none, the mean over the others is taken.
-    """
-    rows, places = torch.nonzero(batch.mask, as_tuple=True)
-    weights = others.mask.T[places].double()
-    losses = _losses_of(output.detach(), others.targets.transpose(0, 1)[places]) * weights
-    shape = len(batch), len(others)
-    total = torch.zeros(shape, dtype=torch.float64).index_add_(0, rows, losses)
-    count = torch.zeros(shape, dtype=torch.float64).index_add_(0, rows, weights)
-    mean = total.sum(1, keepdim=True) / count.sum(1, keepdim=True).clamp_min(1)
-    return torch.where(count > 0, total / count.clamp_min(1), mean)
-
-
-def _losses_of(
-    output: Float[Tensor, "scored output"], targets: Tensor
-) -> Float[Tensor, "scored other"]:
-    """The loss of each output with each of several targets, ``[scored, other(, output)]``."""
-    if not targets.is_floating_point():
-        first = position_losses(output, targets[:, 0])[:, None]
-        picked = output.gather(-1, targets.long().to(output.device)).double().cpu()
-        return first + picked[:, :1] - picked
-    each = output.double().cpu(), targets.double()
-    cross = torch.einsum("so,sno->sn", *each)
-    squares = [one.square().sum(-1) for one in each]
-    return (squares[0][:, None] - 2 * cross + squares[1]) / output.shape[-1]
 
 
 @torch.no_grad()

@@ -21,19 +21,6 @@ from interp.errors import HookError, Problems
 from interp.hooks.transformer_lens_adapter import HookedModel
 from interp.run.site import Site
 
-__all__ = [
-    "Component",
-    "components",
-    "every_component",
-    "has_ffn",
-    "hook_of",
-    "hooks_of",
-    "named_component",
-    "need_parts",
-    "replaced",
-    "stream_after",
-]
-
 _KINDS = ("head", "ffn", "layer", "position")
 _NAME = re.compile(r"L(\d+)(?:H(\d+)|( FFN))?")
 

@@ -49,8 +49,6 @@ from interp.run.run import Run
 from interp.run.site import Site
 from interp.tasks.base import Batch
 
-__all__ = ["Receiver", "attributions", "patch", "patch_paths", "path_patched", "senders"]
-
 _INPUTS = ("q", "k", "v", "ffn", "logits")
 _LOSS = Loss()
 

@@ -30,8 +30,6 @@ from interp.interventions.components import (
 from interp.run import Array, Edit, Mean, Resample, Run, Site, Swap, Zero
 from interp.tasks.base import Batch
 
-__all__ = ["How", "ablated", "need_rows", "outputs_with", "replacement", "sites_of"]
-
 How = Literal["mean", "zero", "resample", "swap"]
 
 

@@ -39,8 +39,6 @@ from interp.hooks.transformer_lens_adapter import HookPoint
 from interp.models.ffn import HiddenLayer
 from interp.models.spec import Activation
 
-__all__ = ["LSTM", "MLP", "RNN", "Baseline", "BaselineSpec", "LSTMSpec", "MLPSpec", "RNNSpec"]
-
 _MOST = 1 << 24
 _INITIAL = ("gaussian", "uniform")
 

@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["ModelCard"]
-
 
 @dataclass(frozen=True)
 class ModelCard:

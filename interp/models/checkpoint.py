@@ -25,8 +25,6 @@ from interp.output import output_folder
 from interp.reading import read_json, regular
 from interp.schema import each, maybe, number, table, text, whole
 
-__all__ = ["FORMAT_VERSION", "load_checkpoint", "read_metadata", "save_checkpoint"]
-
 FORMAT_VERSION = 1
 _WEIGHTS, _METADATA = "model.safetensors", "model.json"
 _SCHEMA = table(

@@ -21,8 +21,6 @@ from torch import Tensor, nn
 from interp.hooks.transformer_lens_adapter import HookPoint
 from interp.models.spec import Activation, TransformerSpec
 
-__all__ = ["FFN", "activate"]
-
 
 def activate(kind: Activation, x: Float[Tensor, "... width"]) -> Float[Tensor, "... width"]:
     """Apply the activation function: ReLU, exact GELU, or the sign of each pair of neurons."""

@@ -16,8 +16,6 @@ from interp.models.attention.heads import Attention
 from interp.models.ffn import FFN
 from interp.models.spec import TransformerSpec
 
-__all__ = ["Weights", "fresh_weights", "initialize"]
-
 _SMALL = 0.02
 
 

@@ -14,8 +14,6 @@ from interp.models.baselines import LSTM, MLP, RNN, Baseline, LSTMSpec, MLPSpec,
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 
-__all__ = ["KINDS", "Model", "Spec", "build", "kind_of", "register_model", "spec_from_dict"]
-
 Spec = TransformerSpec | MLPSpec | RNNSpec | LSTMSpec
 Model = SequenceTransformer | Baseline
 

@@ -17,8 +17,6 @@ from torch import Tensor, nn
 from interp.hooks.transformer_lens_adapter import HookPoint
 from interp.models.spec import TransformerSpec
 
-__all__ = ["Norm"]
-
 
 class Norm(nn.Module):
     """One pre-norm of a model; with ``active`` false it is the identity."""

@@ -27,8 +27,6 @@ from torch import Tensor, nn
 
 from interp.errors import Problems
 
-__all__ = ["OpenAttention", "encoder_names", "open_attention"]
-
 
 class OpenAttention(nn.Module):
     """``nn.MultiheadAttention`` in steps: the same parameters, arguments and results.

@@ -15,8 +15,6 @@ import torch
 
 from interp.errors import Problems
 
-__all__ = ["DTYPES", "check_place", "placed"]
-
 DTYPES = {
     "float64": torch.float64,
     "float32": torch.float32,

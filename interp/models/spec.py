@@ -16,8 +16,6 @@ import torch
 
 from interp.errors import Problems
 
-__all__ = ["TransformerSpec"]
-
 Input = Literal["real", "tokens"]
 Score = Literal["dot", "scalar_gate", "slope", "none"]
 LagBias = Literal["none", "lin", "log", "table", "relative_keys", "bump"]

@@ -17,8 +17,6 @@ from safetensors.torch import save, save_file
 from interp.errors import CheckpointError, OutputError
 from interp.reading import regular, utf8_name
 
-__all__ = ["read_tensors", "write_tensors"]
-
 
 def write_tensors(
     tensors: Mapping[str, torch.Tensor], file: Path, metadata: Mapping[str, str] | None = None

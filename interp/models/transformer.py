@@ -26,6 +26,18 @@ Limits, all tested beside the tools themselves:
   token ids alone, and models with an FFN alone.
 - ``interchange.reinitialized`` refuses these models: build one with another seed.
 - Without layers only ``decompose_resid`` has something to say.
+
+How a sequence enters and leaves the model: embedding, positions, unembedding.
+
+Real inputs are embedded linearly (``x W_E``, in the model's dtype), tokens by row; the output is
+read linearly.
+Sinusoidal positions are fixed: dimension 2i is sin(t·10000^{−2i/D}), 2i+1 the cosine.
+
+Give access to a model's weights under TransformerLens' names, stacked over layers.
+
+``W_Q, W_K, W_V`` [layer, head, d_model, d_head], ``W_O`` [layer, head, d_head, d_model], ``W_in``
+[layer, d_model, d_mlp], ``W_out`` [layer, d_mlp, d_model] and the biases. Layers with fewer or
+narrower heads, or fewer neurons, are padded with zeros.
 """
 
 from __future__ import annotations
@@ -34,6 +46,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -41,14 +54,172 @@ from interp.errors import Problems
 from interp.hooks.hooked import HookedModule
 from interp.hooks.transformer_lens_adapter import HookPoint, TransformerLensConfig
 from interp.models.attention.heads import Attention
-from interp.models.embedding import Embed, PosEmbed, TiedUnembed, Unembed
 from interp.models.ffn import FFN
 from interp.models.init import initialize
 from interp.models.norm import Norm
 from interp.models.spec import TransformerSpec
-from interp.models.stacks import WeightStacks
 
-__all__ = ["Block", "SequenceTransformer"]
+
+class Embed(nn.Module):
+    """The embedding ``W_E`` [d_in, d_model]: linear for real inputs, a lookup for tokens."""
+
+    def __init__(self, spec: TransformerSpec) -> None:
+        super().__init__()
+        self.real = spec.input == "real"
+        self.W_E = nn.Parameter(torch.zeros(spec.d_in, spec.d_model, dtype=spec.torch_dtype))
+
+    def forward(
+        self, inputs: Float[Tensor, "batch pos d_in"] | Int[Tensor, "batch pos"]
+    ) -> Float[Tensor, "batch pos d_model"]:
+        """The embedded sequence ``[batch, pos, d_model]``."""
+        if self.real:
+            return inputs.to(self.W_E.dtype) @ self.W_E
+        return F.embedding(inputs, self.W_E)  # refuses ids out of range, negative ones too
+
+
+class PosEmbed(nn.Module):
+    """The absolute positions ``W_pos`` [n_ctx, d_model], learned or sinusoidal."""
+
+    def __init__(self, spec: TransformerSpec) -> None:
+        super().__init__()
+        if spec.positions == "learned":
+            self.W_pos = nn.Parameter(torch.zeros(spec.n_ctx, spec.d_model, dtype=spec.torch_dtype))
+        else:
+            waves = sinusoids(spec.n_ctx, spec.d_model).to(spec.torch_dtype)
+            self.register_buffer("W_pos", waves, persistent=False)
+
+    def forward(
+        self, embedded: Float[Tensor, "batch pos d_model"]
+    ) -> Float[Tensor, "batch pos d_model"]:
+        """The code of each position, expanded to every row of the batch."""
+        # A copy: a hook may edit it in place, and must not reach the parameter.
+        return self.W_pos[: embedded.shape[1]].expand_as(embedded).clone()
+
+
+def sinusoids(n_ctx: int, d_model: int) -> Float[Tensor, "n_ctx d_model"]:
+    """Sinusoidal position codes in float64."""
+    even = torch.arange(0, d_model, 2, dtype=torch.float64)
+    angle = torch.arange(n_ctx, dtype=torch.float64)[:, None] * 10_000.0 ** (-even / d_model)
+    waves = torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(start_dim=1)
+    return waves[:, :d_model]
+
+
+class Unembed(nn.Module):
+    """The unembedding ``x W_U + b_U`` with ``W_U`` [d_model, d_out]."""
+
+    def __init__(self, spec: TransformerSpec) -> None:
+        super().__init__()
+        dtype = spec.torch_dtype
+        self.W_U = nn.Parameter(torch.zeros(spec.d_model, spec.d_out, dtype=dtype))
+        self.b_U = nn.Parameter(torch.zeros(spec.d_out, dtype=dtype))
+
+    def forward(
+        self, resid: Float[Tensor, "batch pos d_model"]
+    ) -> Float[Tensor, "batch pos d_out"]:
+        """The model's output at every position ``[batch, pos, d_out]``."""
+        return resid @ self.W_U + self.b_U
+
+
+class TiedUnembed(nn.Module):
+    """The unembedding ``x W_Eᵀ + b_U``, whose weight is shared with the embedding and stored
+    there."""
+
+    embed: Embed
+
+    def __init__(self, spec: TransformerSpec, embed: Embed) -> None:
+        super().__init__()
+        object.__setattr__(self, "embed", embed)  # not a submodule: W_E is listed once
+        self.b_U = nn.Parameter(torch.zeros(spec.d_out, dtype=spec.torch_dtype))
+
+    @property
+    def W_U(self) -> Float[Tensor, "d_model d_out"]:
+        """The embedding matrix, transposed."""
+        return self.embed.W_E.T
+
+    def forward(
+        self, resid: Float[Tensor, "batch pos d_model"]
+    ) -> Float[Tensor, "batch pos d_out"]:
+        """The model's output at every position ``[batch, pos, d_out]``."""
+        return resid @ self.W_U + self.b_U
+
+
+_STACKED = {
+    **dict.fromkeys(("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V", "b_O"), "attn"),
+    **dict.fromkeys(("W_in", "W_out", "b_in", "b_out"), "mlp"),
+}
+
+
+class WeightStacks:
+    """A mixin for models with ``blocks``, ``embed``, ``pos_embed``, ``ln_final`` and
+    ``unembed``."""
+
+    blocks: Any
+    embed: Any
+    pos_embed: Any
+    ln_final: Any
+    unembed: Any
+
+    def __getattr__(self, name: str) -> Any:
+        """``W_Q`` … ``b_out`` stacked over layers; other names are looked up as in
+        ``torch.nn.Module``."""
+        if name not in _STACKED:
+            return super().__getattr__(name)  # type: ignore[misc]
+        return self._stack(_STACKED[name], name)
+
+    @property
+    def W_E(self) -> Float[Tensor, "d_in d_model"]:
+        """The embedding matrix."""
+        return self.embed.W_E
+
+    @property
+    def W_pos(self) -> Float[Tensor, "n_ctx d_model"]:
+        """The absolute position codes.
+
+        Raises:
+            AttributeError: for a model without absolute positions.
+        """
+        if self.pos_embed is None:
+            raise AttributeError("the model has no W_pos: its spec's positions are not absolute")
+        return self.pos_embed.W_pos
+
+    @property
+    def W_U(self) -> Float[Tensor, "d_model d_out"]:
+        """The unembedding matrix."""
+        return self.unembed.W_U
+
+    @property
+    def b_U(self) -> Float[Tensor, " d_out"]:
+        """The unembedding's bias."""
+        return self.unembed.b_U
+
+    def accumulated_bias(
+        self, layer: int, mlp_input: bool = False, include_mlp_biases: bool = True
+    ) -> Float[Tensor, " d_model"]:
+        """The sum of the output biases written before ``layer``; ``mlp_input`` also counts its
+        attention."""
+        total = torch.zeros_like(self.embed.W_E[0])
+        for block in self.blocks[: layer + 1 if mlp_input else layer]:
+            total = total + block.attn.b_O
+        for block in self.blocks[:layer]:
+            if include_mlp_biases and block.mlp is not None:
+                total = total + block.mlp.b_out
+        return total
+
+    def tokens_to_residual_directions(self, tokens: int | Tensor) -> Float[Tensor, "... d_model"]:
+        """The residual-stream directions of output tokens, with the final norm's gain folded in."""
+        directions = self.W_U[:, torch.as_tensor(tokens)].movedim(0, -1)
+        gain = self.ln_final.w
+        return directions if gain is None else directions * gain
+
+    def _stack(self, where: str, name: str) -> Tensor:
+        parts = [getattr(block, where, None) for block in self.blocks]
+        if not parts or any(getattr(part, name, None) is None for part in parts):
+            raise AttributeError(f"this model has no {name}: its spec gives it no such weights")
+        weights = [getattr(part, name) for part in parts]
+        if len({w.shape for w in weights}) > 1:
+            raise AttributeError(f"{name} differs in shape between layers: read it from blocks")
+        return torch.stack(weights)
+
 
 Residual = Float[Tensor, "batch pos d_model"]
 

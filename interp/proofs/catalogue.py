@@ -1,26 +1,106 @@
-"""The memory constructions that ship: families × sizes × seeds, for trying a tool on all of them.
+"""The construction of a task, and the memory constructions that ship.
+
+The memory constructions that ship: families × sizes × seeds, for trying a tool on all of them.
 
 `fixed` and `real` are Task I (Boolean and Lipschitz readouts), `adaptive` is Task II in one round,
 `nested` in several, `sparse` is Task III. Every case meets its certificate, and the certificate is
 tight (``tests/interp/proofs/test_certificates.py``). The list is a sample of what can be built, not
 its boundary: the constructions themselves say what they refuse.
+
+Build the construction that solves a task: which construction belongs to which task.
+
+A task without one here may well have a proof: this knows those whose model takes inputs of the
+task's own kind, so that both can be measured alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from interp.errors import Problems
-from interp.proofs.case import Case
-from interp.proofs.mechanism import Construction
+from interp.proofs.mechanism import Case, Construction
 from interp.proofs.memory.adaptive import construct_adaptive_memory
 from interp.proofs.memory.fixed import construct_fixed_memory
 from interp.proofs.memory.kernels import construct_kernel_memory
+from interp.tasks.base import Task
 from interp.tasks.memory import AdaptiveMemory, FixedMemory, KernelMemory, RealMemory
 
-__all__ = ["FAMILIES", "cases", "constructions"]
+
+def construct(task: Task, *, rank: int = 4, **options: Any) -> Construction:
+    """Build the proof of the task as a model, with its mechanism and certificate.
+
+    The construction's ``task`` may differ from the one asked for: in how answers are written (bits,
+    for programs), or in the values of an adaptive memory, which ramps read only as ±1.
+
+    Args:
+        task: A memory, a template, an in-context relation, a prefix question about a language, or a
+            coupling (:func:`has_proof`).
+        rank: Rank of the scores, where the proof truncates them (for a coupling).
+        options: Options of the task's own construction, such as ``heads`` and ``positions`` for
+            kernel memories; see ``interp.proofs``.
+
+    Raises:
+        ArgumentError: if no proof here is of such a task, or the task's numbers do not allow it:
+            lags too long, programs with guards ….
+    """
+    problems, known = Problems("construct"), _builders(rank)
+    names = ", ".join(sorted(kind.__name__ for kind in known))
+    rule, advice = f"must be one of {names}", "its proof is not among those here"
+    problems.need(type(task) in known, "task", rule, type(task).__name__, advice)
+    problems.raise_if_any()
+    return known[type(task)](task, **options)
+
+
+def has_proof(task: Task) -> bool:
+    """Whether :func:`construct` has a construction for tasks of this kind."""
+    return type(task) in _builders(1)
+
+
+def _builders(rank: int) -> dict[type, Callable[..., Construction]]:
+    from interp.proofs.coupling import construct_pod
+    from interp.proofs.induction import construct_relation
+    from interp.proofs.memory import (
+        construct_fixed_memory,
+        construct_kernel_memory,
+    )
+    from interp.proofs.template import construct_template
+    from interp.tasks.coupling import PodCoupling
+    from interp.tasks.depth import PrefixPrediction
+    from interp.tasks.memory import AdaptiveMemory, FixedMemory, KernelMemory, RealMemory
+    from interp.tasks.relation import TokenRelation
+    from interp.tasks.template import TemplateTask
+
+    return {
+        FixedMemory: construct_fixed_memory,
+        AdaptiveMemory: _of_signs,
+        KernelMemory: construct_kernel_memory,
+        RealMemory: construct_kernel_memory,
+        TokenRelation: construct_relation,
+        TemplateTask: construct_template,
+        PrefixPrediction: _compiled,
+        PodCoupling: partial(construct_pod, m_h=rank),
+    }
+
+
+def _of_signs(task: Any, **options: Any) -> Construction:
+    """The construction for the task with values of ±1 and the same locations, rounds and
+    readout."""
+    from interp.proofs.memory import construct_adaptive_memory
+
+    return construct_adaptive_memory(replace(task, inputs="signs"), **options)
+
+
+def _compiled(task: Any, **options: Any) -> Construction:
+    """The task's own program compiled to a transformer, which answers in bits."""
+    from interp.proofs.depth.compiler import compile_program
+
+    built = compile_program(task.program, longest=task.longest, **options)
+    name = f"compiled-{task.name}-{task.longest}"
+    return replace(built, name=name, task=replace(task, targets="bits"))
+
 
 _Build = partial[Construction]
 """A function that builds the construction of a task, with its options."""

@@ -37,11 +37,8 @@ from interp.errors import Problems
 from interp.models.ffn import FFN
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
-from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part
-from interp.proofs.zero_model import zero_model
+from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part, zero_model
 from interp.tasks.coupling import BASES, PodCoupling
-
-__all__ = ["TASKS", "construct_pod", "input_bound", "mean_square_bound", "sigma_tail"]
 
 KNOTS = 4096
 _UNIT, _SINGLE = 2.0**-53, 2.0**-24

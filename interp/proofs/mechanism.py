@@ -4,6 +4,17 @@ A :class:`Construction` is a proof written down as weights: the model, its :clas
 (ground truth for every measurement) and a :class:`Certificate` (a number computed from the weights
 that bounds the output's error for all inputs of the stated domain). A trained model may solve the
 same task by another mechanism: disagreement refutes nothing but the claim that it does it this way.
+
+One named construction that can be built; lists of constructions are made of these.
+
+The lists (:mod:`interp.proofs.catalogue` for memories, and ``CASES`` of the depth, template and
+induction proofs) are samples of what can be built, for whoever wants to try a tool on many models
+whose mechanism is known.
+
+A transformer whose parameters are all zero, into which a construction writes its weights.
+
+Whatever a proof does not mention must contribute nothing. A head whose values are zero and a neuron
+without an output do so exactly, where randomly initialised ones would not.
 """
 
 from __future__ import annotations
@@ -12,12 +23,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
-
-__all__ = ["Certificate", "Construction", "Mechanism", "Part"]
 
 
 @dataclass(frozen=True)
@@ -97,3 +108,27 @@ class Construction:
     mechanism: Mechanism
     certificate: Certificate
     certify: Callable[[SequenceTransformer], Certificate] | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """A named construction, built when asked for.
+
+    Attributes:
+        name: What it is, its sizes and options; no two entries of a list share it.
+        construct: A function that builds it, in a second or less.
+        family: What it has in common with others: a family of tasks, a language.
+    """
+
+    name: str
+    construct: Callable[[], Construction]
+    family: str = ""
+
+
+def zero_model(spec: TransformerSpec) -> SequenceTransformer:
+    """The spec's model with every parameter at zero."""
+    model = SequenceTransformer(spec)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    return model

@@ -33,8 +33,6 @@ from interp.models.spec import Activation
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.mechanism import Certificate, Construction, Mechanism
 
-__all__ = ["random_basis"]
-
 _READERS = ("W_Q", "W_K", "W_V")
 _OF_HEADS = {*_READERS, "b_Q", "b_K", "b_V", "W_O", "b", "a", "p", "c", "w", "bias", "r"}
 _KNOWN = {"W_E", "W_pos", "W_U", "b_U", "b_O", "W", "W_in", "b_in", "W_out", "b_out"} | _OF_HEADS

@@ -31,8 +31,6 @@ from torch import Tensor
 
 from interp.stats.p_values import Null, Tail, from_moments
 
-__all__ = ["RESAMPLES", "RowCounts", "RowMeans", "interval_of", "row_interval"]
-
 RESAMPLES = 1000
 _INTERVAL = (0.025, 0.975)
 

@@ -26,20 +26,6 @@ from torch import Tensor
 from interp.stats.bootstrap import row_interval
 from interp.stats.p_values import LEAST_P, Null, from_draws, from_moments
 
-__all__ = [
-    "DRAWS",
-    "accuracy_null",
-    "balanced_accuracy",
-    "correlation_interval",
-    "correlation_squared",
-    "decodability_null",
-    "need_null",
-    "others_moments",
-    "paired_null",
-    "permutations_least",
-    "swaps_null",
-]
-
 DRAWS = 1000
 _ROUNDING = 1e-6
 

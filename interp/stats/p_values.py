@@ -29,8 +29,6 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from scipy.special import gammaincc, ndtr
 
-__all__ = ["LEAST_P", "Null", "Tail", "from_draws", "from_moments", "gamma_tail"]
-
 LEAST_P = 1e-10
 """The least p-value of a tail that is fitted to exact moments."""
 

@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["COLUMNS", "FORMAT", "IDENTITY", "is_head_table", "upgraded"]
-
 FORMAT = 2
 """The format of head tables that this version writes."""
 

@@ -21,18 +21,6 @@ from numpy.typing import NDArray
 
 from interp.errors import ArgumentError, MissingDependencyError
 
-__all__ = [
-    "BFLOAT16",
-    "CHUNK_BYTES",
-    "COMPRESSIONS",
-    "check_compression",
-    "chunk_shape",
-    "create",
-    "decode",
-    "logical_dtype",
-    "split_rows",
-]
-
 BFLOAT16 = "bfloat16"
 DTYPE_ATTRIBUTE = "prooflens_dtype"
 CHUNK_BYTES = 1 << 20
@@ -155,11 +143,6 @@ def create(
     for axis, label in enumerate(labels):
         dataset.dims[axis].label = label
     return dataset
-
-
-def logical_dtype(dataset: h5py.Dataset) -> str:
-    """The dtype whose values a dataset holds: its own, or the one that its attribute names."""
-    return str(dataset.attrs.get(DTYPE_ATTRIBUTE, dataset.dtype.name))
 
 
 def decode(values: NDArray[Any], logical: str) -> NDArray[Any]:

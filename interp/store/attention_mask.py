@@ -22,14 +22,6 @@ from torch import Tensor
 from interp.errors import Problems
 from interp.store import ActivationStore
 
-__all__ = [
-    "AttentionMask",
-    "Pattern",
-    "attention_mask_of",
-    "attention_shares",
-    "mask_from_patterns",
-]
-
 Pattern = Float[Tensor, "row head query key"]
 
 

@@ -17,8 +17,6 @@ from torch import Tensor
 from interp.hooks.transformer_lens_adapter import ActivationCache
 from interp.store.files import Indices, RowSelector
 
-__all__ = ["LazyTensors", "Stored", "activation_cache", "tensor"]
-
 
 @runtime_checkable
 class Stored(Protocol):

@@ -24,8 +24,6 @@ from interp.store.pipeline import Sealed, write_parts
 from interp.store.plan import Plan, weights_sha256
 from interp.store.sources import Part
 
-__all__ = ["run_on_ray"]
-
 
 def run_on_ray(
     parts: Iterator[Part],

@@ -22,8 +22,6 @@ from torch.utils.data import Dataset
 from interp.store.cache import Stored, tensor
 from interp.store.files import Indices, RowSelector, SealedPart
 
-__all__ = ["Rows", "StoreDataset"]
-
 
 @runtime_checkable
 class Rows(Stored, Protocol):

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from interp.store.plan import Plan
     from interp.store.sources import Part, Source
 
-__all__ = ["extract", "plan_extraction"]
-
 
 def plan_extraction(
     model: HookedModel,

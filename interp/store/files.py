@@ -24,8 +24,6 @@ from numpy.typing import NDArray
 from interp.errors import ArgumentError, MissingDependencyError, StoreError
 from interp.store.hdf5 import dataset, empty, fits, open_hdf5, reading
 
-__all__ = ["Files", "Index", "RowSelector", "SealedPart", "as_indices", "read_rows"]
-
 RowSelector = slice | int | Sequence[int] | NDArray[Any] | None
 Indices = NDArray[np.int64]
 _OPEN_FILES = 16

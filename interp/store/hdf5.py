@@ -22,8 +22,6 @@ from interp.errors import StoreError
 from interp.machine import need_bytes
 from interp.reading import MOST_BYTES, regular
 
-__all__ = ["dataset", "empty", "fits", "open_hdf5", "read_words", "reading", "unwritten"]
-
 _ASKED = 1 << 26  # bytes from which on it is asked whether memory has them
 _KINDS = "biuf"
 _ERRORS = (

@@ -16,8 +16,6 @@ from typing import Any
 from interp.errors import ArgumentError
 from interp.reading import MOST_BYTES, open_regular, parse_json, read_json
 
-__all__ = ["JsonRows"]
-
 
 @dataclass(frozen=True)
 class JsonRows:

@@ -33,19 +33,11 @@ from interp.schema import text as words
 from interp.stats.table_format import COLUMNS, FORMAT, upgraded
 from interp.store import layout
 from interp.store.hdf5 import dataset, empty, open_hdf5, read_words, reading
-from interp.store.schemas import NAME
+from interp.store.layout import NAME
 from interp.store.writer import sha256_file
 
 if TYPE_CHECKING:
     import pandas
-
-__all__ = [
-    "measurement_names",
-    "read_measurement",
-    "read_provenance",
-    "settle_replacements",
-    "write_measurement",
-]
 
 _TABLE = "head_table"
 _NAME = re.compile(NAME)

@@ -29,8 +29,6 @@ from interp.store.writer import Array, PartFile
 if TYPE_CHECKING:
     from interp.hooks.transformer_lens_adapter import HookedModel
 
-__all__ = ["Sealed", "write_parts"]
-
 Sealed = Callable[[dict[str, Any]], None]
 _AHEAD = 4
 

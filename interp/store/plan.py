@@ -30,8 +30,6 @@ from interp.store.sources import Columns, Source
 if TYPE_CHECKING:
     from interp.hooks.transformer_lens_adapter import HookedModel
 
-__all__ = ["Plan", "differences", "make_plan", "weights_sha256"]
-
 PART_BYTES = 64 << 20
 _MOST_PART_ROWS = 8192
 

@@ -14,8 +14,6 @@ from rich.progress import Progress as Bar
 if TYPE_CHECKING:
     from interp.store.plan import Plan
 
-__all__ = ["Progress"]
-
 
 class Progress:
     """A progress bar on standard error while rows are computed.

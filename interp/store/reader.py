@@ -10,11 +10,16 @@ and TransformerLens are imported only by :meth:`ActivationStore.cache` and
 :meth:`ActivationStore.torch_dataset`.
 
 Not for writing activations: that is :func:`interp.store.extract.extract`.
+
+Which parts does a store have? Its index says.
+
+Most parts of a store have the same hooks, and often the same shapes: equal ones are kept once, so
+that an index of a hundred thousand parts costs some tens of megabytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,7 +37,6 @@ from interp.store.measurements import (
     read_provenance,
     write_measurement,
 )
-from interp.store.part_index import folder_parts
 
 if TYPE_CHECKING:
     import pandas
@@ -40,7 +44,31 @@ if TYPE_CHECKING:
     from interp.hooks.transformer_lens_adapter import ActivationCache
     from interp.store.dataset import StoreDataset
 
-__all__ = ["ActivationStore", "RowBatch", "open_store"]
+Shapes = Mapping[str, tuple[int, ...]]
+_NONE: Mapping[str, int] = {}
+
+
+def folder_parts(folder: Path) -> list[SealedPart]:
+    """The sealed parts that a folder's index names.
+
+    Raises:
+        StoreError: if the index is damaged.
+    """
+    known: dict[str, Shapes] = {}
+    last: dict[str, list[int]] = {}
+    shared: Shapes = {}
+    parts = []
+    for entry in layout.index_entries(folder):
+        if entry["kind"] != "part":
+            continue
+        if entry["shapes"] is not last:
+            last = entry["shapes"]
+            own = {name: tuple(shape) for name, shape in last.items()}
+            shared = known.setdefault(str(last), own)
+        ranges = tuple((start, stop) for start, stop in entry["rows"])
+        overflows = entry.get("overflows") or _NONE
+        parts.append(SealedPart(folder, entry["file"], ranges, shared, overflows))
+    return parts
 
 
 @dataclass(frozen=True)
@@ -227,9 +255,12 @@ class ActivationStore:
 
         Raises:
             ArgumentError: if ``size`` is not positive.
+            StoreError: if no row is finished yet.
         """
         if size < 1:
             raise ArgumentError(f"size must be at least 1, got {size}: give a number of rows")
+        if not self.rows:
+            raise StoreError(f"{self.path} holds no finished row: extract it again, with --resume")
         wanted = np.unique(self._index.resolve(rows))
         by_length: dict[Any, list[Indices]] = {}
         for part, _, places in self._index.locate(wanted):

@@ -21,17 +21,6 @@ from interp.store import ActivationStore
 from interp.store.attention_mask import AttentionMask, attention_mask_of
 from interp.tasks.base import Batch
 
-__all__ = [
-    "Rows",
-    "as_batch",
-    "check_finite",
-    "has_targets",
-    "layer_hooks",
-    "read_batches",
-    "scored_mask",
-    "stored_batch",
-]
-
 
 @dataclass(frozen=True)
 class Rows:

@@ -19,8 +19,6 @@ from interp.hooks.capture import Firing
 from interp.store.arrays import BFLOAT16
 from interp.store.writer import Array
 
-__all__ = ["DTYPES", "Selection", "parse_positions", "to_array"]
-
 DTYPES = ("float64", "float32", "float16", BFLOAT16)
 _POSITION_AXES = ("pos", "query")
 

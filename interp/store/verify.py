@@ -24,11 +24,9 @@ from interp.errors import StoreError
 from interp.output import drop
 from interp.store import layout
 from interp.store.hdf5 import dataset, open_hdf5, reading, unwritten
-from interp.store.index_line import LineReader
+from interp.store.layout import LineReader
 from interp.store.measurements import settle_replacements
 from interp.store.writer import sha256_file
-
-__all__ = ["Fault", "repair", "verify"]
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,6 @@ from interp.reading import open_regular
 from interp.store import arrays
 from interp.store.layout import FORMAT, VERSION, part_name
 
-__all__ = ["Array", "PartFile", "Rows", "row_ranges", "sha256_file"]
-
 Rows = NDArray[np.int64]
 _CHUNK_CACHE = 2 * arrays.CHUNK_BYTES
 _BUFFER = 1 << 20

@@ -23,8 +23,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Batch", "Memory", "Task", "answers_of", "memories_of"]
-
 
 @dataclass(frozen=True)
 class Batch:

@@ -24,8 +24,6 @@ from torch import Tensor
 
 from interp.tasks.base import Batch
 
-__all__ = ["UNKNOWN", "Variable", "sought_of", "unknown", "variables_of"]
-
 UNKNOWN = -1
 """A token target that cannot be determined; an undetermined real target is NaN."""
 

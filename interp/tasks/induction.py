@@ -28,8 +28,6 @@ from interp.errors import Problems
 from interp.tasks.base import Batch
 from interp.tasks.counterfactual import UNKNOWN, Variable
 
-__all__ = ["InContextTemplate", "RepeatedTokens", "induction_variables"]
-
 Ids = NDArray[np.int64]
 _Template = Literal["aba", "same"]
 

@@ -22,8 +22,6 @@ import torch
 from interp.errors import Problems
 from interp.tasks.base import Batch
 
-__all__ = ["Maximum"]
-
 
 @dataclass(frozen=True)
 class Maximum:

@@ -24,8 +24,6 @@ from torch import Tensor
 from interp.errors import Problems
 from interp.tasks.base import Batch
 
-__all__ = ["Relation", "TokenRelation", "Value"]
-
 Relation = Literal[
     "previous-token",
     "duplicate-token",

@@ -26,8 +26,6 @@ from interp.tasks.base import Batch
 from interp.tasks.counterfactual import Variable
 from interp.tasks.induction import induction_variables
 
-__all__ = ["SuccessorWalk"]
-
 
 @dataclass(frozen=True)
 class SuccessorWalk:

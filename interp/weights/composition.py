@@ -38,8 +38,6 @@ from interp.weights.head_weights.circuit import Circuit
 from interp.weights.head_weights.families import head_weights
 from interp.weights.head_weights.layers import LayerHeadWeights
 
-__all__ = ["CLEAR_EXCESS", "COMPOSITIONS", "PAIRED_UP_TO", "composition_table"]
-
 COMPOSITIONS = ("q_composition", "k_composition", "v_composition")
 
 CLEAR_EXCESS = 0.5

@@ -29,8 +29,6 @@ from interp.errors import Problems
 from interp.threads import workers
 from interp.weights.head_weights.circuit import Circuit
 
-__all__ = ["LowRankCircuit", "low_rank_circuit", "low_rank_circuits"]
-
 _AT_ONCE = 8
 
 

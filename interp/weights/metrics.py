@@ -49,8 +49,6 @@ from interp.weights.weight_nulls import (
     mean_modulus,
 )
 
-__all__ = ["BASIC", "METRICS", "UNDEFINED", "Metric", "choose", "effective_rank"]
-
 
 @dataclass(frozen=True)
 class Metric:

@@ -24,8 +24,6 @@ from interp.weights.head_weights.families import head_weights
 from interp.weights.head_weights.layers import HeadWeights
 from interp.weights.weight_table import weight_table
 
-__all__ = ["MAIN", "head_weights_at", "opened_revisions", "weights_over_training"]
-
 MAIN = "main"
 _METRICS = ("trace_share", "copying_score", "k_composition")
 

@@ -40,13 +40,6 @@ from numpy.typing import NDArray
 from interp.stats.p_values import Null, Tail, from_draws, from_moments
 from interp.threads import workers
 
-__all__ = [
-    "SpectrumNull",
-    "WeightNull",
-    "diagonal_energy_variance",
-    "mean_modulus",
-]
-
 _AT_ONCE = 8
 _MOST_WORKERS = 4
 

@@ -24,8 +24,6 @@ from interp.errors import CheckpointError
 from interp.reading import read_json
 from probes.certify.cover import Proof
 
-__all__ = ["FORMAT_VERSION", "TheoremFile", "read_certificate", "sha256_of"]
-
 FORMAT_VERSION = 1
 _SAFE = 2.0**-30
 

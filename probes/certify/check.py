@@ -17,16 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from interp.bounds import network, passed_on, relaxation, scores
-from interp.bounds.affine import Affine, box, exactly, subtract
-from interp.bounds.rounding import UP, Arithmetic, share
+from interp.bounds import attention, network, passed_on
+from interp.bounds.affine import UP, Affine, Arithmetic, box, exactly, share, subtract
 from interp.bounds.three_paths import LEAST, not_three_paths, tables_of
 from interp.errors import CheckpointError
 from interp.tasks.catalogue import task_from_dict
-from interp.tasks.depth.prefixes import letters_of, prefixes
+from interp.tasks.depth.strings import letters_of, prefixes
 from interp.tasks.memory.kernels import MemoryKernel
-
-__all__ = ["Verdict", "check"]
 
 _CHUNK, _MOST = 512, 4096
 _Json = dict[str, Any]
@@ -158,7 +155,7 @@ def _averages(model: Any, task: Any, domain: _Json, proof: _Json) -> Iterator[An
         rho = MemoryKernel.parse(task.kernels[0]).values(np.arange(t + 1.0))[::-1]
         ends = np.linspace(-1, 1, n + 1) * (np.abs(rho).sum() * size * UP)
         middle, half = (ends[1:] + ends[:-1]) / 2, (ends[1:] - ends[:-1]) / 2 * UP
-        slope, (centre, rise, rest) = np.zeros((t + 2, n, 1)), relaxation.sine(omega, middle, half)
+        slope, (centre, rise, rest) = np.zeros((t + 2, n, 1)), network.sine(omega, middle, half)
         slope[-1, :, 0] = rise
         target = Affine(centre[:, None], slope, rest[:, None])
         free = box(np.zeros((n, t + 1, 1)), np.full((t + 1, 1), size))
@@ -240,7 +237,7 @@ def _lemmas(model: Any, task: Any, domain: _Json, proof: _Json, off: float) -> I
         yield "counter", "layer 0", "what the order of earlier tokens changes", 0.0
         x, same = network.embedded(model, letters_of(task)[None], ar), np.zeros((3, 3), int)
         x = network.normed(block.ln1, x, ar) if block else x
-        found = scores.score_forms(block.attn, x, x, same, ar) if block else exactly(same)
+        found = attention.score_forms(block.attn, x, x, same, ar) if block else exactly(same)
         apart = (found.bounds()[1].max(-1) - found.bounds()[0].min(-1)).max()
         yield "counter", "layer 0", "largest difference of scores", apart
     elif cover == "slices":

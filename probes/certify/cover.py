@@ -23,13 +23,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int
 
-from interp.bounds.affine import Affine, span, subtract
+from interp.bounds.affine import Affine, Arithmetic, span, subtract
+from interp.bounds.attention import weights
 from interp.bounds.network import embedded, entered, margins, read_out, stream_after
-from interp.bounds.rounding import Arithmetic
-from interp.bounds.scores import weights
 from probes.certify.lemmas import Lemma, readout
-
-__all__ = ["Cells", "Proof", "prove", "streams"]
 
 _CENTRE = "answer at the cell's centre"
 _RIGHT = "right in real arithmetic"
@@ -136,7 +133,7 @@ def prove(
         cover: Cells that together hold the domain.
         trivial: What the best constant answer reaches: a bound no better is vacuous.
         arithmetic: ``real``, or the model's dtype.
-        budget: Of generators (:class:`~interp.bounds.rounding.Arithmetic`); 0 for points.
+        budget: Of generators (:class:`~interp.bounds.affine.Arithmetic`); 0 for points.
         final: From a model and cells to the residual stream after all blocks; by default the
             blocks, one after another.
         lemmas: Of the roles that made the cover; of an error, that of the readout is added.

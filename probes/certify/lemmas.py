@@ -24,17 +24,14 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int
 
-from interp.bounds.affine import Affine, box
+from interp.bounds.affine import UP, Affine, Arithmetic, box
+from interp.bounds.attention import score_forms
 from interp.bounds.network import after_attention, attended, embedded, normed
 from interp.bounds.passed_on import weights_of_keys
-from interp.bounds.rounding import UP, Arithmetic
-from interp.bounds.scores import score_forms
 from interp.bounds.three_paths import Tables
-from interp.tasks.depth.batches import to_inputs
 from interp.tasks.depth.languages import language
+from interp.tasks.depth.strings import to_inputs
 from interp.tasks.memory.kernels import MemoryKernel
-
-__all__ = ["Lemma", "lemmas_of", "readout"]
 
 
 @dataclass(frozen=True)

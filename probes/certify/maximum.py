@@ -27,12 +27,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from interp.bounds.rounding import share
+from interp.bounds.affine import share
 from interp.bounds.three_paths import LEAST, Tables
 from probes.certify.cover import Proof
 from probes.certify.lemmas import Lemma, of_three_paths
-
-__all__ = ["brute_force", "by_cubes", "caps_of", "largest_others", "rows_below", "subsets"]
 
 Array = Float64[np.ndarray, "..."]
 

@@ -18,16 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from interp.bounds.affine import Affine
+from interp.bounds.affine import Affine, Arithmetic
 from interp.bounds.network import read_out, stream_after
-from interp.bounds.rounding import Arithmetic
 from probes.certify.cover import Cells, streams
-from probes.certify.domains.base import Domain
-from probes.certify.domains.reals import Addressed, Averages
-from probes.certify.domains.signs import Signs
+from probes.certify.domains import Addressed, Averages, Domain, Signs
 from probes.certify.maximum import subsets
-
-__all__ = ["search", "worst_error", "wrong_rows"]
 
 _POSITIONS = 12
 

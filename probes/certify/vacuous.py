@@ -13,8 +13,6 @@ from typing import Any
 
 from probes.certify.check import Verdict, check
 
-__all__ = ["check_vacuous"]
-
 _ENUMERATED = ("strings", "templates", "rows")
 
 

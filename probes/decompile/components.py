@@ -13,13 +13,32 @@ program that comes of it has none.
 
 That a pattern can stand in does not show that the head attends so: where a head's pattern matters
 little, several can, and the one is taken that is simple and most like the head's own.
+
+Which tokens a head looks at from which: a table on (token here, earlier token), read off its own
+pattern.
+
+    weight(q, k) = mean, over positions with these tokens, of attention × number visible
+    looked at    = weight(q, k) ≥ ½ max_k weight(q, k)
+
+Where each token looks at one other, the table is a line, ``partner = table(token) …``, and the
+condition ``key.token == partner``; where all look at the same ones it is ``key.token in …``; else a
+case for each set. A first token that all rows share is left out where others are looked at: heads
+rest there when there is nothing to see. For small vocabularies, and for a head that knows tokens
+alone; whether it does so is judged as of every primitive, by putting the pattern in its place.
+
+Which head a line of a program stands for, where the search did not begin with that head.
+
+A line that looks back has a pattern: the positions that it picks or counts. Of the heads that the
+model needs the one is named whose attention shares most with it, and what is left of the model's
+decisions with the line's pattern in that head's place is measured. That is a comparison made
+afterwards: a small gain says that no single head does what the line says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -29,9 +48,10 @@ from numpy.typing import NDArray
 
 from interp.interventions.components import Component, components
 from interp.interventions.replacement import sites_of
-from interp.rasp.evaluation import NONE
+from interp.program import syntax
+from interp.program.evaluation import NONE
+from interp.program.syntax import Assignment, Expression, Program, children
 from interp.run import Array, Edit, Replace, Site
-from probes.decompile.catalogue import primitives
 from probes.decompile.decisions import (
     TokenTable,
     activations,
@@ -40,21 +60,106 @@ from probes.decompile.decisions import (
     outputs_of,
     run_of,
 )
-from probes.decompile.primitives import Primitive, ideal
+from probes.decompile.primitives import Primitive, ideal, primitives
 from probes.decompile.rows import Rows
-from probes.decompile.token_pairs import by_pairs
 
-__all__ = [
-    "HeadDoes",
-    "Kept",
-    "head_primitives",
-    "head_tables",
-    "knows_positions",
-    "mean_patterns",
-    "overlap",
-    "prune",
-    "substituted",
-]
+_MOST, _SETS, _SHARE = 12, 3, 0.5
+
+
+def by_pairs(model: Any, rows: Rows, head: Component, *, positions: bool) -> Iterator[Primitive]:
+    """The table of a head's pattern, as what counts such tokens and as what picks the last one;
+    nothing for large vocabularies and where a simpler primitive says the same.
+
+    Args:
+        model: Hooked.
+        rows: Some of what it is asked.
+        head: In which layer, and which.
+        positions: Whether the model knows positions.
+    """
+    codes = np.unique(rows.tokens[rows.read])
+    if not 2 <= len(codes) <= _MOST:
+        return
+    site = Site(head.layer, "pattern", head.head)
+    own = activations(model, rows, [site])[site].float().numpy()
+    looked = _looked_at(_weights(own, rows, codes), rows, codes)
+    texts = [rows.vocabulary.texts[code] for code in codes]
+    told = {texts[q]: tuple(texts[k] for k in keys) for q, keys in looked.items()}
+    found = _condition(told, f"partner_{head.name.lower()}")
+    if found is None:
+        return
+    where, lines = found
+    words = f"{head.name} table of tokens"
+    yield Primitive(words, where, None, 5, lines)
+    if positions:
+        yield Primitive(f"the last of the {words}", where, "last", 6, lines)
+
+
+def _weights(
+    pattern: Float[np.ndarray, "row query key"], rows: Rows, codes: np.ndarray
+) -> Float[np.ndarray, "token token"]:
+    """How much more than evenly each token is looked at from each; 0 for pairs that never meet."""
+    place = np.searchsorted(codes, np.where(rows.read, rows.tokens, codes[0]))
+    n = rows.tokens.shape[1]
+    seen = np.tril(np.ones((n, n), dtype=bool)) & rows.read[:, :, None] & rows.read[:, None, :]
+    pairs = (place[:, :, None] * len(codes) + place[:, None, :])[seen]
+    relative = (pattern * np.arange(1, n + 1)[None, :, None])[seen]
+    size = len(codes) ** 2
+    total, times = np.bincount(pairs, relative, size), np.bincount(pairs, minlength=size)
+    return np.asarray((total / np.maximum(times, 1)).reshape(len(codes), len(codes)))
+
+
+def _looked_at(
+    weights: Float[np.ndarray, "token token"], rows: Rows, codes: np.ndarray
+) -> dict[int, list[int]]:
+    """Place of a token → places of those that it looks at."""
+    first = np.unique(rows.tokens[:, 0][rows.tokens[:, 0] != NONE])
+    rest = int(np.searchsorted(codes, first[0])) if len(first) == 1 else -1
+    found = {}
+    for q, row in enumerate(weights):
+        if q == rest or not row.any():
+            continue
+        keys = np.flatnonzero(row >= _SHARE * row.max()).tolist()
+        others = np.delete(np.arange(len(row)), rest) if rest >= 0 else np.arange(len(row))
+        if rest in keys and row[others].max() >= 1:
+            keys = others[row[others] >= _SHARE * row[others].max()].tolist()
+        found[q] = keys
+    return found
+
+
+def _condition(
+    looked: dict[str, tuple[str, ...]], name: str
+) -> tuple[Expression, tuple[Assignment, ...]] | None:
+    """A condition that says so, and the lines it needs: one of that name, if any."""
+    sets = sorted(set(looked.values()))
+    same = all(keys == (token,) for token, keys in looked.items())
+    everything = len(sets) == 1 and (len(sets[0]) == 1 or set(sets[0]) >= set(looked))
+    if not sets or same or everything:
+        return None
+    if len(sets) == 1:
+        return _among(syntax.Key("token"), sets[0]), ()
+    if all(len(keys) == 1 for keys in sets):
+        entries = tuple(((token,), syntax.Literal_(keys[0])) for token, keys in looked.items())
+        line = Assignment(name, syntax.Table((syntax.Token(),), entries, syntax.Nothing()))
+        return syntax.Comparison("==", syntax.Key("token"), syntax.Name(name)), (line,)
+    if len(sets) > _SETS:
+        return None
+    cases: list[Expression] = [
+        syntax.And(
+            _among(syntax.Token(), tuple(t for t, own in looked.items() if own == keys)),
+            _among(syntax.Key("token"), keys),
+        )
+        for keys in sets
+    ]
+    return reduce(syntax.Or, cases), ()
+
+
+def _among(value: Expression, tokens: tuple[str, ...]) -> Expression:
+    return (
+        syntax.Comparison("==", value, syntax.Literal_(tokens[0]))
+        if len(tokens) == 1
+        else syntax.In(value, tokens)
+    )
+
 
 _BUDGET, _NEAR, _FEW, _STANDS_IN = 0.98, 0.03, 8, 0.9
 _WELL, _BETTER = 0.98, 0.02
@@ -306,3 +411,47 @@ def mean_patterns(
     n = min(int(longest.lengths[0]), most)
     own = activations(model, longest, [site])[site][0, :n, :n].float().numpy()
     return own, ideal(primitive, longest)[0, :n, :n]
+
+
+def line_heads(
+    model: Any, rows: Rows, table: TokenTable, kept: Kept, program: Program, known: set[str]
+) -> Iterator[tuple[str, HeadDoes]]:
+    """(name of a line, the head it stands for) for the lines that look back and are not known.
+
+    Args:
+        model: Hooked.
+        rows: A few dozen.
+        table: Fitted to the model's decisions.
+        kept: Components that are needed.
+        program: Whose lines are asked about.
+        known: Names of lines that a head stands for already.
+    """
+    heads = [part for part in kept.parts if part.kind == "head"]
+    if not heads:
+        return
+    truth = decided(outputs_of(model, rows), rows)
+    for number, line in enumerate(program.lines):
+        looked = _looks(line.expression)
+        if line.name in known or looked is None:
+            continue
+        where, which = looked
+        words = f"as the line {line.name} says"
+        one = Primitive(words, where, which, lines=program.lines[:number])
+        shared = {head: overlap(model, rows, head, one) for head in heads}
+        head = max(heads, key=lambda h: shared[h])
+        [found] = substituted(model, kept, [], head, rows, [one])
+        gain = table.fidelity(rows, truth, found).or_match
+        yield line.name, HeadDoes(head, one, gain, tried=((f"shares {shared[head]:.2f}", gain),))
+
+
+def _looks(expression: Expression) -> tuple[Expression, syntax.Which | None] | None:
+    """The first condition that a line looks back with, and how it picks."""
+    for part in children(expression, deep=True):
+        if isinstance(part, syntax.Pick):
+            by_count = part.which in ("commonest", "rarest")
+            return part.where, None if by_count else part.which
+        if isinstance(part, syntax.CountWhere | syntax.Average):
+            return part.where, None
+        if isinstance(part, syntax.Count):
+            return part, None
+    return None

@@ -27,17 +27,15 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from interp.crasp.evaluation import evaluate_codes
-from interp.crasp.printer import expression_text
-from interp.crasp.syntax import Program
 from interp.errors import Problems
 from interp.hooks.capture import model_device
 from interp.models.transformer import SequenceTransformer
+from interp.program.evaluation import evaluate_codes
+from interp.program.printer import expression_text
+from interp.program.syntax import Program
 from probes.decompile.counting_lines import Written, write_program
 from probes.decompile.counting_machine import build_machine
 from probes.decompile.counting_network import NotCountingError, read_network
-
-__all__ = ["CountingProgram", "Source", "decisions", "decompile_counting"]
 
 _SHORT_STRINGS = 2000
 _LONG_STRINGS = 60

@@ -19,8 +19,6 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Int
 
-__all__ = ["Cover", "cover", "support"]
-
 Cube = tuple[frozenset[int] | None, ...]
 
 

@@ -21,13 +21,10 @@ from itertools import product
 import numpy as np
 from jaxtyping import Bool, Int
 
-from probes.decompile.counting_codes import Codes
 from probes.decompile.counting_covers import support
 from probes.decompile.counting_network import Layer, Network, NotCountingError
 from probes.decompile.counting_regions import Inputs, outputs
-from probes.decompile.counting_tables import Number, overlaps, tabulate
-
-__all__ = ["Machine", "Scene", "Variable", "build_machine"]
+from probes.decompile.counting_tables import Codes, Number, overlaps, tabulate
 
 _MOST_ROWS = 400_000
 _MOST_PERIOD = 24

@@ -22,8 +22,6 @@ from torch import Tensor
 from interp.models.ffn import FFN, activate
 from interp.models.transformer import SequenceTransformer
 
-__all__ = ["Hidden", "Layer", "Network", "NotCountingError", "read_network"]
-
 _EVEN = 1e-6
 """Largest difference between a pattern and the one it is taken for."""
 _RANK = 1e-9

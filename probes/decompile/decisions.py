@@ -20,23 +20,10 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp.rasp.evaluation import NONE, Decisions
+from interp.program.evaluation import NONE, Decisions
 from interp.run import Edit, Run, Site
 from interp.tasks.base import Batch
 from probes.decompile.rows import Rows
-
-__all__ = [
-    "Fidelity",
-    "TokenTable",
-    "activations",
-    "agreement",
-    "decide",
-    "decided",
-    "disagreements",
-    "inputs_of",
-    "outputs_of",
-    "run_of",
-]
 
 _AT_ONCE = 64
 """Rows of one pass."""

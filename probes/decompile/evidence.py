@@ -1,21 +1,383 @@
-"""The evidence beside a program: scores by sources, FFNs as tables, and what frozen norms cost."""
+"""The evidence beside a program: scores by sources, FFNs as tables, and what frozen norms cost.
+
+What LayerNorms cost: the decisions that are left when their scales are frozen.
+
+A LayerNorm divides by a number that depends on everything in the stream, so that what follows is no
+sum of sources. Frozen, its scale is one number for all positions (then it can be folded into the
+weights), or one for each current token. The gain that is left says how much of what the model
+decides needs the norm's own scale; programs are fitted to the decisions and need neither.
+
+What a head's scores are made of: a sum over pairs of named sources, and how much each pair says.
+
+    score(i, j) = Σ_{s, t} (u_s(i) W_Q) · (u_t(j) W_K) / √d_head,
+    u_s = what source s adds to the stream, mean taken out, divided by the LayerNorm's scale, times
+          its gain
+
+Sources are the token's embedding, the position's, what each earlier head and FFN wrote, and
+constants (biases and the norm's shift). Scores are taken without their mean over the keys that a
+query sees, which the softmax does not notice; the *share* of a pair is its covariance with the
+whole score over the score's variance, so that shares of all pairs add up to ``explained``. That is
+1 where scores are products of queries and keys and nothing else; less where a model adds biases of
+its own to them. The scale is each position's real one: what it costs to freeze it is measured in
+:func:`frozen_norms`.
+
+A share says what the scores vary with, not that the head's task needs it.
+
+What a feed-forward layer does, as a table over named values: which values it needs to read.
+
+What the FFN writes at a position is replaced by its mean over all positions where some named values
+(the current token, what a line of the program holds, counts that its decisions speak of) are the
+same. The fewest values are taken that keep as much of the model's decisions as all of them do;
+everything else in the model goes on as it was.
+
+A table that keeps the decisions says what the FFN needs to tell apart for them, not that it tells
+nothing else apart.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
-from interp.errors import HookError
-from interp.rasp.syntax import Program
-from probes.decompile.components import HeadDoes, Kept
-from probes.decompile.decisions import TokenTable
-from probes.decompile.ffn_tables import FfnTable, ffn_table
-from probes.decompile.norms import Frozen, frozen_norms
-from probes.decompile.rows import Split
-from probes.decompile.scores import HeadScore, score_pairs
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
 
-__all__ = ["Evidence", "evidence"]
+from interp.attribution.residual_decomposition import residual_decomposition
+from interp.attribution.unembedding import norm_gain, norm_shift, takes_mean_out
+from interp.errors import HookError
+from interp.interventions.components import Component
+from interp.interventions.replacement import sites_of
+from interp.program import syntax
+from interp.program.evaluation import NONE, line_values
+from interp.program.printer import expression_text
+from interp.program.syntax import Assignment, Expression, Program, children
+from interp.run import Array, Replace, Site
+from probes.decompile.components import HeadDoes, Kept
+from probes.decompile.decisions import (
+    TokenTable,
+    activations,
+    decided,
+    inputs_of,
+    outputs_of,
+    run_of,
+)
+from probes.decompile.primitives import Primitive, ideal
+from probes.decompile.rows import Rows, Split
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """Gain that is left with frozen norms; NaN where the model has none.
+
+    Attributes:
+        folded: With one scale for each norm.
+        per_token: With one for each norm and current token.
+    """
+
+    folded: float
+    per_token: float
+
+
+def frozen_norms(model: Any, fit: Rows, judged: Rows, table: TokenTable) -> Frozen:
+    """Freeze all norms at once, with means over some rows, and judge the decisions on others."""
+    sites = [
+        Site(at, f"{n}.hook_scale") for at in range(model.cfg.n_layers) for n in ("ln1", "ln2")
+    ]
+    sites = [s for s in (*sites, Site.of("ln_final.hook_scale")) if s.name in model.hook_dict]
+    if not sites:
+        return Frozen(float("nan"), float("nan"))
+    cache = activations(model, fit, sites)
+    truth = decided(outputs_of(model, judged), judged)
+
+    def gain(by_token: bool) -> float:
+        scales = {site: _mean(cache[site], fit, judged, by_token) for site in sites}
+        edits = [Replace(site, Array(scale, "a frozen scale")) for site, scale in scales.items()]
+        found = decided(outputs_of(model, judged, *edits), judged)
+        return table.fidelity(judged, truth, found).or_match
+
+    return Frozen(gain(False), gain(True))
+
+
+def _mean(scale: Tensor, fit: Rows, judged: Rows, by_token: bool) -> Tensor:
+    """``[row, pos, 1]`` for the judged rows: the mean over the others, of its token if asked."""
+    values = scale[..., 0].double().numpy()
+    there = fit.tokens != NONE
+    found = np.full(judged.tokens.shape, values[there].mean())
+    if by_token:
+        for code in np.unique(fit.tokens[there]):
+            found[judged.tokens == code] = values[fit.tokens == code].mean()
+    return torch.from_numpy(found)[..., None]
+
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class HeadScore:
+    """A head's score as a sum over pairs, and its pattern beside a primitive's.
+
+    Attributes:
+        head: Which.
+        spread: Standard deviation of its scores over the keys of a query; near 0 for even ones.
+        pairs: (source of the query, source of the key, share of the variance), the largest first.
+        explained: Share of the variance that all pairs together explain.
+        pattern: Share of the pattern's squared distance from an even one that the primitive's
+            pattern takes away; NaN for a primitive that is even itself. Below 0 it is further away.
+        overlap: Share of the attention that the primitive's pattern shares.
+    """
+
+    head: Component
+    spread: float
+    pairs: tuple[tuple[str, str, float], ...]
+    explained: float
+    pattern: float
+    overlap: float
+
+
+def score_pairs(model: Any, rows: Rows, head: Component, primitive: Primitive) -> HeadScore:
+    """Take a head's scores apart, and measure what a primitive says of its pattern.
+
+    Args:
+        model: Hooked; heads without ``W_Q`` and ``W_K`` have no pairs.
+        rows: A few dozen; queries are the asked positions.
+        head: Which.
+        primitive: What stands in for it.
+    """
+    sites = [Site(head.layer, kind, head.head) for kind in ("attn_scores", "pattern")]
+    cache = activations(model, rows, sites)
+    scores, own = (cache[site].double().numpy() for site in sites)
+    n = rows.tokens.shape[1]
+    seen = np.tril(np.ones((n, n), dtype=bool)) & (rows.tokens != NONE)[:, None, :]
+    seen = seen & rows.asked[:, :, None] & np.isfinite(scores)
+    whole = _centred(scores, seen)
+    variance = float((whole[seen] ** 2).sum())
+    shares = _shares(model, rows, head, whole, seen, variance)
+    order = sorted(shares, key=lambda pair: -abs(shares[pair]))[:_SHOWN]
+    spread = float(np.sqrt(variance / max(seen.sum(), 1)))
+    pattern, overlap = _patterns(own, ideal(primitive, rows), seen)
+    return HeadScore(
+        head,
+        spread,
+        tuple((*pair, shares[pair]) for pair in order),
+        float(sum(shares.values())) if shares else float("nan"),
+        pattern,
+        overlap,
+    )
+
+
+def _shares(
+    model: Any,
+    rows: Rows,
+    head: Component,
+    whole: Float[np.ndarray, "row query key"],
+    seen: Bool[np.ndarray, "row query key"],
+    variance: float,
+) -> dict[tuple[str, str], float]:
+    """(source of the query, source of the key) → share. Constants of the key count too: where the
+    norm divides them by a scale, they depend on the key."""
+    if variance <= 0 or getattr(model, "W_Q", None) is None:
+        return {}
+    read = _sources(model, rows, head.layer)
+    width = model.W_Q.shape[-1] ** 0.5
+    sides = []
+    for weight, bias in ((model.W_Q, model.b_Q), (model.W_K, model.b_K)):
+        side = {
+            name: u @ weight[head.layer, head.head].detach().double() for name, u in read.items()
+        }
+        constant = bias[head.layer, head.head].detach().double()
+        side["constants"] = side["constants"] + constant
+        sides.append(side)
+    found = {}
+    for query, q in sides[0].items():
+        for key, k in sides[1].items():
+            part = _centred((q @ k.transpose(1, 2) / width).cpu().numpy(), seen)
+            found[query, key] = float((part[seen] * whole[seen]).sum()) / variance
+    return found
+
+
+def _sources(model: Any, rows: Rows, layer: int) -> dict[str, Tensor]:
+    """Name → what it is to the head's queries and keys, ``[row, pos, d_model]``."""
+    parts = residual_decomposition(model, inputs_of(rows), layer)
+    if str(model.cfg.normalization_type or "") == "":
+        read = dict(parts)
+        shift: Tensor | None = None
+    else:
+        site, norm = Site(layer, "ln1.hook_scale"), model.blocks[layer].ln1
+        scale = activations(model, rows, [site])[site]
+        gain, shift = norm_gain(norm), norm_shift(norm)
+        read = {}
+        for label, part in parts.items():
+            flat = part - part.mean(-1, keepdim=True) if takes_mean_out(model) else part
+            read[label] = flat / scale.to(flat) * (1.0 if gain is None else gain.double())
+    constants = read.pop("bias", torch.zeros_like(next(iter(read.values()))))
+    if shift is not None:
+        constants = constants + shift.double()
+    return {_named(label): part for label, part in read.items()} | {"constants": constants}
+
+
+def _named(label: str) -> str:
+    layer, _, rest = label.partition("_")
+    if rest == "mlp_out":
+        return f"what L{layer} FFN wrote"
+    return {"embed": "token", "pos_embed": "position"}.get(label, f"what {label} wrote")
+
+
+def _centred(
+    values: Float[np.ndarray, "row query key"], seen: Bool[np.ndarray, "row query key"]
+) -> NDArray[np.float64]:
+    """Values less their mean over the keys that each query sees; 0 elsewhere."""
+    known = np.where(seen, values, 0.0)
+    mean = known.sum(-1, keepdims=True) / np.maximum(seen.sum(-1, keepdims=True), 1)
+    return np.asarray(np.where(seen, known - mean, 0.0))
+
+
+def _patterns(
+    own: Float[np.ndarray, "row query key"],
+    other: Float[np.ndarray, "row query key"],
+    seen: Bool[np.ndarray, "row query key"],
+) -> tuple[float, float]:
+    queries = seen.any(-1)
+    even = seen / np.maximum(seen.sum(-1, keepdims=True), 1)
+    far = float(((other - even)[queries] ** 2).sum())
+    base = float(((own - even)[queries] ** 2).sum())
+    explained = 1 - float(((own - other)[queries] ** 2).sum()) / base if base > 0 else float("nan")
+    overlap = float(np.minimum(own, other)[queries].sum(-1).mean())
+    return (explained if far > 1e-9 else float("nan")), overlap
+
+
+_NEAR, _MOST, _WIDEST = 0.01, 5, 2
+
+
+@dataclass(frozen=True)
+class FfnTable:
+    """An FFN as a table.
+
+    Attributes:
+        part: Which FFN.
+        reads: The values that the table is over, as a program writes them.
+        cells: Combinations of them that occur.
+        gain: What is left of the model's decisions with the table in its place.
+        explained: Share of the variance of what it writes.
+    """
+
+    part: Component
+    reads: tuple[str, ...]
+    cells: int
+    gain: float
+    explained: float
+
+
+def ffn_table(
+    model: Any, part: Component, program: Program, fit: Rows, judged: Rows, table: TokenTable
+) -> FfnTable:
+    """The smallest table that does what an FFN does for the decisions.
+
+    Args:
+        model: Hooked.
+        part: An FFN.
+        program: Whose lines and counts the table may be over, beside the current token.
+        fit: Rows whose means fill the table.
+        judged: Rows on which the decisions are compared.
+        table: Fitted to the model's decisions.
+    """
+    (site,) = sites_of(model, part)
+    written = [_written(model, site, rows) for rows in (fit, judged)]
+    named = _values(program)
+    codes = [_codes(program, named, rows) for rows in (fit, judged)]
+    run = run_of(model, judged)
+    truth = decided(outputs_of(model, judged, run=run), judged)
+
+    def tried(reads: Sequence[int]) -> FfnTable:
+        instead, cells = _looked_up(reads, codes, written[0], fit)
+        there = judged.tokens != NONE
+        edit = Replace(site, Array(torch.from_numpy(instead), "what a table says"))
+        found = decided(outputs_of(model, judged, edit, run=run), judged)
+        own = written[1][there]
+        wrong = float(((own - instead[there]) ** 2).sum())
+        spread = float(((own - own.mean(0)) ** 2).sum())
+        return FfnTable(
+            part,
+            tuple(expression_text(named[k]) for k in reads),
+            cells,
+            table.fidelity(judged, truth, found).or_match,
+            1 - wrong / spread if spread > 0 else float("nan"),
+        )
+
+    every = range(len(named))
+    choices = [reads for size in range(_WIDEST + 1) for reads in combinations(every, size)]
+    choices += [tuple(every)] if len(named) > _WIDEST else []
+    found = [tried(reads) for reads in choices]
+    best = max(one.gain for one in found)
+    return next(one for one in found if one.gain >= best - _NEAR)
+
+
+def _written(model: Any, site: Site, rows: Rows) -> Float[np.ndarray, "row pos d_model"]:
+    return np.asarray(activations(model, rows, [site])[site].double().numpy())
+
+
+def _values(program: Program) -> list[Expression]:
+    """The current token, the program's lines, and the counts that its outputs speak of."""
+    found: list[Expression] = [syntax.Token()]
+    found += [syntax.Name(line.name) for line in program.lines]
+    for output in program.outputs:
+        value = output.condition if isinstance(output, syntax.Allow) else output.value
+        for part in _here(value):
+            remainder = isinstance(part, syntax.Arithmetic) and part.operator == "%"
+            counts = isinstance(part, syntax.Count | syntax.CountWhere)
+            if (counts or remainder) and part not in found:
+                found.append(part)
+    return found[:_MOST]
+
+
+def _here(expression: Expression) -> Iterator[Expression]:
+    """An expression and what is inside it, but for what is asked of earlier positions."""
+    yield expression
+    looking = syntax.Count | syntax.CountWhere | syntax.Average | syntax.Pick
+    if not isinstance(expression, looking):
+        for part in children(expression):
+            yield from _here(part)
+
+
+def _codes(
+    program: Program, named: Sequence[Expression], rows: Rows
+) -> Int[np.ndarray, "value row pos"]:
+    lines = [Assignment(f"read{k}_", value) for k, value in enumerate(named)]
+    found = line_values([*program.lines, *lines], rows.tokens, rows.vocabulary)
+    return np.stack([found[line.name] for line in lines]).astype(np.int64)
+
+
+def _looked_up(
+    reads: Sequence[int],
+    codes: Sequence[Int[np.ndarray, "value _ pos"]],
+    written: Float[np.ndarray, "_ pos d_model"],
+    fit: Rows,
+) -> tuple[Float[np.ndarray, "_ pos d_model"], int]:
+    """Means over equal values, for the judged rows; values that never occurred get the mean over
+    the current token's, or over everything."""
+    there = fit.tokens != NONE
+    found = np.broadcast_to(written[there].mean(0), (*codes[1].shape[1:], written.shape[-1])).copy()
+    cells = 1
+    for some in ([0], reads) if 0 in reads and len(reads) > 1 else (reads,):
+        if not some:
+            continue
+        keys = codes[0][list(some)][:, there].T
+        cell, inverse = np.unique(keys, axis=0, return_inverse=True)
+        inverse = inverse.reshape(-1)
+        total = np.zeros((len(cell), written.shape[-1]))
+        np.add.at(total, inverse, written[there])
+        mean = total / np.bincount(inverse)[:, None]
+        places = {tuple(key): k for k, key in enumerate(cell.tolist())}
+        asked = codes[1][list(some)].reshape(len(some), -1).T.tolist()
+        at = np.array([places.get(tuple(key), -1) for key in asked]).reshape(codes[1].shape[1:])
+        found[at >= 0] = mean[at[at >= 0]]
+        cells = len(cell)
+    return found, cells
+
 
 _ROWS = 60
 

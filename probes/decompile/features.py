@@ -2,44 +2,89 @@
 
 A *feature* is a value with its expression: the current token, what a head's primitive picks (a
 token), how far back that is, how many positions it holds of each token (a number), which of them is
-the commonest, the position modulo a small number. :mod:`probes.decompile.columns` makes the
+the commonest, the position modulo a small number. :func:`columns` makes the
 questions that decisions ask of them.
+
+Tokens that open and tokens that close: where every row comes back to as many of both.
+
+    depth  = count(key.token in {"(", "["}) - count(key.token in {")", "]"})
+    opened = last(key.token where key.depth == depth && key.token in {"(", "["})
+
+Which tokens open is not given: of all ways to part the tokens that vary in two, that one is taken
+for which no row ever has more of the second kind than of the first, and ends with as many.
+``opened`` is then the innermost one that is still open, which takes two layers: one that counts and
+one that compares the counts.
+
+Not for rows that stop in the middle: there nothing comes back.
+
+The questions that a branch of a decision may ask, and the values that may be chosen as answers.
+
+A *column* is one question about features: is this token that one, are two of them equal, which
+comes first in order, is a count, a remainder of it, or the difference of two counts, at most k.
+Columns carry a cost, so that of two that decide alike the simpler one is taken; of those that are
+alike on every row only the simplest is kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations, product
 
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.rasp.evaluation import evaluate
-from interp.rasp.syntax import (
+from interp.program import syntax
+from interp.program.evaluation import NONE, Vocabulary, line_values
+from interp.program.syntax import (
     And,
     Arithmetic,
     Assignment,
-    Boolean,
-    Compare,
-    Count,
+    Comparison,
+    Constant,
+    CountWhere,
     Expression,
     In,
     Key,
     Literal_,
     Name,
     Not,
-    Number,
+    Nothing,
     Pick,
     Position,
     Token,
+    Truth,
     Which,
     children,
 )
-from probes.decompile.balance import balanced
 from probes.decompile.primitives import BEFORE, Primitive, lag
 from probes.decompile.rows import Rows
 
-__all__ = ["Feature", "features", "values_of"]
+_FEWEST, _MOST = 3, 8
+
+
+def balanced(rows: Rows) -> tuple[Assignment, Assignment] | None:
+    """The lines ``depth`` and ``opened``; None where no two kinds of tokens balance.
+
+    Of two tokens the difference of their counts says as much without a line of its own.
+    """
+    content = rows.content()
+    if not _FEWEST <= len(content) <= _MOST:
+        return None
+    each = rows.tokens[..., None] == content
+    for signs in product((1, -1), repeat=len(content)):
+        height = (each * np.array(signs)).sum(-1).cumsum(1)
+        if -1 in signs and height.min() >= 0 and height.max() > 0 and not height[:, -1].any():
+            texts = [rows.vocabulary.texts[code] for code in content.tolist()]
+            opening, closing = (
+                In(Key("token"), tuple(t for t, s in zip(texts, signs, strict=True) if s == sign))
+                for sign in (1, -1)
+            )
+            depth = Assignment("depth", Arithmetic("-", CountWhere(opening), CountWhere(closing)))
+            same = Comparison("==", Key("depth"), Name("depth"))
+            return depth, Assignment("opened", Pick("last", Key("token"), And(same, opening)))
+    return None
+
 
 _COUNTED, _SMALL, _FEW_TOKENS, _PERIODS = 16, 8, 3, (2, 3, 4, 5, 6)
 
@@ -83,7 +128,7 @@ def features(
     """
     found = [Feature(Token(), "token")]
     for p in _PERIODS if positions else ():
-        found.append(Feature(Arithmetic("%", Position(), Number(p)), "number", cost=2 + p / 8))
+        found.append(Feature(Arithmetic("%", Position(), Constant(p)), "number", cost=2 + p / 8))
     before = any(one.where == lag(1).where for _, one in fetched)
     for number, one in fetched:
         found += _tokens(number, one, before)
@@ -126,7 +171,7 @@ def _tokens(number: int, one: Primitive, before: bool) -> Iterator[Feature]:
 def _is_literal(where: Expression) -> bool:
     """Whether a condition names the token, so that to fetch it says only whether there is one."""
     return (
-        isinstance(where, Compare)
+        isinstance(where, Comparison)
         and where.relation == "=="
         and where.left == Key("token")
         and isinstance(where.right, Literal_)
@@ -160,13 +205,13 @@ def _frequent(number: int, one: Primitive, rows: Rows) -> Iterator[Feature]:
     content = rows.content()
     others = [c for c in np.unique(rows.tokens[rows.tokens >= 0]).tolist() if c not in content]
     named = tuple(rows.vocabulary.texts[c] for c in others)
-    parts = [one.where] if one.where != Boolean(True) else []
+    parts = [one.where] if one.where != Truth(True) else []
     parts += [Not(In(Key("token"), named))] if named else []
-    where: Expression = parts[0] if parts else Boolean(True)
+    where: Expression = parts[0] if parts else Truth(True)
     where = And(where, parts[1]) if len(parts) > 1 else where
     ways: tuple[Which, ...] = ("commonest", "rarest")
     for way in ways:
-        name = "token" if one.where == Boolean(True) else one.name
+        name = "token" if one.where == Truth(True) else one.name
         line = Assignment(f"{way}_{name}", Pick(way, Key("token"), where))
         yield Feature(Name(line.name), "token", (*one.lines, line), number, one.cost + 4, one.words)
 
@@ -174,31 +219,31 @@ def _frequent(number: int, one: Primitive, rows: Rows) -> Iterator[Feature]:
 def _counts(number: int, one: Primitive, rows: Rows, before: bool) -> Iterator[Feature]:
     if one.single and not _is_literal(one.where):
         return
-    everything = one.where == Boolean(True)
+    everything = one.where == Truth(True)
     if not everything:
         cost, origin = one.cost + 1, one.family or one.words
         if _is_literal(one.where):
             cost, origin = 1, ""
-        yield Feature(Count(one.where), "number", one.lines, number, cost, origin)
+        yield Feature(CountWhere(one.where), "number", one.lines, number, cost, origin)
     if _is_literal(one.where):
         return
     texts = [rows.vocabulary.texts[c] for c in rows.common(_COUNTED)]
     for text in texts:
-        is_it: Expression = Compare("==", Key("token"), Literal_(text))
+        is_it: Expression = Comparison("==", Key("token"), Literal_(text))
         where = is_it if everything else And(one.where, is_it)
         origin = "" if everything else one.words
-        yield Feature(Count(where), "number", one.lines, number, one.cost + 1, origin)
+        yield Feature(CountWhere(where), "number", one.lines, number, one.cost + 1, origin)
     if before and everything:
-        changed = Compare("!=", Key("before"), Key("token"))
-        yield Feature(Count(changed), "number", (BEFORE,), number, 4.0, "pairs")
+        changed = Comparison("!=", Key("before"), Key("token"))
+        yield Feature(CountWhere(changed), "number", (BEFORE,), number, 4.0, "pairs")
         few = texts if len(texts) <= _SMALL else []
         for first in few:
             for second in few:
                 pair = And(
-                    Compare("==", Key("before"), Literal_(first)),
-                    Compare("==", Key("token"), Literal_(second)),
+                    Comparison("==", Key("before"), Literal_(first)),
+                    Comparison("==", Key("token"), Literal_(second)),
                 )
-                yield Feature(Count(pair), "number", (BEFORE,), number, 4.0, "pairs")
+                yield Feature(CountWhere(pair), "number", (BEFORE,), number, 4.0, "pairs")
 
 
 def _nested(rows: Rows, layers: int) -> Iterator[Feature]:
@@ -208,9 +253,9 @@ def _nested(rows: Rows, layers: int) -> Iterator[Feature]:
     if not 2 <= len(content) <= _FEW_TOKENS:
         return
     texts = [rows.vocabulary.texts[code] for code in content]
-    some = Number(1)
+    some = Constant(1)
     chains: list[tuple[str, Expression, tuple[Assignment, ...]]] = [
-        (text, Compare("==", Key("token"), Literal_(text)), ()) for text in texts
+        (text, Comparison("==", Key("token"), Literal_(text)), ()) for text in texts
     ]
     for level in range(1, layers):
         longer: list[tuple[str, Expression, tuple[Assignment, ...]]] = []
@@ -218,8 +263,8 @@ def _nested(rows: Rows, layers: int) -> Iterator[Feature]:
             for text in texts:
                 if word.endswith(text):
                     continue
-                is_it = Compare("==", Token(), Literal_(text))
-                met = And(is_it, Compare(">=", Count(where), some))
+                is_it = Comparison("==", Token(), Literal_(text))
+                met = And(is_it, Comparison(">=", CountWhere(where), some))
                 name = (
                     f"after_{len(word)}_{word}{text}"
                     if not word.isalnum()
@@ -228,7 +273,7 @@ def _nested(rows: Rows, layers: int) -> Iterator[Feature]:
                 line = Assignment(_plain(name), met)
                 key = Key(line.name)
                 longer.append((word + text, key, (*lines, line)))
-                yield Feature(Count(key), "number", (*lines, line), -1, 2.0 + level, "nested")
+                yield Feature(CountWhere(key), "number", (*lines, line), -1, 2.0 + level, "nested")
         chains = longer
 
 
@@ -243,5 +288,163 @@ def values_of(found: Sequence[Feature], rows: Rows) -> list[NDArray[np.int64]]:
     for feature in found:
         lines |= {line.name: line for line in feature.lines}
     extra = [Assignment(f"feature{i}_", f.expression) for i, f in enumerate(found)]
-    every = evaluate([*lines.values(), *extra], rows.tokens, rows.vocabulary)
+    every = line_values([*lines.values(), *extra], rows.tokens, rows.vocabulary)
     return [every[line.name][rows.asked].astype(np.int64) for line in extra]
+
+
+_Valued = tuple[Feature, NDArray[np.int64]]
+_NAMED, _REMAINDERS = 8, (2, 3)
+_PAIRED = 12
+"""Features, the simplest, that are compared with each other; the others with the current token."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """What one branch may ask.
+
+    Attributes:
+        values: Of every decision: 0 or 1, or integers to be cut by a threshold.
+        expression: A condition, or the number that is compared.
+        features: Which features it speaks of.
+        cost: Of asking it.
+        number: Whether a threshold is to be put to it.
+        least, most: Bounds that a number keeps on all rows; None where it has none.
+    """
+
+    values: NDArray[np.int64]
+    expression: Expression
+    features: tuple[Feature, ...]
+    cost: int | float
+    number: bool = False
+    least: int | None = None
+    most: int | None = None
+
+
+def columns(
+    found: Sequence[Feature], values: Sequence[NDArray[np.int64]], rows: Rows
+) -> list[Column]:
+    """Every question that a branch may ask of the features."""
+    pairs = list(zip(found, values, strict=True))
+    tokens = [(f, v) for f, v in pairs if f.kind == "token"]
+    result: list[Column] = []
+    for feature, value in tokens:
+        result += _is_one_of(feature, value, rows)
+    for number, ((f, v), (g, w)) in _numbered_pairs(tokens):
+        if number < _PAIRED:
+            result += _compared(f, v, g, w, rows.vocabulary)
+    result += _numbers([(f, v) for f, v in pairs if f.kind == "number"])
+    return _different(result)
+
+
+def _numbered_pairs(of: Sequence[_Valued]) -> Iterator[tuple[int, tuple[_Valued, _Valued]]]:
+    """Pairs, each with the place of its second part; 0 where the first part is the first of all."""
+    for (i, one), (j, other) in combinations(enumerate(of), 2):
+        yield (0 if i == 0 else j), (one, other)
+
+
+def _numbers(numbers: Sequence[_Valued]) -> Iterator[Column]:
+    for feature, value in numbers:
+        yield _number(value, feature.expression, (feature,), feature.cost + 1)
+        if _is_remainder(feature.expression):
+            continue
+        for p in _REMAINDERS:
+            rest = Arithmetic("%", feature.expression, Constant(p))
+            yield _number(value % p, rest, (feature,), feature.cost + 2 + p / 8)
+    counts: dict[str, list[_Valued]] = {}
+    for feature, value in numbers:
+        if isinstance(feature.expression, CountWhere):
+            counts.setdefault(feature.origin, []).append((feature, value))
+    pairs = (pair for alike in counts.values() for pair in _numbered_pairs(alike))
+    for number, ((f, v), (g, w)) in pairs:
+        if number >= _PAIRED:
+            continue
+        difference = Arithmetic("-", f.expression, g.expression)
+        cost = f.cost + g.cost + 0.5
+        yield _number(v - w, difference, (f, g), cost)
+        same = Comparison("==", f.expression, g.expression)  # takes two cuts of the difference
+        yield Column((v == w).astype(np.int64), same, (f, g), cost + 0.1)
+        for p in _REMAINDERS:
+            rest = Arithmetic("%", difference, Constant(p))
+            yield _number((v - w) % p, rest, (f, g), cost + 1 + p / 8)
+
+
+def _number(
+    values: NDArray[np.int64], expression: Expression, of: tuple[Feature, ...], cost: int | float
+) -> Column:
+    least = 0 if isinstance(expression, CountWhere) or _is_remainder(expression) else None
+    most = None
+    if isinstance(expression, Arithmetic) and isinstance(expression.right, Constant):
+        most = expression.right.value - 1 if expression.operator == "%" else None
+    return Column(values, expression, of, cost, number=True, least=least, most=most)
+
+
+def _is_remainder(expression: Expression) -> bool:
+    return isinstance(expression, Arithmetic) and expression.operator == "%"
+
+
+def _different(found: Sequence[Column]) -> list[Column]:
+    """Of questions with the same answers the simplest; none that is always answered alike."""
+    kept: dict[bytes, Column] = {}
+    for column in sorted(found, key=lambda c: c.cost):
+        if column.values.size and column.values.min() != column.values.max():
+            kept.setdefault(column.values.astype(np.int32).tobytes(), column)
+    return list(kept.values())
+
+
+def _is_one_of(feature: Feature, value: NDArray[np.int64], rows: Rows) -> Iterator[Column]:
+    content, named = rows.content(), rows.common(_NAMED)
+    present = np.unique(value)
+    for code in present.tolist():
+        if code == NONE:
+            expression: Expression = Comparison("==", feature.expression, Nothing())
+        elif code in content and code not in named:
+            continue
+        else:
+            text = rows.vocabulary.texts[code]
+            expression = Comparison("==", feature.expression, Literal_(text))
+        hit = (value == code).astype(np.int64)
+        yield Column(hit, expression, (feature,), feature.cost + 1)
+
+
+def _compared(
+    f: Feature, v: NDArray[np.int64], g: Feature, w: NDArray[np.int64], vocabulary: Vocabulary
+) -> Iterator[Column]:
+    cost = f.cost + g.cost + 1.5
+    equal = ((v == w) & (v != NONE)).astype(np.int64)
+    yield Column(equal, Comparison("==", f.expression, g.expression), (f, g), cost)
+    if len(vocabulary.numbers) < 3:
+        return
+    known = (v != NONE) & (w != NONE)
+    rank = [np.where(x == NONE, NONE, vocabulary.order[x]) for x in (v, w)]
+    for relation, hit in (("<", rank[0] < rank[1]), (">", rank[0] > rank[1])):
+        expression = Comparison(relation, f.expression, g.expression)  # type: ignore[arg-type]
+        yield Column((hit & known).astype(np.int64), expression, (f, g), cost + 0.1)
+
+
+def _shifted(value: Expression, by: int) -> Expression:
+    return Arithmetic("+" if by > 0 else "-", value, Constant(abs(by))) if by else value
+
+
+def expressions(
+    found: Sequence[Feature], rows: Rows
+) -> Iterator[tuple[Expression, Feature | None]]:
+    """What may be chosen as the next token: a feature, the number above or below, the token that
+    writes a count, a fixed token."""
+    written = rows.vocabulary.numbers
+    numbers = len(written) >= 3
+    for feature in found:
+        if feature.kind == "number":
+            if numbers:
+                least = min(written, key=lambda code: abs(written[code]))
+                first = Literal_(rows.vocabulary.texts[least])
+                for shift in (-written[least], -1 - written[least]):
+                    number = _shifted(feature.expression, shift)
+                    yield Arithmetic("+", first, number), feature
+            continue
+        yield feature.expression, feature
+        if numbers:
+            for operator in ("+", "-"):
+                shifted = Arithmetic(operator, feature.expression, Constant(1))
+                yield shifted, feature
+    for text in rows.vocabulary.texts:
+        yield syntax.Literal_(text), None

@@ -18,25 +18,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.rasp.evaluation import run
-from interp.rasp.syntax import Program
+from interp.program.evaluation import run
+from interp.program.syntax import Program
 from probes.decompile.decisions import Fidelity, TokenTable, agreement, decide, disagreements
 from probes.decompile.rows import Rows, Split
 from probes.decompile.search import Candidate, candidates
 from probes.decompile.shorten import shortened
-
-__all__ = [
-    "LEAST",
-    "LONGEST",
-    "NODES",
-    "Answer",
-    "Judge",
-    "Judged",
-    "Rightness",
-    "answer",
-    "curve",
-    "joined",
-]
 
 LEAST = 0.9
 """Match and gain, on held-out and on longer rows, from which a program counts as found."""

@@ -10,6 +10,29 @@
 Each is a condition on the earlier position, with a rule that picks one where several satisfy it;
 its ideal pattern is even over the positions that are left, or all on the first position where there
 is none. Simpler ones are tried first and kept where they do as well.
+
+What heads may do in rows of several parts: before and after a separator, as far from one place
+as from another, and on runs of equal tokens.
+
+    "…before <sep>"        positions at which <sep> has not been seen
+    counterpart            the position as far from the start as this one is from <sep>
+    mirror                 the position as far before <sep> as this one is after it
+    the last other token   where a run of equal tokens ends; how long ago is the length of a run
+
+A separator is a token that does not vary (:meth:`probes.decompile.rows.Rows.content`) and stands
+neither first nor last.
+
+What a head may do with what an earlier layer fetched: compare tokens with it, not with the token
+that stands here.
+
+    equal to x             count(key.token == x): how often a fetched token occurs
+    follows x              last(key.token where key.before == x)
+    next to x in order     the greatest token below x, the least above it
+
+x is the token before, the greatest or the least token, or a counterpart in another part of the row.
+Two attentions deep, so these are for models with two layers that need a head.
+
+Everything that a head is tried as, in one list, the simplest first.
 """
 
 from __future__ import annotations
@@ -21,39 +44,27 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from interp.rasp import syntax
-from interp.rasp.evaluation import keys
-from interp.rasp.syntax import (
+from interp.program import syntax
+from interp.program.evaluation import keys
+from interp.program.syntax import (
     And,
     Arithmetic,
     Assignment,
-    Boolean,
-    Compare,
+    Comparison,
+    Constant,
+    CountWhere,
     Expression,
     In,
     Key,
     Literal_,
     Name,
-    Number,
+    Not,
     Position,
     Token,
+    Truth,
     Which,
 )
 from probes.decompile.rows import Rows
-
-__all__ = [
-    "BEFORE",
-    "Primitive",
-    "by_newness",
-    "by_order",
-    "by_position",
-    "by_predecessor",
-    "by_token",
-    "everywhere",
-    "ideal",
-    "lag",
-    "one_position",
-]
 
 _SMALL = 8
 """Tokens, at most, of a vocabulary whose tokens are tried one by one."""
@@ -97,14 +108,14 @@ class Primitive:
 
 def lag(k: int) -> Primitive:
     """The position k before."""
-    where = Compare("==", Key("position"), Arithmetic("-", Position(), Number(k)))
+    where = Comparison("==", Key("position"), Arithmetic("-", Position(), Constant(k)))
     words = "the token before" if k == 1 else f"the token {k} before"
     return Primitive(words, where, cost=k)
 
 
 def one_position(where: Expression) -> bool:
     """Whether a condition fixes the position."""
-    if not isinstance(where, Compare):
+    if not isinstance(where, Comparison):
         return False
     return where.relation == "==" and where.left == Key("position")
 
@@ -115,26 +126,26 @@ BEFORE = Assignment("before", syntax.Pick("last", Key("token"), lag(1).where))
 
 def everywhere() -> Iterator[Primitive]:
     """All positions, the first, all but the first."""
-    yield Primitive("all positions alike", Boolean(True), cost=0)
-    first = Compare("==", Key("position"), Number(0))
+    yield Primitive("all positions alike", Truth(True), cost=0)
+    first = Comparison("==", Key("position"), Constant(0))
     yield Primitive("the first position", first)
-    yield Primitive("all but the first", Compare("!=", Key("position"), Number(0)))
+    yield Primitive("all but the first", Comparison("!=", Key("position"), Constant(0)))
 
 
 def by_position() -> Iterator[Primitive]:
     """What only knows positions."""
-    yield Primitive("itself", Compare("==", Key("position"), Position()))
+    yield Primitive("itself", Comparison("==", Key("position"), Position()))
     yield from (lag(k) for k in range(1, _LAGS + 1))
     for p in range(1, _FIXED + 1):
-        where = Compare("==", Key("position"), Number(p))
+        where = Comparison("==", Key("position"), Constant(p))
         yield Primitive(f"position {p}", where, cost=2)
     for k in _WINDOWS:
-        near = Compare(">", Key("position"), Arithmetic("-", Position(), Number(k)))
+        near = Comparison(">", Key("position"), Arithmetic("-", Position(), Constant(k)))
         yield Primitive(f"the last {k} positions", near, cost=3)
     for p, nth in _PERIODS.items():
         for shift in range(p):
-            here = Arithmetic("+", Position(), Number(shift)) if shift else Position()
-            where = Compare("==", _mod(Key("position"), p), _mod(here, p))
+            here = Arithmetic("+", Position(), Constant(shift)) if shift else Position()
+            where = Comparison("==", _mod(Key("position"), p), _mod(here, p))
             words = (
                 f"every {nth} position, {shift} from here"
                 if shift
@@ -142,18 +153,18 @@ def by_position() -> Iterator[Primitive]:
             )
             yield Primitive(words, where, cost=3)
             if not shift:
-                strict = And(where, Compare("<", Key("position"), Position()))
+                strict = And(where, Comparison("<", Key("position"), Position()))
                 yield Primitive(f"every {nth} position before", strict, cost=4)
 
 
 def _mod(of: Expression, p: int) -> Expression:
-    return Arithmetic("%", of, Number(p))
+    return Arithmetic("%", of, Constant(p))
 
 
 def by_token(rows: Rows, positions: bool) -> Iterator[Primitive]:
     """What compares tokens or knows one."""
-    same = Compare("==", Key("token"), Token())
-    earlier = And(same, Compare("<", Key("position"), Position()))
+    same = Comparison("==", Key("token"), Token())
+    earlier = And(same, Comparison("<", Key("position"), Position()))
     yield Primitive("equal tokens", same, cost=2)
     if positions:
         yield Primitive("earlier equal tokens", earlier, cost=2)
@@ -161,12 +172,12 @@ def by_token(rows: Rows, positions: bool) -> Iterator[Primitive]:
         yield Primitive("the last equal token before", earlier, "last", cost=3)
     for code in _named(rows):
         text = rows.vocabulary.texts[code]
-        is_it = Compare("==", Key("token"), Literal_(text))
+        is_it = Comparison("==", Key("token"), Literal_(text))
         yield Primitive(f'every "{text}"', is_it, cost=2)
         if not positions:
             continue
         yield Primitive(f'the last "{text}"', is_it, "last", cost=3)
-        other = Compare("!=", Key("token"), Literal_(text))
+        other = Comparison("!=", Key("token"), Literal_(text))
         yield Primitive(f'the last that is not "{text}"', other, "last", cost=3)
 
 
@@ -188,8 +199,8 @@ def by_order(rows: Rows) -> Iterator[Primitive]:
     if sum(int(code) in numbers for code in rows.content()) < 3:
         return
     texts = tuple(rows.vocabulary.texts[c] for c in _named(rows) if c not in numbers)
-    above, below = (Compare(r, Key("token"), Token()) for r in (">", "<"))
-    number = syntax.Not(In(Key("token"), texts)) if texts else Boolean(True)
+    above, below = (Comparison(r, Key("token"), Token()) for r in (">", "<"))
+    number = syntax.Not(In(Key("token"), texts)) if texts else Truth(True)
     yield Primitive("the least token above this one", above, "least", cost=3)
     yield Primitive("the greatest token below this one", below, "greatest", cost=3)
     yield Primitive("the last token above this one", above, "last", cost=3)
@@ -200,31 +211,31 @@ def by_order(rows: Rows) -> Iterator[Primitive]:
 
 def by_predecessor() -> Iterator[Primitive]:
     """What needs an earlier layer to have fetched the tokens before."""
-    follows = Compare("==", Key("before"), Token())
+    follows = Comparison("==", Key("before"), Token())
     lines = (BEFORE,)
     yield Primitive("tokens that follow one like this", follows, cost=3, lines=lines)
     yield Primitive("the first that follows one like this", follows, "first", 3, lines)
     yield Primitive("the last that follows one like this", follows, "last", 3, lines)
     pair = And(
-        Compare("==", Key("before"), Token()),
-        Compare("==", Key("before2"), Name("before")),
+        Comparison("==", Key("before"), Token()),
+        Comparison("==", Key("before2"), Name("before")),
     )
     two = Assignment("before2", syntax.Pick("last", Key("token"), lag(2).where))
     words = "the last that follows two like this and the one before"
     yield Primitive(words, pair, "last", 4, (BEFORE, two))
 
 
-_FIRST_EQUAL = syntax.Pick("first", Key("position"), Compare("==", Key("token"), Token()))
+_FIRST_EQUAL = syntax.Pick("first", Key("position"), Comparison("==", Key("token"), Token()))
 
 
 def by_newness(rows: Rows) -> Iterator[Primitive]:
     """What needs an earlier layer to have counted equal tokens: tokens seen for the first time."""
     texts = tuple(rows.vocabulary.texts[c] for c in _fixed(rows))
-    once = Compare("==", syntax.Count(Compare("==", Key("token"), Token())), Number(1))
+    once = Comparison("==", syntax.CountWhere(Comparison("==", Key("token"), Token())), Constant(1))
     new = And(once, syntax.Not(In(Token(), texts))) if texts else once
     line, met = Assignment("new", new), Assignment("met", _FIRST_EQUAL)
     yield Primitive("new tokens", Key("new"), cost=4, lines=(line,))
-    later = And(Key("new"), Compare(">", Key("position"), Name("met")))
+    later = And(Key("new"), Comparison(">", Key("position"), Name("met")))
     words = "the next new token after the first one like this"
     yield Primitive(words, later, "first", 5, (line, met))
 
@@ -251,3 +262,104 @@ def _picked(which: Which, chosen: NDArray[np.bool_], rows: Rows) -> NDArray[np.f
     place = found.argmin(-1) if low else found.argmax(-1)
     weights: NDArray[np.float64] = (np.arange(n) == place[..., None]).astype(np.float64)
     return weights * chosen.any(-1, keepdims=True)
+
+
+_OFTEN = 0.5
+
+
+def separators(rows: Rows) -> list[str]:
+    """Texts of the tokens that cut most rows in two."""
+    content, found = rows.content(), []
+    for code in np.unique(rows.tokens[rows.tokens >= 0]).tolist():
+        here = rows.tokens[:, 1:] == code
+        inside = here & (np.arange(1, rows.tokens.shape[1]) < rows.lengths[:, None] - 1)
+        if code not in content and inside.any(1).mean() > _OFTEN:
+            found.append(rows.vocabulary.texts[code])
+    return found
+
+
+def after(text: str) -> Assignment:
+    """The line that says whether a token has been seen."""
+    seen = Comparison(">=", CountWhere(Comparison("==", Key("token"), Literal_(text))), Constant(1))
+    return Assignment(f"after_{_word(text)}", seen)
+
+
+def _word(text: str) -> str:
+    return "".join(c for c in text if c.isalnum()) or "it"
+
+
+def by_parts(rows: Rows) -> Iterator[Primitive]:
+    """What knows of a separator."""
+    same = Comparison("==", Key("token"), Token())
+    for text in separators(rows):
+        seen = after(text)
+        later: Expression = Key(seen.name)
+        earlier = Not(later)
+        word = _word(text)
+        yield Primitive(f"tokens before {word}", earlier, cost=3, lines=(seen,))
+        yield Primitive(f"tokens after {word}", later, cost=3, lines=(seen,))
+        yield Primitive(f"equal before {word}", And(same, earlier), None, 4, (seen,), "equal")
+        yield Primitive(f"equal after {word}", And(same, later), None, 4, (seen,), "equal")
+        place = syntax.Pick("last", Key("position"), Comparison("==", Key("token"), Literal_(text)))
+        at = Assignment(f"{word}_at", place)
+        here: Expression = Arithmetic("-", Position(), Name(at.name))
+        for shift, words in ((0, "counterpart"), (1, "next counterpart")):
+            where = _at(Arithmetic("+", here, Constant(shift)) if shift else here)
+            yield Primitive(f"{words} of {word}", where, "last", cost=4, lines=(at,))
+        twice = Arithmetic("*", Constant(2), Name(at.name))
+        mirror: Expression = Arithmetic("-", twice, Position())
+        for shift, words in ((0, "mirror"), (1, "next mirror")):
+            where = _at(Arithmetic("-", mirror, Constant(shift)) if shift else mirror)
+            yield Primitive(f"{words} of {word}", where, "last", cost=4, lines=(at,))
+
+
+def _at(place: Expression) -> Expression:
+    return Comparison("==", Key("position"), place)
+
+
+def by_runs() -> Iterator[Primitive]:
+    """The position before a run of equal tokens."""
+    yield Primitive("the last other token", Comparison("!=", Key("token"), Token()), "last", cost=3)
+
+
+def by_fetched(rows: Rows) -> Iterator[Primitive]:
+    """Everything that compares tokens with one that was fetched."""
+    extremes = [p for p in by_order(rows) if p.which in ("greatest", "least") and _whole(p)]
+    places = [p for p in by_parts(rows) if p.which == "last"]
+    for base in (lag(1), *extremes, *places):
+        line = BEFORE
+        if base.where != lag(1).where:
+            line = Assignment(
+                base.name, syntax.Pick(base.which or "last", Key("token"), base.where)
+            )
+        lines, x = (*base.lines, line), Name(line.name)
+        cost = base.cost + 2
+        yield Primitive(f"equal to {x.name}", Comparison("==", Key("token"), x), None, cost, lines)
+        if base in extremes:
+            below, above = (Comparison(r, Key("token"), x) for r in ("<", ">"))
+            yield Primitive(f"greatest below {x.name}", below, "greatest", cost, lines)
+            yield Primitive(f"least above {x.name}", above, "least", cost, lines)
+        elif line != BEFORE:
+            follows = Comparison("==", Key("before"), x)
+            yield Primitive(f"last after {x.name}", follows, "last", cost, (BEFORE, *lines))
+
+
+def _whole(primitive: Primitive) -> bool:
+    """Whether the token here plays no part."""
+    return syntax.Token() not in syntax.children(primitive.where, deep=True)
+
+
+def primitives(rows: Rows, *, deep: bool = False, positions: bool = True) -> list[Primitive]:
+    """Everything a head is tried as, the simplest first.
+
+    Args:
+        rows: Whose tokens are spoken of.
+        deep: Also what needs an earlier layer to have fetched or counted something.
+        positions: Also what needs to know positions; a model without any cannot.
+    """
+    found = [*everywhere(), *by_token(rows, positions), *by_order(rows)]
+    if positions:
+        found += [*by_position(), *by_runs(), *by_parts(rows)]
+        found += by_predecessor() if deep else []
+    found += [*by_newness(rows), *by_fetched(rows)] if deep else []
+    return sorted(found, key=lambda one: one.cost)

@@ -9,23 +9,50 @@ Rows that are equal count once. The longest third is never fitted; of the others
 *Off the task* are rows made from the fitted ones: other tokens at random, few tokens often, ties
 made and broken, single tokens exchanged. They tell whether a program is right about what the model
 does where nobody trained it.
+
+Rows for decompiling as a JSON file says them, and everything that can be wrong with such a file.
+
+    {"vocabulary": {"a": 0, …}, "objective": "sets" | "next token",
+     "rows": [{"tokens": [2, 0, …], "label": […]}, …]}
+
+*sets*: ``label[t]`` is a list of 0 and 1, one for each token of the vocabulary: whether it may
+follow position t. At a row's last position nothing is asked, and its label is not looked at.
+*next token*: where ``label[t]`` is not ``<pad>`` it is the token that follows position t − 1.
+
+Rows of a task in the form that decompiling reads: tokens, where something is asked, what is
+right.
+
+    strings that count     BOS and letters; the answer is "0" or "1"
+    templates, walks       tokens ``t0``, ``t1`` …; the answer is a token, or "-1" and "+1"
+    fixed memories         inputs of ±1 are the tokens "-1" and "+1"; so is the sign of the answer
+    C-RASP programs        random strings over the program's letters, each with its own frequencies
+
+A task of real values has no tokens, and no program of this language.
+
+The model that is asked and the rows that it is asked on, checked before any work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp.errors import Problems
-from interp.rasp.evaluation import NONE, Vocabulary
-
-__all__ = ["Objective", "Rows", "Split", "off_task", "split"]
+from interp.errors import ArgumentError, Problems
+from interp.program.analysis import alphabet
+from interp.program.evaluation import NONE, Vocabulary, evaluate_codes
+from interp.program.syntax import Program
+from interp.proofs.mechanism import Construction
+from interp.reading import read_json
+from interp.tasks.base import Batch
 
 _Codes = NDArray[np.int64]
 Objective = Literal["sets", "next token"]
@@ -189,3 +216,293 @@ def _tied(row: _Codes, free: _Codes, content: _Codes, rng: np.random.Generator) 
 def _broken(row: _Codes, free: _Codes, content: _Codes, rng: np.random.Generator) -> None:
     at = rng.choice(free, max(1, len(free) // 10), replace=False)
     row[at] = rng.choice(content, len(at))
+
+
+_PAD = "<pad>"
+_QUOTES = set('"\r\n')
+
+
+def read_worded_rows(path: str | Path) -> Rows:
+    """Rows from a JSON file.
+
+    Raises:
+        ArgumentError: if the file cannot be read or is no such JSON; otherwise for everything in it
+            that breaks a rule, each with the first row that does.
+    """
+    try:
+        data = read_json(path)
+    except ArgumentError as error:
+        raise ArgumentError(f"{error}: give rows as docs/howto-decompile says") from error
+    problems = Problems(str(path))
+    good = isinstance(data, dict) and {"vocabulary", "objective", "rows"} <= set(data)
+    rule, advice = "must hold vocabulary, objective and rows", "see docs/howto-decompile"
+    problems.need(good, "file", rule, _short(data), advice)
+    problems.raise_if_any()
+    words, objective, rows = data["vocabulary"], data["objective"], data["rows"]
+    size = _check_words(words, problems)
+    known = get_args(Objective)
+    named = isinstance(objective, str) and objective in known
+    problems.need(named, "objective", f"must be one of {known}", objective, "pick one")
+    some = isinstance(rows, list) and bool(rows)
+    problems.need(some, "rows", "must be a list of at least one row", _short(rows), "give rows")
+    if some and size and named:
+        _check_rows(rows, size, objective, problems)
+    problems.raise_if_any()
+    return _arrays(rows, tuple(sorted(words, key=words.get)), objective)
+
+
+def _check_words(words: Any, problems: Problems) -> int:
+    """How many tokens there are; 0 for a vocabulary that is none."""
+    codes = list(words.values()) if isinstance(words, dict) else []
+    good = bool(codes) and all(_is_code(c, len(codes)) for c in codes)
+    good = good and len(set(codes)) == len(codes)
+    rule = "must be an object that numbers its tokens 0, 1, 2 …"
+    problems.need(good, "vocabulary", rule, _short(words), "number them")
+    if not good:
+        return 0
+    quoted = [text for text in words if set(text) & _QUOTES]
+    rule = "must have no token with a quote or a line break, which programs could not name"
+    problems.need(not quoted, "vocabulary", rule, quoted[:3], "rename the token")
+    return len(codes)
+
+
+def _check_rows(rows: list[Any], size: int, objective: str, problems: Problems) -> None:
+    codes = f"codes of the vocabulary, 0 to {size - 1}"
+    rules: list[tuple[str, Callable[[Any], bool], str]] = [
+        ("must each be an object with the lists tokens and label", _has_lists, ""),
+        (
+            f"must each have tokens, {codes}",
+            lambda row: all(_is_code(t, size) for t in row["tokens"]) and bool(row["tokens"]),
+            "tokens",
+        ),
+        (
+            "must each have as many labels as tokens",
+            lambda row: len(row["label"]) == len(row["tokens"]),
+            "label",
+        ),
+    ]
+    if objective == "sets":
+        rule = f"must each have labels that are lists of {size} numbers, 0 or 1"
+        rules.append((rule, lambda row: _are_sets(row["label"][:-1], size), "label"))
+    else:
+        rule = f"must each have labels that are {codes}"
+        rules.append((rule, lambda row: all(_is_code(c, size) for c in row["label"]), "label"))
+    whole = [number for number, row in enumerate(rows) if _has_lists(row)]
+    for number, (rule, holds, key) in enumerate(rules):
+        looked = range(len(rows)) if number == 0 else whole
+        broken = [k for k in looked if not holds(rows[k])]
+        if broken:
+            row = rows[broken[0]]
+            got = f"row {broken[0]}: {_short(row[key] if key else row)}"
+            others = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
+            problems.need(False, "rows", rule, got + others, "mend the file")
+
+
+def _has_lists(row: Any) -> bool:
+    return isinstance(row, dict) and all(isinstance(row.get(k), list) for k in ("tokens", "label"))
+
+
+def _is_code(value: Any, size: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < size
+
+
+def _are_sets(labels: Sequence[Any], size: int) -> bool:
+    return all(
+        isinstance(label, list) and len(label) == size and all(v in (0, 1) for v in label)
+        for label in labels
+    )
+
+
+def _short(value: Any, most: int = 60) -> str:
+    """A value as JSON, cut where it is long."""
+    text = json.dumps(value)
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def _arrays(rows: Sequence[dict[str, Any]], texts: tuple[str, ...], objective: Objective) -> Rows:
+    shape = (len(rows), max(len(row["tokens"]) for row in rows))
+    tokens, asked = np.full(shape, NONE), np.zeros(shape, dtype=bool)
+    sets = objective == "sets"
+    labels: NDArray[Any] = np.zeros((*shape, len(texts)), bool) if sets else np.full(shape, NONE)
+    pad = texts.index(_PAD) if _PAD in texts else NONE
+    for i, row in enumerate(rows):
+        n = len(row["tokens"])
+        tokens[i, :n] = row["tokens"]
+        if sets:
+            asked[i, : n - 1] = True
+            labels[i, : n - 1] = np.array(row["label"][:-1], dtype=bool).reshape(n - 1, len(texts))
+        else:
+            following = np.array(row["label"][1:], dtype=np.int64)
+            asked[i, : n - 1] = following != pad
+            labels[i, : n - 1] = np.where(following != pad, following, NONE)
+    return Rows(tokens, asked, labels, Vocabulary(texts), objective)
+
+
+_SIGNS = ("-1", "+1")
+_LONGEST = 40
+BITS = 0.5
+"""Between answers that are 0 and 1."""
+
+
+def rows_of_task(task: Any, *, count: int = 400, seed: int = 0) -> Rows:
+    """Rows of a task.
+
+    Args:
+        task: Whose inputs are tokens, or ±1; or a C-RASP program, as compiled models have it.
+        count: How many.
+        seed: Of the rows.
+
+    Raises:
+        ArgumentError: for a task whose inputs are other real values.
+    """
+    if isinstance(task, Program):
+        return _rows_of_program(task, count, seed)
+    batch: Batch = task.sample(count, seed=seed)
+    codes, texts, encode = _inputs(task, batch)
+    asked = batch.mask if batch.mask.ndim == 2 else batch.mask[..., 0]
+    inside = asked.flip(1).cummax(1).values.flip(1)
+    codes = torch.where(inside, codes, NONE)
+    targets, threshold = batch.targets, 0.0
+    if targets.is_floating_point() and bool((targets >= 0).all()):
+        threshold = BITS
+        answers, texts = _classes(task, texts)
+        right = (targets[..., 0] > threshold).long()
+    elif targets.is_floating_point():
+        answers = [len(texts), len(texts) + 1] if _SIGNS[0] not in texts else [0, 1]
+        right = (targets[..., 0] > 0).long()
+        texts = texts if _SIGNS[0] in texts else (*texts, *_SIGNS)
+    else:
+        answers, texts = _classes(task, texts)
+        right = targets
+    labels = np.array(answers)[right.numpy()]
+    return Rows(
+        codes.numpy(),
+        asked.numpy(),
+        np.where(asked.numpy(), labels, NONE),
+        Vocabulary(texts),
+        "next token",
+        answers=tuple(answers),
+        encode=encode,
+        threshold=threshold,
+    )
+
+
+def _rows_of_program(program: Program, count: int, seed: int) -> Rows:
+    """Random strings of up to :data:`_LONGEST` letters, BOS in front, and what the program answers.
+
+    The program's last letter is followed by an id for any other token, which no string has here.
+    """
+    generator = np.random.default_rng(seed)
+    letters = [str(letter) for letter in alphabet(program)]
+    lengths = generator.integers(1, _LONGEST + 1, count)
+    codes = np.full((count, _LONGEST), NONE)
+    for row, length in zip(codes, lengths, strict=True):
+        shares = generator.dirichlet(np.ones(len(letters)))
+        row[:length] = generator.choice(len(letters), length, p=shares)
+    answers = evaluate_codes(program, codes, letters, lengths).values[program.lines[-1].name]
+    first = np.zeros((count, 1), dtype=np.int64)
+    there = np.concatenate([first > 0, codes >= 0], axis=1)
+    texts = ("<bos>", *letters, "<other>", "0", "1")
+    labels = np.concatenate([first, answers.astype(np.int64)], axis=1) + len(texts) - 2
+    return Rows(
+        np.concatenate([first, np.where(codes >= 0, codes + 1, NONE)], axis=1),
+        there,
+        np.where(there, labels, NONE),
+        Vocabulary(texts),
+        "next token",
+        answers=(len(texts) - 2, len(texts) - 1),
+        threshold=BITS,
+    )
+
+
+def _inputs(task: Any, batch: Batch) -> tuple[Tensor, tuple[str, ...], Any]:
+    inputs = batch.inputs
+    if not inputs.is_floating_point():
+        return inputs, _texts(task, int(inputs.max()) + 1), None
+    signs = inputs.ndim == 3 and inputs.shape[-1] == 1 and bool((inputs.abs() == 1).all())
+    if not signs:
+        raise ArgumentError(
+            f"task must have tokens or ±1 as inputs, got real values of {type(task).__name__}: "
+            "programs speak of tokens; give --data, or another model"
+        )
+    return (inputs[..., 0] > 0).long(), _SIGNS, _to_signs
+
+
+def _to_signs(codes: Tensor) -> Tensor:
+    return (2.0 * codes - 1.0)[..., None]
+
+
+def _texts(task: Any, least: int) -> tuple[str, ...]:
+    program = getattr(task, "program", None)
+    if program is not None:
+        letters = [str(letter) for letter in sorted(alphabet(program))]
+        return ("<bos>", *letters, *(f"<{i}>" for i in range(least - 1 - len(letters))))
+    size = max(least, int(getattr(task, "vocabulary", 0) or 0))
+    return tuple(f"t{code}" for code in range(size))
+
+
+def _classes(task: Any, texts: tuple[str, ...]) -> tuple[list[int], tuple[str, ...]]:
+    """Code of each output, and the texts with those of outputs that are no tokens."""
+    if getattr(task, "program", None) is None:
+        return list(range(len(texts))), texts
+    return [len(texts), len(texts) + 1], (*texts, "0", "1")
+
+
+_YES_OR_NO = ("0", "1")
+
+
+def asked(model: Any, rows: Rows | None, *, count: int, seed: int) -> tuple[Any, Rows, Any]:
+    """A model, rows that fit it, and the task that the rows are of; None for rows that are given.
+
+    Args:
+        model: Hooked, or a construction with such a model.
+        rows: By default those of the task that the model's card, or the construction, names.
+        count: Of the task's rows.
+        seed: Of the task's rows.
+
+    Raises:
+        ArgumentError: without rows for a model that knows no task; for rows with more tokens than
+            the model knows or longer than it takes; for a vocabulary larger than the outputs, but
+            for a yes or no with "0" and "1" in the vocabulary.
+    """
+    holder = model if isinstance(model, Construction) else getattr(model, "card", None)
+    task = getattr(holder, "task", None)
+    problems = Problems("decompile")
+    rule = "must be given for a model that knows no task of its own"
+    known = rows is not None or task is not None
+    problems.need(known, "rows", rule, None, "read them with read_rows")
+    problems.raise_if_any()
+    own = rows is None
+    rows = rows_of_task(task, count=count, seed=seed) if rows is None else rows
+    model = model.model if isinstance(model, Construction) else model
+    return model, _fitting(model, rows), task if own else None
+
+
+def _fitting(model: Any, rows: Rows) -> Rows:
+    spec = getattr(model, "spec", None)
+    read, given = (
+        (spec.d_in, spec.d_out)
+        if spec is not None
+        else (model.cfg.d_vocab, getattr(model.cfg, "d_vocab_out", None) or model.cfg.d_vocab)
+    )
+    longest, size = model.cfg.n_ctx, len(rows.vocabulary.texts)
+    problems = Problems("decompile")
+    got = int(rows.lengths.max(initial=0))
+    advice = "leave out longer rows"
+    problems.need(got <= longest, "rows", f"must have at most {longest} tokens", got, advice)
+    used = 0 if rows.encode is not None else int(rows.tokens.max(initial=0)) + 1
+    rule, advice = f"must use codes below {read}, the model's tokens", "give the model's own rows"
+    problems.need(used <= read, "rows", rule, used - 1, advice)
+    answers, threshold = rows.answers, rows.threshold
+    if answers is None and given < size and given <= len(_YES_OR_NO):
+        codes = rows.vocabulary.codes
+        named = all(text in codes for text in _YES_OR_NO) and rows.objective == "next token"
+        rule = 'must have "0" and "1" and the objective next token for a model that says yes or no'
+        problems.need(named, "vocabulary", rule, list(codes)[:8], "name its two answers")
+        answers = tuple(codes[text] for text in _YES_OR_NO) if named else None
+        threshold = BITS
+    elif answers is None:
+        rule = f"must have at most {given} tokens, the model's outputs"
+        problems.need(size <= given, "vocabulary", rule, size, "give the model's own")
+    problems.raise_if_any()
+    return replace(rows, answers=answers, threshold=threshold)

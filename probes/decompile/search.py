@@ -8,6 +8,13 @@ does.
 
 Programs of several sizes are made (formulas with up to 1, 2, … questions); a size is worth its
 lines where it decides better on rows that were not fitted.
+
+Short formulas that decide as a model does: small trees over columns, written as conditions.
+
+A tree is grown leaf by leaf, each time where it mends most (Gini impurity, summed over decisions);
+of columns that mend within two per cent as much the simplest is asked. Trees are then written as
+formulas and shortened. Growing is greedy: a decision that no single question helps with (parity) is
+not found.
 """
 
 from __future__ import annotations
@@ -19,27 +26,197 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.rasp import syntax
-from interp.rasp.evaluation import evaluate
-from interp.rasp.syntax import (
-    Allow,
-    Assignment,
-    Boolean,
-    Choice,
-    Expression,
-    Name,
-    Next,
-    Output,
-    Program,
-    children,
-)
-from probes.decompile.columns import columns, expressions
-from probes.decompile.features import Feature, features, values_of
-from probes.decompile.formulas import Questions, Tree, grow, negated
+from interp.program import syntax
+from interp.program.evaluation import line_values
+from interp.program.syntax import Assignment, Expression, Program, children
+from probes.decompile.features import Column, Feature, columns, expressions, features, values_of
 from probes.decompile.primitives import Primitive
 from probes.decompile.rows import Rows
 
-__all__ = ["Candidate", "candidates"]
+_NEARLY = 0.98
+_OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">": "<=", "<=": ">", ">=": "<"}
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A formula that was grown, and what it asks.
+
+    Attributes:
+        formula: As a condition.
+        columns: Asked by it.
+        leaves: How many it has.
+        wrong: Decisions that it takes otherwise than was wanted.
+    """
+
+    formula: Expression
+    columns: tuple[Column, ...]
+    leaves: int
+    wrong: int
+
+
+class Questions:
+    """Columns side by side, so that all are tried at once.
+
+    Args:
+        columns: At least one decision each, all of as many.
+    """
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self.columns = tuple(columns)
+        values = np.stack([c.values for c in columns]) if columns else np.zeros((0, 0), np.int64)
+        self.low = values.min(1) if values.size else np.zeros(len(columns), dtype=np.int64)
+        values = values - self.low[:, None]
+        self._width = int(values.max()) + 1 if values.size else 1
+        self._bins = values + self._width * np.arange(len(columns))[:, None]
+        self._costs = np.array([c.cost for c in columns], dtype=np.float64)
+
+    def best(
+        self, mine: NDArray[np.bool_], where: NDArray[np.int64]
+    ) -> tuple[float, Column, int] | None:
+        """(what it mends, the column, its threshold) of the simplest of the best cuts of some
+        decisions."""
+        total, yes = len(mine), int(mine.sum())
+        if yes in (0, total) or not self.columns or self._width == 1:
+            return None
+        bins = self._bins[:, where]
+        shape = (len(self.columns), self._width)
+        size, ones = (
+            np.bincount(b.ravel(), minlength=shape[0] * shape[1]).reshape(shape)
+            for b in (bins, bins[:, mine])
+        )
+        left, left_yes = size.cumsum(1)[:, :-1], ones.cumsum(1)[:, :-1]
+        cut = _impurity(left, left_yes) + _impurity(total - left, yes - left_yes)
+        base = _impurity(np.array([total]), np.array([yes]))[0]
+        at = cut.argmin(1)
+        mended = base - cut[np.arange(shape[0]), at]
+        if mended.max() <= 1e-9:
+            return None
+        good = np.flatnonzero(mended >= _NEARLY * mended.max())
+        pick = int(good[np.lexsort((-mended[good], self._costs[good]))[0]])
+        return float(mended[pick]), self.columns[pick], int(self.low[pick] + at[pick])
+
+
+@dataclass(eq=False)
+class _Leaf:
+    where: NDArray[np.int64]
+    value: bool
+    wrong: int
+    split: tuple[float, Column, int] | None
+    children: tuple[_Leaf, _Leaf] | None = None
+
+
+def grow(
+    asked: Questions,
+    wanted: NDArray[np.bool_],
+    most: int,
+    *,
+    among: NDArray[np.int64] | None = None,
+) -> list[Tree]:
+    """Trees of one leaf, two, … ``most``, as long as another mends anything.
+
+    Args:
+        asked: What may be asked.
+        wanted: What is to be decided.
+        most: Leaves, at most.
+        among: Decisions that count; all by default.
+    """
+    root = _leaf(asked, wanted, np.arange(len(wanted)) if among is None else among)
+    leaves, found = [root], [_tree(root, [root])]
+    while len(leaves) < most:
+        ready = [leaf for leaf in leaves if leaf.split is not None]
+        if not ready:
+            break
+        best = max(ready, key=lambda leaf: leaf.split[0] if leaf.split else 0.0)
+        leaves.remove(best)
+        leaves += _cut(best, asked, wanted)
+        found.append(_tree(root, leaves))
+    return found
+
+
+def _leaf(asked: Questions, wanted: NDArray[np.bool_], where: NDArray[np.int64]) -> _Leaf:
+    mine = wanted[where]
+    value = bool(mine.mean() >= 0.5) if len(mine) else False
+    wrong = int((mine != value).sum())
+    return _Leaf(where, value, wrong, asked.best(mine, where))
+
+
+def _impurity(size: NDArray[Any], yes: NDArray[Any]) -> NDArray[np.float64]:
+    size = np.maximum(size, 1e-12)
+    return np.asarray(2 * yes * (size - yes) / size)
+
+
+def _cut(leaf: _Leaf, asked: Questions, wanted: NDArray[np.bool_]) -> tuple[_Leaf, _Leaf]:
+    if leaf.split is None:
+        raise ValueError("a leaf without a cut cannot be cut")
+    _, column, threshold = leaf.split
+    low = column.values[leaf.where] <= threshold
+    leaf.children = (
+        _leaf(asked, wanted, leaf.where[low]),
+        _leaf(asked, wanted, leaf.where[~low]),
+    )
+    return leaf.children
+
+
+def _tree(root: _Leaf, leaves: Sequence[_Leaf]) -> Tree:
+    asked: list[Column] = []
+    formula = _written(root, asked)
+    return Tree(formula, tuple(asked), len(leaves), sum(leaf.wrong for leaf in leaves))
+
+
+def _written(leaf: _Leaf, asked: list[Column]) -> Expression:
+    if leaf.children is None or leaf.split is None:
+        return syntax.Truth(leaf.value)
+    _, column, threshold = leaf.split
+    mine: list[Column] = []
+    low, high = (_written(child, mine) for child in leaf.children)
+    if low == high:
+        asked += mine if not isinstance(low, syntax.Truth) else []
+        return low
+    asked += [column, *mine]
+    if column.number:
+        return joined(_at_most(column, threshold), low, high)
+    return joined(column.expression, high, low)
+
+
+def _at_most(column: Column, threshold: int) -> Expression:
+    """That a number is at most so much; that it is its bound, where the bound is next."""
+    if column.least == threshold:
+        return syntax.Comparison("==", column.expression, syntax.Constant(threshold))
+    if column.most is not None and column.most - 1 == threshold:
+        return syntax.Comparison("!=", column.expression, syntax.Constant(column.most))
+    return syntax.Comparison("<=", column.expression, syntax.Constant(threshold))
+
+
+def joined(condition: Expression, then: Expression, other: Expression) -> Expression:
+    """``then`` where the condition holds and ``other`` elsewhere, as short as it goes."""
+    match then, other:
+        case syntax.Truth(True), syntax.Truth(False):
+            return condition
+        case syntax.Truth(False), syntax.Truth(True):
+            return negated(condition)
+        case syntax.Truth(True), _:
+            return syntax.Or(condition, other)
+        case syntax.Truth(False), _:
+            return syntax.And(negated(condition), other)
+        case _, syntax.Truth(False):
+            return syntax.And(condition, then)
+        case _, syntax.Truth(True):
+            return syntax.Or(negated(condition), then)
+    return syntax.Or(syntax.And(condition, then), syntax.And(negated(condition), other))
+
+
+def negated(condition: Expression) -> Expression:
+    """The opposite of a condition."""
+    if isinstance(condition, syntax.Comparison) and condition.relation in ("==", "!="):
+        return syntax.Comparison(_OPPOSITE[condition.relation], condition.left, condition.right)  # type: ignore[arg-type]
+    if isinstance(condition, syntax.Comparison) and isinstance(condition.right, syntax.Constant):
+        if condition.relation == "<=":
+            return syntax.Comparison(
+                ">=", condition.left, syntax.Constant(condition.right.value + 1)
+            )
+        return syntax.Comparison(_OPPOSITE[condition.relation], condition.left, condition.right)  # type: ignore[arg-type]
+    return syntax.Not(condition)
+
 
 _LEAVES, _VALUES = 7, 4
 _DECISIONS = 4000
@@ -91,7 +268,7 @@ def candidates(
         for most in range(1, _LEAVES + 1):
             chosen = {v: _worth(trees, most) for v, trees in grown.items()}
             texts = rows.vocabulary.texts
-            allowed = tuple(Allow(texts[v], tree.formula) for v, tree in chosen.items())
+            allowed = tuple(syntax.Allow(texts[v], tree.formula) for v, tree in chosen.items())
             yield from _new(allowed, known, seen)
         return
     for outputs in _tabulated(known, values, rows, decisions):
@@ -105,7 +282,7 @@ def candidates(
         guards = [_guards(listed[:size], asked) for size in range(1, len(listed) + 1)]
         for most in range(1, _LEAVES + 1):
             for some in guards:
-                yield from _new((Next(_listed(listed[0][0], some, most)),), known, seen)
+                yield from _new((syntax.Next(_listed(listed[0][0], some, most)),), known, seen)
 
 
 def _tabulated(
@@ -113,7 +290,7 @@ def _tabulated(
     values: Sequence[NDArray[np.int64]],
     rows: Rows,
     decisions: NDArray[Any],
-) -> Iterator[tuple[Output, ...]]:
+) -> Iterator[tuple[syntax.Output, ...]]:
     """The answer as a table on the current token and all tokens that heads fetch, if they are
     few."""
     tokens = [(f, v) for f, v in zip(known, values, strict=True) if f.kind == "token"]
@@ -134,7 +311,9 @@ def _tabulated(
         default = syntax.Literal_(names[_most(decisions)])
         entries = tuple(entry for entry in entries if entry[1] != default)
         if entries:
-            yield (Next(syntax.Table(tuple(f.expression for f, _ in some), entries, default)),)
+            yield (
+                syntax.Next(syntax.Table(tuple(f.expression for f, _ in some), entries, default)),
+            )
 
 
 def _most(decisions: NDArray[Any]) -> int:
@@ -168,7 +347,7 @@ def _values(
     is right."""
     lines = {line.name: line for feature in known for line in feature.lines}
     extra = [Assignment(f"offered{i}_", e) for i, (e, _) in enumerate(offered)]
-    every = evaluate([*lines.values(), *extra], rows.tokens, rows.vocabulary)
+    every = line_values([*lines.values(), *extra], rows.tokens, rows.vocabulary)
     right = np.stack([every[line.name][rows.asked] == decisions for line in extra])
     cost = np.array(
         [1.0 if f is None else f.cost + isinstance(e, syntax.Arithmetic) for e, f in offered]
@@ -213,17 +392,17 @@ def _listed(
     found = first
     for value, trees in reversed(guards):
         guard = _worth(trees, most).formula
-        if guard == Boolean(True):
+        if guard == syntax.Truth(True):
             found = value
-        elif guard != Boolean(False):
-            if isinstance(found, Choice) and found.condition == negated(guard):
+        elif guard != syntax.Truth(False):
+            if isinstance(found, syntax.Choice) and found.condition == negated(guard):
                 found = found.then  # nothing is left for the rest
-            found = Choice(value, guard, found)
+            found = syntax.Choice(value, guard, found)
     return found
 
 
 def _new(
-    outputs: tuple[Output, ...], known: Sequence[Feature], seen: set[Program]
+    outputs: tuple[syntax.Output, ...], known: Sequence[Feature], seen: set[Program]
 ) -> Iterator[Candidate]:
     """The program of some outputs with the lines that they need, if it is a new one."""
     if not outputs:
@@ -236,14 +415,14 @@ def _new(
         yield Candidate(program, {name: lines[name][1] for name in used})
 
 
-def _needed(outputs: tuple[Output, ...], lines: dict[str, Assignment]) -> list[str]:
+def _needed(outputs: tuple[syntax.Output, ...], lines: dict[str, Assignment]) -> list[str]:
     """Names of the lines that outputs need, in an order in which they can be read."""
     found: list[str] = []
 
     def visit(expression: Expression) -> None:
         for part in children(expression, deep=True):
             if (
-                isinstance(part, Name | syntax.Key)
+                isinstance(part, syntax.Name | syntax.Key)
                 and part.name in lines
                 and part.name not in found
             ):
@@ -252,5 +431,5 @@ def _needed(outputs: tuple[Output, ...], lines: dict[str, Assignment]) -> list[s
                     found.append(part.name)
 
     for output in outputs:
-        visit(output.condition if isinstance(output, Allow) else output.value)
+        visit(output.condition if isinstance(output, syntax.Allow) else output.value)
     return found

@@ -9,30 +9,12 @@ program decides stays as it was.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import replace
 
-from interp.rasp.syntax import (
-    Allow,
-    Arithmetic,
-    Assignment,
-    Compare,
-    Count,
-    Expression,
-    Key,
-    Literal_,
-    Name,
-    Number,
-    Output,
-    Program,
-    Relation,
-    Table,
-    children,
-)
+from interp.program import syntax
+from interp.program.syntax import Assignment, Expression, Program, children
 
-__all__ = ["exchanged", "shortened"]
-
-_PLAIN: dict[tuple[str, int], Relation] = {
+_PLAIN: dict[tuple[str, int], syntax.Relation] = {
     ("<=", 0): "<=",
     ("<=", -1): "<",
     (">=", 0): ">=",
@@ -46,7 +28,8 @@ def shortened(program: Program) -> Program:
         part
         for output in program.outputs
         for part in children(_value(output), deep=True)
-        if isinstance(part, Count) or (isinstance(part, Arithmetic) and _counts(part))
+        if isinstance(part, syntax.CountWhere)
+        or (isinstance(part, syntax.Arithmetic) and _counts(part))
     )
     inside = Counter(
         part for found in repeated for part in children(found, deep=True) if part != found
@@ -63,35 +46,39 @@ def shortened(program: Program) -> Program:
         name = _free(_name(part), names)
         names.add(name)
         lines.append(Assignment(name, part))
-        outputs = tuple(_with(output, part, Name(name)) for output in outputs)
+        outputs = tuple(_with(output, part, syntax.Name(name)) for output in outputs)
     found = {p for output in outputs for p in children(_value(output), deep=True)}
     for old in found:
         if (new := _compared(old)) != old:
             outputs = tuple(_with(output, old, new) for output in outputs)
-    return Program(tuple(lines), outputs)
+    return replace(program, lines=tuple(lines), outputs=outputs)
 
 
 def _compared(part: Expression) -> Expression:
     """A difference that is compared with 0, or nearly, as a comparison of its two sides."""
     match part:
-        case Compare(relation, Arithmetic("-", Count() as left, Count() as right), Number(value)):
+        case syntax.Comparison(
+            relation,
+            syntax.Arithmetic("-", syntax.CountWhere() as left, syntax.CountWhere() as right),
+            syntax.Constant(value),
+        ):
             plain = _PLAIN.get((relation, value))
-            return part if plain is None else Compare(plain, left, right)
+            return part if plain is None else syntax.Comparison(plain, left, right)
     return part
 
 
-def _counts(part: Arithmetic) -> bool:
-    return any(isinstance(inside, Count) for inside in children(part, deep=True))
+def _counts(part: syntax.Arithmetic) -> bool:
+    return any(isinstance(inside, syntax.CountWhere) for inside in children(part, deep=True))
 
 
 def _name(part: Expression) -> str:
-    if isinstance(part, Arithmetic):
+    if isinstance(part, syntax.Arithmetic):
         return "d"
-    where = part.where if isinstance(part, Count) else None
+    where = part.where if isinstance(part, syntax.CountWhere) else None
     if (
-        isinstance(where, Compare)
-        and where.left == Key("token")
-        and isinstance(where.right, Literal_)
+        isinstance(where, syntax.Comparison)
+        and where.left == syntax.Key("token")
+        and isinstance(where.right, syntax.Literal_)
     ):
         word = "".join(c for c in where.right.text if c.isalnum())
         return f"n_{word}" if word else "n"
@@ -106,25 +93,16 @@ def _free(name: str, taken: set[str]) -> str:
     return found
 
 
-def _value(output: Output) -> Expression:
-    return output.condition if isinstance(output, Allow) else output.value
+def _value(output: syntax.Output) -> Expression:
+    return output.condition if isinstance(output, syntax.Allow) else output.value
 
 
-def _with(output: Output, old: Expression, new: Expression) -> Output:
-    if isinstance(output, Allow):
+def _with(output: syntax.Output, old: Expression, new: Expression) -> syntax.Output:
+    if isinstance(output, syntax.Allow):
         return replace(output, condition=exchanged(output.condition, old, new))
     return replace(output, value=exchanged(output.value, old, new))
 
 
 def exchanged(part: Expression, old: Expression, new: Expression) -> Expression:
     """The expression with one part of it replaced wherever it stands."""
-    if part == old:
-        return new
-    if isinstance(part, Table):
-        return part
-    changed: dict[str, Any] = {}
-    for field in fields(part):
-        value = getattr(part, field.name)
-        if isinstance(value, Expression):
-            changed[field.name] = exchanged(value, old, new)
-    return replace(part, **changed) if changed else part
+    return syntax.rebuilt(part, lambda inner: new if inner == old else inner)

@@ -26,22 +26,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.errors import Problems
-from interp.rasp.syntax import Program
-from probes.decompile.alike import Alike, told_apart
-from probes.decompile.asking import asked
-from probes.decompile.beyond import Beside, far, proof
-from probes.decompile.catalogue import primitives
+from interp.program.syntax import Program
+from probes.decompile.beyond import Alike, Beside, far, program_of_counts, proof, told_apart
 from probes.decompile.components import (
     HeadDoes,
     Kept,
     head_primitives,
     head_tables,
     knows_positions,
+    line_heads,
     prune,
 )
 from probes.decompile.decisions import Fidelity, TokenTable, decided, outputs_of
 from probes.decompile.evidence import Evidence, evidence
-from probes.decompile.exactly import program_of_counts
 from probes.decompile.judging import (
     LONGEST,
     Answer,
@@ -52,8 +49,8 @@ from probes.decompile.judging import (
     curve,
     joined,
 )
-from probes.decompile.line_heads import line_heads
-from probes.decompile.rows import Rows, Split, split
+from probes.decompile.primitives import primitives
+from probes.decompile.rows import Rows, Split, asked, split
 
 __all__ = ["Decompiled", "Judged", "decompile"]
 

@@ -9,8 +9,6 @@ import typer
 
 from prooflens.cli.usage import facts, not_for, progress, shipped_models
 
-__all__ = ["certify"]
-
 _NOT_CHECKED = ("what was measured", "costs", "parts of the bounds")
 """Of a certificate; vacuous strategies are not either."""
 

@@ -11,8 +11,6 @@ import typer
 
 from prooflens.cli.usage import App, default_out, facts
 
-__all__ = ["app", "check", "compile_", "run"]
-
 app = App(
     help="Run, check and compile programs that count (C-RASP).",
     example="prooflens crasp run dyck.cr '( ( ) )'",
@@ -38,9 +36,10 @@ def run(
     Empty lines of inputs and lines that begin with // are skipped. A token that begins with a dash
     goes after a lone --.
     """
-    from interp.crasp import evaluate, read_program
-    from interp.crasp.analysis import alphabet
     from interp.errors import Problems
+    from interp.program.analysis import alphabet
+    from interp.program.evaluation import evaluate
+    from interp.program.parser import read_program
 
     problems = Problems("crasp run")
     given = tokens is not None and bool(tokens), cases is not None
@@ -62,7 +61,8 @@ def run(
 @app.command("check", example="prooflens crasp check dyck.cr")
 def check(file: _File) -> None:
     """Print a program's depth, alphabet, names and warnings."""
-    from interp.crasp import analyse, read_program
+    from interp.program.analysis import analyse
+    from interp.program.parser import read_program
 
     program = read_program(file)
     found = analyse(program)
@@ -100,11 +100,11 @@ def compile_(
 
     Programs that count the future are refused, and so are guards other than predN.
     """
-    from interp.crasp import program_text, read_program
     from interp.models.checkpoint import save_checkpoint
     from interp.output import check_output
-    from interp.proofs.depth.compiler import compile_program
-    from interp.proofs.depth.vocabulary import vocabulary_of
+    from interp.program.parser import read_program
+    from interp.program.printer import program_text
+    from interp.proofs.depth.compiler import compile_program, vocabulary_of
 
     program, out = read_program(file), default_out(file.with_suffix(""), out, "compile")
     check_output(out, overwrite=overwrite, marker="model.json", inputs=[file])

@@ -18,8 +18,6 @@ from prooflens.cli.usage import (
     shipped_models,
 )
 
-__all__ = ["decompile"]
-
 
 def decompile(
     model: Annotated[
@@ -75,7 +73,8 @@ def decompile(
 def _applied(program: Path, data: Path) -> dict[str, float | int | None]:
     """How many decisions a program takes on rows, and the share that is as the labels say."""
     from interp.errors import Problems
-    from interp.rasp import read_program, run
+    from interp.program.decision_parser import read_program
+    from interp.program.evaluation import run
     from probes.decompile.decisions import agreement, decide
     from probes.given_rows import read_rows
 

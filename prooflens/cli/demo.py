@@ -9,8 +9,6 @@ import typer
 
 from prooflens.cli.usage import facts
 
-__all__ = ["demo"]
-
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder of the report.")] = Path("out/demo"),

@@ -9,8 +9,6 @@ import typer
 from interp.environment import environment
 from prooflens.cli.usage import facts
 
-__all__ = ["doctor"]
-
 _OPTIONAL = ("ray", "hdf5plugin", "anywidget")
 
 

@@ -19,9 +19,6 @@ from prooflens.cli.usage import (
     shipped_models,
 )
 
-__all__ = ["extract"]
-
-
 _Model = Annotated[
     str,
     typer.Argument(

@@ -32,8 +32,6 @@ from prooflens.cli import (
 from prooflens.cli.running import run_app
 from prooflens.cli.usage import App
 
-__all__ = ["app", "command_names", "main"]
-
 _PLAIN = warnings.formatwarning
 
 app = App(

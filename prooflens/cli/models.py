@@ -6,8 +6,6 @@ import typer
 
 from prooflens.cli.usage import facts
 
-__all__ = ["models"]
-
 _LEGEND = (
     "All on fresh rows. error: the loss divided by that of always giving the mean target; "
     "accuracy: share of scored positions with the right token or sign; "

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from interp.store import ActivationStore
 
-__all__ = ["plot"]
-
 
 def plot(
     store: Annotated[Path, typer.Argument(help="A store, or an inspection's folder.")],

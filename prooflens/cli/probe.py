@@ -17,8 +17,6 @@ from prooflens.cli.usage import (
     shipped_models,
 )
 
-__all__ = ["probe"]
-
 _LEAST = 20
 
 _Model = Annotated[

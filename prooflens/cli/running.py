@@ -14,8 +14,6 @@ from interp.errors import ProoflensError
 from interp.plugins import PluginWarning
 from prooflens.cli.usage import App, usage_error
 
-__all__ = ["run_app"]
-
 _PLAIN = warnings.formatwarning
 
 

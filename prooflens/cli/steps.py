@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 from rich.console import Console
 
-__all__ = ["steps"]
-
 
 def steps() -> Callable[[str], None]:
     """A function that is told each step before it begins."""

@@ -15,8 +15,6 @@ from prooflens.cli.usage import App, facts
 if TYPE_CHECKING:
     from interp.store import ActivationStore
 
-__all__ = ["app"]
-
 app = App(
     help="Look at, check and mend activation stores.",
     example="prooflens store info store",

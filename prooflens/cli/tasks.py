@@ -8,8 +8,6 @@ import typer
 
 from prooflens.cli.usage import facts
 
-__all__ = ["tasks"]
-
 
 def tasks(
     kind: Annotated[
@@ -37,7 +35,7 @@ def tasks(
 
 
 def _describe(kind: str, cls: Any) -> None:
-    from interp.tasks.arguments import arguments_of
+    from interp.tasks.catalogue import arguments_of
 
     typer.echo(f"{kind}: {_about(cls)}\n")
     known = arguments_of(cls)

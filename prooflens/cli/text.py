@@ -6,8 +6,6 @@ from pathlib import Path
 
 from interp.reading import read_text
 
-__all__ = ["text_of"]
-
 
 def text_of(given: str) -> str:
     """The text that a command line gives: what a file holds, or the words themselves.

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from trained.fit import Fit
     from trained.recipe import Recipe
 
-__all__ = ["train"]
-
 
 def train(
     recipe: Annotated[
@@ -108,8 +106,8 @@ class _Outputs:
             OutputError: for a place that may not be written to.
         """
         from interp.output import sweep
+        from trained.fit import check_places, made_by
         from trained.place import reached
-        from trained.results import check_places, made_by
 
         names = [r.name for r in self.recipes]
         self.done |= {
@@ -125,7 +123,7 @@ class _Outputs:
 
     def save(self, fits: list[Fit]) -> None:
         """Write the checkpoints, say what came out, and put the states away."""
-        from trained.results import save_fit
+        from trained.fit import save_fit
 
         told = []
         for plan, fit in zip(self.recipes, fits, strict=True):
@@ -145,7 +143,7 @@ def _wanted(
     from dataclasses import replace
 
     from interp.errors import Problems
-    from trained.plans import read_plan, with_seeds
+    from trained.recipe import read_plan, with_seeds
     from trained.zoo import recipe_file
     from trained.zoo import recipes as shipped
 

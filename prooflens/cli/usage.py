@@ -25,7 +25,7 @@ import typer
 from typer.core import TyperCommand
 
 from interp.errors import ArgumentError, Problems
-from interp.json_data import json_data
+from interp.output import json_data
 from interp.ray_tasks import Backend
 
 __all__ = [

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
     from interp.weights.head_weights import HeadWeights
 
-__all__ = ["weights"]
-
-
 _Model = Annotated[
     str,
     typer.Argument(

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from interp.figures.lags import kernels_by_lag
+from interp.figures.lines import kernels_by_lag
 from interp.figures.maps import Panel, share_maps
 from interp.figures.style import save
 from interp.interventions.components import components

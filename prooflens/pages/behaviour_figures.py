@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pandas as pd
 from matplotlib.figure import Figure
 
-from interp.figures.diagonals import head_maps, null_histograms
+from interp.figures.maps import head_maps, null_histograms
 
 __all__ = [
     "CLASSES",

@@ -17,19 +17,6 @@ import pandas as pd
 
 from prooflens.pages.findings import in_words, part_names
 
-__all__ = [
-    "TOLD",
-    "against",
-    "certainty",
-    "how_sure",
-    "in_short",
-    "last_cause",
-    "nearest_to_failing",
-    "passes",
-    "tests_of",
-    "with_certainty",
-]
-
 Told = dict[str, Any]
 TOLD = ("what it does, and what is lost", "is it sure")
 """The columns of :func:`with_certainty`."""

@@ -3,6 +3,11 @@
 The conclusion comes first, in a sentence made of the numbers, with the program itself, one figure
 and what to doubt; then the program line by line with the component it stands for, how faithful it
 is and rows on which program and model part. What backs these up is folded: heads, scores, layers.
+
+The sections that say what a decompiled model's components are made of: scores by their sources,
+feed-forward layers as tables, and what the scales of LayerNorms are worth.
+
+The section that puts the proof's program beside the one that was found in a trained model.
 """
 
 from __future__ import annotations
@@ -11,28 +16,157 @@ import json
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from interp.figures.attention import attention_in_words, attention_maps
+from interp.figures.lines import sweep
+from interp.figures.maps import attention_in_words, attention_maps
 from interp.figures.style import save
-from interp.figures.sweeps import sweep
 from interp.interventions.components import Component
 from interp.output import output_folder
-from interp.rasp import program_text, run
-from interp.rasp.printer import expression_text, output_text
+from interp.program.evaluation import run
+from interp.program.printer import expression_text, output_text, program_text
 from probes.decompile.components import HeadDoes, mean_patterns
 from probes.decompile.decisions import Fidelity, decide
 from probes.decompile.judging import LEAST
 from probes.decompile.workflow import Decompiled
-from prooflens.pages.decompiled_evidence import anchor_of, made_of
-from prooflens.pages.decompiled_proof import beside_the_proof
 from prooflens.pages.naming import page_name
 from prooflens.pages.page import Link, Page, Picture, Section, Table, render
 
-__all__ = ["MARKER", "sentence", "write_decompiled"]
+_ALIKE = 0.9
+"""Share of a head's attention that its primitive shares, from which it counts as explained."""
+
+
+def anchor_of(part: Component) -> str:
+    """What links to a component's row name."""
+    return f"part-{part.name.replace(' ', '-')}"
+
+
+def made_of(found: Decompiled) -> Iterator[Section]:
+    """Scores by sources, FFNs as tables, and what frozen norms cost."""
+    shown = found.evidence
+    if shown.scores:
+        rows = [
+            (
+                one.head.name,
+                one.spread,
+                "; ".join(f"{q} × {k} {share:.2f}" for q, k, share in one.pairs),
+                one.explained,
+                one.overlap,
+                one.pattern,
+            )
+            for one in shown.scores
+        ]
+        columns = ["head", "spread", "query × key: share", "all pairs", "overlap", "explained"]
+        yield Section(
+            "What the scores are made of",
+            [
+                "A head's score is a sum over pairs of a source in the query and a source in the "
+                "key; shares are of its variance over the keys of a query, the five largest. "
+                "Spread is the score's standard deviation there: near 0 the head attends evenly, "
+                "whatever the shares. Overlap and explained compare the head's pattern with the "
+                "primitive's: the attention they share, and the part of the pattern's distance "
+                "from an even one that the primitive takes away.",
+                *_unexplained(found),
+            ],
+            tables=[Table(pd.DataFrame(rows, columns=columns), "Scores by sources.")],
+        )
+    if shown.ffns:
+        tables = [
+            (one.part.name, ", ".join(one.reads) or "nothing", one.cells, one.gain, one.explained)
+            for one in shown.ffns
+        ]
+        columns = ["FFN", "reads", "entries", "gain", "variance explained"]
+        yield Section(
+            "Each feed-forward layer as a table",
+            [
+                "What the layer writes is replaced by its mean over all positions where the named "
+                "values are the same, while the rest of the model goes on as it was."
+            ],
+            tables=[
+                Table(
+                    pd.DataFrame(tables, columns=columns),
+                    "FFNs, one by one.",
+                    anchors=[anchor_of(one.part) for one in shown.ffns],
+                )
+            ],
+        )
+    if math.isfinite(shown.norms.folded):
+        yield Section(
+            "What the LayerNorms cost",
+            [
+                "With the scale of every norm frozen to one number, as it would be folded into the "
+                f"weights, {shown.norms.folded:.2f} of the gain is left; with one number for each "
+                f"current token {shown.norms.per_token:.2f}. The program needs no norm; its gain "
+                "is against the model as it is."
+            ],
+        )
+
+
+def _unexplained(found: Decompiled) -> Iterator[str]:
+    """A sentence for each head that attends elsewhere than its primitive says."""
+    does = {one.head: one for one in reversed(found.heads) if not one.at}
+    for score in found.evidence.scores:
+        if score.overlap < _ALIKE and score.head in does:
+            one, elsewhere = does[score.head], 1 - score.overlap
+            yield (
+                f"Not explained: {elsewhere:.2f} of the attention of {score.head.name} lies "
+                f"elsewhere than '{one.primitive.words}' says. With the primitive in its place "
+                f"{one.gain:.2f} of the gain is left; what the head does beside it, no line says."
+            )
+
+
+_ROWS = {"held": "held-out rows", "longer": "longer rows", "off_task": "rows off the task"}
+
+
+def beside_the_proof(found: Decompiled) -> Iterator[Section]:
+    """Both programs line by line, and what tells them apart; nothing for a task without a proof."""
+    shown = found.proof
+    if shown is None:
+        return
+    texts = (program_text(one).splitlines() for one in (shown.program, found.best.program))
+    lines = pd.DataFrame(list(zip_longest(*texts, fillvalue="")), columns=["proof", "found"])
+    shares = pd.DataFrame(
+        [(_ROWS[part], shown.model[part], shown.found[part]) for part in _ROWS],
+        columns=["rows", "proof decides as the model", "proof decides as the program found"],
+    )
+    yield Section(
+        "Did training find the proof?",
+        [_answered(found)],
+        tables=[
+            Table(lines, "The proof's program and the one that was found."),
+            Table(shares, "Shares of decisions taken alike."),
+        ],
+    )
+
+
+def _answered(found: Decompiled) -> str:
+    shown = found.proof
+    if shown is None:
+        return ""
+    on = min(shown.model["held"], shown.model["longer"])
+    off = shown.model["off_task"]
+    if min(on, off) >= 1.0:
+        same = "the same lines" if shown.program == found.best.program else "other lines"
+        return (
+            "In what it decides, yes: on every row that was looked at, also off the task, the "
+            f"model decides as the proof's program. The program found says so in {same}; which of "
+            "them the weights hold, decisions do not tell: see what each head does."
+        )
+    if on >= 1.0:
+        return (
+            "No: on the task the model decides as the proof's program, but off the task only in "
+            f"{off:.3f} of the decisions. What it computes is right where the task asks it, and "
+            "something else."
+        )
+    return (
+        f"No: the model decides as the proof's program in {on:.3f} of the decisions on the task "
+        f"and {off:.3f} off it."
+    )
+
 
 MARKER = "program.txt"
 _SHOWN, _DRAWN = 10, 6

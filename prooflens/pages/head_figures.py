@@ -21,12 +21,17 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from interp.figures.attention import attention_grid, attention_in_words, attention_maps
-from interp.figures.maps import Panel, share_maps
+from interp.figures.maps import (
+    Panel,
+    attention_grid,
+    attention_in_words,
+    attention_maps,
+    share_maps,
+)
 from interp.figures.style import save
 from probes.roles.decision import STATUSES, by_status
 from prooflens.pages.behaviour_figures import Drawn, behaviour_figures, weight_maps
-from prooflens.pages.circuit_figures import CROPS, crop_caption, crop_figure, reading_figure
+from prooflens.pages.circuit import CROPS, crop_caption, crop_figure, reading_figure
 from prooflens.pages.findings import part_name, part_names, played, status_counts
 from prooflens.pages.probe_figures import curve_figure, latent_maps
 from prooflens.pages.rounds import rounds_again, rounds_in_words

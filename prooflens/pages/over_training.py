@@ -11,15 +11,13 @@ from pathlib import Path
 
 import pandas as pd
 
+from interp.figures.lines import HeadLines, heads_over_training
 from interp.figures.style import save
-from interp.figures.training_lines import HeadLines, heads_over_training
 from interp.output import output_folder
 from interp.weights.composition import COMPOSITIONS
 from prooflens.pages.naming import page_name
 from prooflens.pages.page import Page, Picture, Section, Table, render
 from prooflens.pages.weights import CLEAR, CSV_COLUMNS, clear_diagonals, write_table
-
-__all__ = ["training_findings", "training_lines", "write_training_page", "write_training_table"]
 
 _COLUMNS = ("revision", *CSV_COLUMNS)
 _TOLD, _SPREAD = 4, 3

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
+from interp.figures.lines import sweep
 from interp.figures.maps import Panel, share_maps
-from interp.figures.sweeps import sweep
 
 __all__ = ["curve_figure", "latent_maps"]
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from interp.figures.rounds import RoundsPanel, rounds_by_layer
+from interp.figures.maps import RoundsPanel, rounds_by_layer
 
 __all__ = ["ROUNDS_CAPTION", "rounds_again", "rounds_in_words", "rounds_side_by_side"]
 

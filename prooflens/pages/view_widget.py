@@ -13,8 +13,6 @@ import traitlets
 from prooflens.pages.inspection import viewer_file
 from prooflens.pages.viewer_data import head_bytes, viewer_document
 
-__all__ = ["HeadsWidget", "heads_widget"]
-
 
 class HeadsWidget(anywidget.AnyWidget):  # type: ignore[misc]
     """The page's viewer in a notebook.

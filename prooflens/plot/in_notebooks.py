@@ -10,8 +10,6 @@ import io
 import sys
 from typing import Any
 
-__all__ = ["show_figures"]
-
 
 def show_figures() -> None:
     """Tell a running IPython how to show a figure; elsewhere, and where it knows, do nothing."""

@@ -9,7 +9,7 @@ import torch
 from matplotlib.figure import Figure
 
 from interp.errors import Problems
-from interp.figures.attention import attention_grid, attention_on_tokens
+from interp.figures.maps import attention_grid, attention_on_tokens
 from interp.store.rows import check_finite, layer_hooks, read_batches
 from probes.inspection.texts import card_of, prompt_rows, token_texts
 

@@ -12,27 +12,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analyses.benchmarks.random_programs import observed_depth, random_program
-from interp.crasp import Program, depth, evaluate, program_text
-from interp.crasp.languages import (
+from interp.errors import ArgumentError
+from interp.models.spec import TransformerSpec
+from interp.models.transformer import SequenceTransformer
+from interp.program.analysis import depth
+from interp.program.evaluation import evaluate
+from interp.program.languages import (
     dyck_program,
     equal_blocks_program,
     majority_program,
     membership_program,
     prediction_program,
 )
-from interp.crasp.parser import parse_program as parse
-from interp.errors import ArgumentError
-from interp.models.spec import TransformerSpec
-from interp.models.transformer import SequenceTransformer
-from interp.proofs.depth.compiler import Precision, compile_program
-from interp.proofs.depth.vocabulary import vocabulary_of
+from interp.program.parser import parse_program as parse
+from interp.program.printer import program_text
+from interp.program.syntax import Program
+from interp.proofs.depth.compiler import Precision, compile_program, vocabulary_of
 from interp.proofs.random_basis import random_basis
 from probes.decompile.counting import CountingProgram, decompile_counting
-from probes.decompile.counting_codes import Codes
 from probes.decompile.counting_covers import Cover, cover, support
-from probes.decompile.counting_forms import integer_comparison
-from probes.decompile.counting_samples import at_thresholds, drawn, in_cell
-from probes.decompile.counting_sums import weighted_sum
+from probes.decompile.counting_lines import weighted_sum
+from probes.decompile.counting_regions import integer_comparison
+from probes.decompile.counting_tables import Codes, at_thresholds, drawn, in_cell
 
 LONGEST = 40
 

@@ -5,7 +5,7 @@ import pytest
 
 from analyses.fits.curves import error_curves, fit_panels
 from interp.errors import ArgumentError
-from interp.proofs.lagfits.error import lags_beyond
+from interp.proofs.lagfits import lags_beyond
 from interp.tasks.memory.kernels import MemoryKernel
 
 

@@ -2,7 +2,7 @@ import pytest
 
 from analyses.fits.phase import bits_needed, heads_needed, phase_table
 from interp.errors import ArgumentError
-from interp.proofs.lagfits.sums import PRECISIONS, fit_sum, floor
+from interp.proofs.lagfits import PRECISIONS, fit_sum, floor
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ import pandas as pd
 
 from analyses.figures.costs import gating_costs_figure
 from analyses.figures.kernels import KernelPanel, errors_by_heads, kernel_fits
-from interp.figures.rounds import RoundsPanel, rounds_by_layer
+from interp.figures.maps import RoundsPanel, rounds_by_layer
 
 
 def test_errors_are_drawn_a_line_a_target_and_precision() -> None:

@@ -15,7 +15,7 @@ from analyses.papers.models import model_pages as pages_of
 from interp.errors import ArgumentError, OutputError
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
-from interp.proofs.shipped import construct, has_proof
+from interp.proofs.catalogue import construct, has_proof
 from interp.tasks.coupling import PodCoupling
 from interp.tasks.depth import PrefixPrediction
 from interp.tasks.induction import RepeatedTokens

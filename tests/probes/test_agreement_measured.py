@@ -8,7 +8,7 @@ import pytest
 from interp.errors import ArgumentError
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.coupling import construct_pod
-from interp.proofs.depth.cases import compiled_case
+from interp.proofs.depth.compiler import compiled_case
 from interp.proofs.induction import construct_relation
 from interp.proofs.mechanism import Construction
 from interp.proofs.memory import construct_fixed_memory

@@ -10,7 +10,7 @@ import pytest
 import torch
 from certified_models import FIXED, rows, shaken, trained_maximum
 
-from interp.bounds.rounding import share
+from interp.bounds.affine import share
 from interp.models.spec import TransformerSpec
 from interp.tasks.depth import PrefixPrediction
 from interp.tasks.maximum import Maximum
@@ -19,11 +19,9 @@ from interp.tasks.template import TemplateTask
 from probes.certify.certificate import sha256_of
 from probes.certify.check import check
 from probes.certify.cover import _share, prove
-from probes.certify.domains.signs import Signs
-from probes.certify.domains.strings import Strings
+from probes.certify.domains import Signs, Strings
 from probes.certify.maximum import caps_of
-from probes.certify.mechanism import lags_of
-from probes.certify.run import certify, domain_of
+from probes.certify.run import certify, domain_of, lags_of
 from probes.certify.search import worst_error, wrong_rows
 from trained import zoo
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import prooflens as pl
 from interp.errors import ArgumentError
-from probes.decompile.asking import asked
+from probes.decompile.rows import asked
 from probes.inspection.texts import token_texts
 from probes.own_rows import read_rows as own_rows
 from probes.own_rows import rows_given

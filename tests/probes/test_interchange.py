@@ -8,7 +8,7 @@ from interp.errors import ArgumentError
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.tasks.base import Batch
-from probes.curves import CURVE_COLUMNS, curve_table
+from probes.controls import CURVE_COLUMNS, curve_table
 from probes.interchange import (
     INTERCHANGE_COLUMNS,
     _moves,

@@ -15,9 +15,14 @@ from interp.proofs.memory import construct_fixed_memory
 from interp.store import ActivationStore, extract
 from interp.tasks.base import Batch
 from interp.tasks.memory import FixedMemory
-from probes.directions import DirectionSums
-from probes.kernels import LayerKernels, kernel_null, kernel_table, layer_kernels
-from probes.layer_rows import LayerRows
+from probes.kernels import (
+    DirectionSums,
+    LayerKernels,
+    LayerRows,
+    kernel_null,
+    kernel_table,
+    layer_kernels,
+)
 from probes.linear import direction
 
 N, ROWS = 9, 30

@@ -6,8 +6,7 @@ from sklearn.preprocessing import StandardScaler
 
 from interp.errors import ArgumentError
 from probes.controls import control_latent, decode_nonlinearly, learning_curve
-from probes.linear import decode, direction, kind_of, logistic
-from probes.ridge import Ridge
+from probes.linear import Ridge, decode, direction, kind_of, logistic
 
 RNG = np.random.default_rng(0)
 

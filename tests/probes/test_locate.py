@@ -11,9 +11,9 @@ from interp.errors import ArgumentError
 from interp.interventions.components import Component
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
+from interp.proofs.catalogue import construct
 from interp.proofs.mechanism import Construction
 from interp.proofs.memory import construct_adaptive_memory, construct_fixed_memory
-from interp.proofs.shipped import construct
 from interp.proofs.template import construct_template
 from interp.tasks.coupling import PodCoupling
 from interp.tasks.depth import Membership, PrefixPrediction

@@ -12,8 +12,7 @@ import torch
 
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
-from interp.proofs.induction import construct_relation
-from interp.proofs.induction.relation import Wiring
+from interp.proofs.induction import Wiring, construct_relation
 from interp.proofs.memory import construct_fixed_memory, construct_kernel_memory
 from interp.proofs.random_basis import random_basis
 from interp.run import Mean, Site, Swap

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from interp.errors import ArgumentError
-from interp.tasks.depth.prediction import PrefixPrediction
+from interp.tasks.depth.strings import PrefixPrediction
 from probes.activations import SampledPositions, collect, sampled_positions
 from probes.linear import Decoding, decode, folds_of, logistic
 from probes.probe_table import untrained_like

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from interp.crasp import parse_program as parse
 from interp.models.checkpoint import load_checkpoint
+from interp.program.parser import parse_program as parse
 from prooflens.cli.main import main
 
 DYCK = """// one kind of brackets

@@ -13,10 +13,9 @@ from interp.tasks import catalogue
 from interp.tasks.base import Batch
 from interp.tasks.catalogue import KINDS, known_task, register_task
 from prooflens.inspection import inspect
-from trained.fit import fit
+from trained.fit import fit, save_fit
 from trained.recipe import Recipe
-from trained.results import save_fit
-from trained.training import Training
+from trained.run import Training
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,14 @@ import torch
 from forked_calls import RECIPE
 from safetensors.numpy import save_file
 
-from interp.crasp.parser import read_program as read_crasp
 from interp.models.checkpoint import load_checkpoint, save_checkpoint
 from interp.models.export import export_gpt2
 from interp.models.kinds import spec_from_dict
 from interp.models.spec import TransformerSpec
 from interp.models.tensor_files import read_tensors
 from interp.models.transformer import SequenceTransformer
-from interp.rasp.parser import read_program as read_rasp
+from interp.program.decision_parser import read_program as read_rasp
+from interp.program.parser import read_program as read_crasp
 from interp.reading import read_json
 from interp.schema import table
 from interp.store import ActivationStore, extract, verify
@@ -36,7 +36,7 @@ from probes.certify.certificate import read_certificate
 from probes.given_rows import read_rows
 from probes.labels import read_labels
 from probes.own_rows import read_rows as read_own_rows
-from trained.plans import read_plan
+from trained.recipe import read_plan
 
 __all__ = ["BINARY", "READERS", "Reader", "make"]
 

@@ -4,8 +4,7 @@ from typing import Any
 
 from interp.models.spec import TransformerSpec
 from interp.tasks.memory import FixedMemory
-from trained.run import Run
-from trained.training import Training
+from trained.run import Run, Training
 
 TASK = FixedMemory(lags=(1, 2), readout="majority", length=6)
 SPEC: dict[str, Any] = {

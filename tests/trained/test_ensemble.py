@@ -14,10 +14,8 @@ from interp.models.baselines import LSTMSpec, MLPSpec, RNNSpec
 from interp.models.kinds import build
 from interp.models.spec import TransformerSpec
 from interp.tasks.memory import FixedMemory
-from trained.data import Rows
-from trained.ensemble import Ensemble
+from trained.ensemble import Ensemble, Rows, groups
 from trained.fit import Fit, fits_of
-from trained.grouping import groups
 from trained.metrics import loss_of
 from trained.run import Run
 

@@ -20,7 +20,7 @@ from interp.models.baselines import MLPSpec
 from interp.models.spec import TransformerSpec
 from interp.tasks.induction import RepeatedTokens
 from interp.tasks.memory import FixedMemory
-from trained import grid, stacks
+from trained import grid
 from trained.ensemble import Ensemble
 from trained.fit import Fit, fit
 from trained.grid import metrics_table, train
@@ -154,28 +154,28 @@ def test_processes_and_ray_give_the_same() -> None:
 
 
 def test_no_clock_has_a_say_in_stacks_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stacks, "step_seconds", None)
+    monkeypatch.setattr(grid, "step_seconds", None)
     runs = [tiny(str(seed), seed=seed, steps=300) for seed in range(40)]
-    assert [stacks.best_size(runs[:n]) for n in (1, 9, 40)] == [1, 9, 16]
+    assert [grid.best_size(runs[:n]) for n in (1, 9, 40)] == [1, 9, 16]
     wide = replace(runs[0], spec=replace(runs[0].spec, ffn=(2**17,)))
-    assert stacks.best_size([wide] * 40) == 1
+    assert grid.best_size([wide] * 40) == 1
     tokens = runs[0].training.batch * len(runs[0].task.sample(1, seed=0).inputs[0])
     small = replace(runs[0].spec, ffn=(), input_ffn=(2**20 // tokens // 2,))
-    assert stacks.best_size([replace(runs[0], spec=small)] * 40) == 2
+    assert grid.best_size([replace(runs[0], spec=small)] * 40) == 2
 
 
 def test_stack_sizes_are_measured_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = [tiny(str(seed), seed=seed, steps=300) for seed in range(9)]
     costs = {1: 5.0, 2: 3.0, 3: 1.0, 5: 2.0, 9: 2.0}  # the largest parts of even cuts
-    monkeypatch.setattr(stacks, "step_seconds", lambda runs, **_: costs[len(runs)])
-    assert stacks.best_size(runs, device="cuda") == 3
+    monkeypatch.setattr(grid, "step_seconds", lambda runs, **_: costs[len(runs)])
+    assert grid.best_size(runs, device="cuda") == 3
     costs = {1: 1.0, 2: 1.5, 3: 1.5}  # the fourth is not asked for
-    assert stacks.best_size(runs, device="cuda") == 1
-    assert stacks.cut(range(9), 4) == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    assert grid.best_size(runs, device="cuda") == 1
+    assert grid.cut(range(9), 4) == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
     short = [tiny(str(s), seed=s) for s in range(9)]
-    assert stacks.best_size(short, device="cuda") == 8
+    assert grid.best_size(short, device="cuda") == 8
     monkeypatch.undo()
-    assert stacks.step_seconds(runs[:2]) > 0
+    assert grid.step_seconds(runs[:2]) > 0
 
 
 @pytest.mark.parametrize(("seconds", "workers"), [(0.01, 1), (0.02, 2)])

@@ -4,8 +4,7 @@ from pathlib import Path
 import pytest
 
 from interp.errors import ArgumentError
-from trained.plans import read_plan, with_seeds
-from trained.recipe import read_recipe
+from trained.recipe import read_plan, read_recipe, with_seeds
 
 GOOD = """
 name = "tiny"

@@ -8,8 +8,8 @@ from interp.errors import CheckpointError
 from interp.models.checkpoint import read_metadata
 from interp.models.kinds import build
 from trained import zoo
-from trained.fit import evaluate, fit, loss_of
-from trained.metrics import METRICS
+from trained.fit import fit
+from trained.metrics import METRICS, evaluate, loss_of
 from trained.recipe import Recipe, read_recipe
 from trained.zoo import recipes
 

@@ -36,11 +36,11 @@ import torch
 
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.coupling.models import single_layer, target_variance
+from analyses.papers.coupling.score_spectra import decay_constant
 from analyses.papers.experiment import Experiment, decide
 from prooflens.plot import sweep
 from prooflens.proofs import construct_pod
 from prooflens.tasks import BASES, PodCoupling
-from prooflens.weights import decay_constant
 
 __all__ = ["bounded", "coupling_bound", "network_complexity", "spectrum_part"]
 

@@ -25,10 +25,11 @@ from analyses.figures.spectra import spectra_by_input, spectra_by_width
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.coupling.image_set import NoisyImages
 from analyses.papers.coupling.models import single_layer
+from analyses.papers.coupling.score_spectra import convergence, head_spectra
 from analyses.papers.experiment import Experiment, by_seed, interval, medians, spread, status_of
 from prooflens.errors import Problems
 from prooflens.plot import sweep
-from prooflens.weights import convergence, effective_rank, head_spectra
+from prooflens.weights import effective_rank
 
 __all__ = ["check", "on_images"]
 

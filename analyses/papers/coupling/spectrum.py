@@ -19,16 +19,16 @@ import torch
 from analyses.figures.spectra import spectra_by_input, spectra_by_width
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.coupling.models import add_pods
-from analyses.papers.experiment import Experiment, decide
-from prooflens.tasks import PodCoupling
-from prooflens.weights import (
+from analyses.papers.coupling.score_spectra import (
     convergence,
     decay_constant,
-    effective_rank,
     fit_decay,
     head_spectra,
     score_spectra,
 )
+from analyses.papers.experiment import Experiment, decide
+from prooflens.tasks import PodCoupling
+from prooflens.weights import effective_rank
 
 __all__ = ["converges"]
 

@@ -11,9 +11,9 @@ import pandas as pd
 from analyses.figures.nngp import before_and_after, scalars_per_head
 from analyses.papers.base import Drawing
 from analyses.papers.experiment import Planned
+from analyses.papers.template.diagonals import effective_circuits
 from prooflens.architectures import SequenceTransformer, TransformerSpec
 from prooflens.trained import Fit
-from prooflens.weights import effective_circuits
 
 __all__ = ["circuit_drawing", "scalar_drawing"]
 

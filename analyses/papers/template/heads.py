@@ -25,10 +25,10 @@ from analyses.figures.dots import accuracy_sweep
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import decide
 from analyses.papers.template.circuits import circuit_drawing, scalar_drawing
+from analyses.papers.template.diagonals import diagonal_table
 from analyses.papers.template.models import NAMES, on_unseen, spec_of, task_sizes, unfitted
 from prooflens.run import Mean, Run, head_sites
 from prooflens.tasks import Batch, TemplateTask, same_different
-from prooflens.weights import diagonal_table
 
 __all__ = ["kept_without", "specialisation", "statements", "worst_first"]
 

@@ -7,18 +7,44 @@ be, and ReLUs are. The layout spends neurons freely: it is made to be read, not 
 
 A circuit may begin with *signs* instead: a first hidden layer of pairs (z, −z), each normalised to
 (sign z, −sign z) by ``pair_sign``. Sizes do not survive it, so everything after reads signs only.
+
+The formulas and terms of one depth as a circuit over what earlier layers computed.
+
+A number t is carried as t / (i + 1), where i counts the tokens so far and BOS is one more: then a
+count is an average over the prefix, a constant c is c · avg_BOS, and
+
+    t ≥ 0  ⇔  z = t/(i + 1) + ½ avg_BOS > 0,  and |z| ≥ 1 / 2(i + 1) ≥ 1 / 2(n + 1)
+    bit = clip(2(n + 1) z + ½, 0, 1)
+
+with n the longest input: the ramp reads at most −½ or at least 3/2, so the bit is exact while
+rounding stays below ½. min(s, t) = s − relu(s − t), and a choice gates its two branches by the bit.
+A guarded count is 0 or 1: relu(avg_BOS + bit − 1) turns it into the same form.
+
+The formulas of one depth as a circuit of signs, which is right at any length up to rounding.
+
+    t ≥ 0  ⇔  z = t/(i + 1) + ½ avg_BOS > 0,   bit = ½ + ½ sign z
+
+No slope depends on the length. But a sign forgets its argument's size, so numbers cannot pass the
+first hidden layer: min, max, choices and guarded counts are split into cases before it, each with
+a linear number, and bits go through as sign(bit − ½). Cases multiply: a comparison of terms with
+many of them is refused. Numbers are not written into the residual stream; a linear one is there
+anyway, as a combination of averages.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product
 from typing import Any
 
 import torch
 
+from interp.errors import ArgumentError
 from interp.models.ffn import FFN
-
-__all__ = ["Affine", "Circuit"]
+from interp.program import syntax
+from interp.program.syntax import Expression, Program
 
 
 @dataclass(frozen=True)
@@ -202,3 +228,218 @@ class Circuit:
     def _readers(self, depth: int) -> list[tuple[Affine, int]]:
         readers: list[tuple[Affine, int]] = list(zip(self.relus, self._levels, strict=True))
         return readers + [(output, depth + 1) for output in self.outputs.values()]
+
+
+class FormulaCircuit:
+    """Builder of the circuit that computes one layer's formulas.
+
+    Args:
+        program: The program in which names are looked up.
+        circuit: The circuit that is built on.
+        places: Expression → coordinate that holds it when the layer runs: bits, averages, and
+            guarded counts, which are 0 or 1 and are held as they are.
+        unit: What a 1 is carried as: avg_BOS, or before any attention 1 itself.
+        longest: The longest input n; 0 before any attention.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        circuit: Circuit,
+        places: Mapping[Expression, int],
+        unit: Affine,
+        longest: int,
+    ) -> None:
+        self.program, self.circuit, self.places = program, circuit, places
+        self.unit, self.slope = unit, 2.0 * (longest + 1)
+        self._signals: dict[str, Affine] = {}  # of a line, which others may read many times
+        self._bounds: dict[str, float] = {}
+
+    def bit(self, formula: Expression) -> Affine:
+        """A signal that is 1 where the formula holds and 0 elsewhere."""
+        if formula in self.places:
+            return self.held_bit(formula)
+        match formula:
+            case syntax.Truth(value):
+                return Affine((), float(value))
+            case syntax.FormulaName(name):
+                if name not in self._signals:
+                    self._signals[name] = self.bit(self.program[name])
+                return self._signals[name]
+            case syntax.Not(of):
+                return self.bit(of) * -1.0 + 1.0
+            case syntax.And(left, right):
+                return self.circuit.both(self.bit(left), self.bit(right))
+            case syntax.Or(left, right):
+                return self.bit(syntax.Not(syntax.And(syntax.Not(left), syntax.Not(right))))
+            case syntax.Comparison(relation, left, right):
+                return self.compared(relation, self.number(left), self.number(right))
+        raise TypeError(f"{type(formula).__name__} has no place and no circuit")
+
+    def held_bit(self, expression: Expression) -> Affine:
+        """The bit of an expression that already has a coordinate."""
+        return Affine(((self.places[expression], 1.0),))
+
+    def compared(self, relation: str, left: Affine, right: Affine) -> Affine:
+        """A signal with the bit of a comparison of two numbers."""
+        if relation in (">=", "<="):
+            return self.at_least(left, right) if relation == ">=" else self.at_least(right, left)
+        if relation in (">", "<"):
+            swapped = (right, left) if relation == ">" else (left, right)
+            return self.at_least(*swapped) * -1.0 + 1.0
+        equal = self.circuit.both(self.at_least(left, right), self.at_least(right, left))
+        return equal if relation == "==" else equal * -1.0 + 1.0
+
+    def at_least(self, left: Affine, right: Affine) -> Affine:
+        """The bit of left ≥ right."""
+        z = left - right + self.unit * 0.5
+        return self.circuit.step(z * self.slope + 0.5)
+
+    def number(self, term: Expression) -> Affine:
+        """A signal with the term divided by i + 1."""
+        if term in self.places and isinstance(term, syntax.Count) and term.guard is not None:
+            return self.circuit.relu(self.unit + self.held_bit(term) - 1.0)
+        if term in self.places:
+            return Affine(((self.places[term], 1.0),))
+        match term:
+            case syntax.Constant(value):
+                return self.unit * float(value)
+            case syntax.TermName(name):
+                if name not in self._signals:
+                    self._signals[name] = self.number(self.program[name])
+                return self._signals[name]
+            case syntax.Arithmetic("+", left, right):
+                return self.number(left) + self.number(right)
+            case syntax.Arithmetic("-", left, right):
+                return self.number(left) - self.number(right)
+            case syntax.Arithmetic("*", syntax.Constant(factor), of):
+                return self.number(of) * float(factor)
+            case syntax.Smaller(left, right):
+                first = self.number(left)
+                return first - self.circuit.relu(first - self.number(right))
+            case syntax.Larger(left, right):
+                first = self.number(left)
+                return first + self.circuit.relu(self.number(right) - first)
+            case syntax.Choice(then, condition, other):
+                bit = self.bit(condition)
+                if_true = self.circuit.gate(self.number(then), bit, self.bound(then))
+                otherwise = bit * -1.0 + 1.0
+                return if_true + self.circuit.gate(self.number(other), otherwise, self.bound(other))
+        raise TypeError(f"{type(term).__name__} has no place and no circuit")
+
+    def bound(self, term: Expression) -> float:
+        """A bound on the size of the term divided by i + 1."""
+        match term:
+            case syntax.Count():
+                return 1.0
+            case syntax.Constant(value):
+                return float(abs(value))
+            case syntax.TermName(name):
+                if name not in self._bounds:
+                    self._bounds[name] = self.bound(self.program[name])
+                return self._bounds[name]
+            case syntax.Arithmetic("*", syntax.Constant(factor), of):
+                return abs(factor) * self.bound(of)
+            case syntax.Arithmetic(_, left, right):
+                return self.bound(left) + self.bound(right)
+            case syntax.Smaller(left, right) | syntax.Larger(left, right):
+                return max(self.bound(left), self.bound(right))
+            case syntax.Choice(then, _, other):
+                return max(self.bound(then), self.bound(other))
+        raise TypeError(f"{type(term).__name__} is no term")
+
+
+_MOST_CASES = 64
+_ALWAYS = Affine((), 1.0)
+Cases = list[tuple[Affine, Affine]]
+
+
+class SignCircuit(FormulaCircuit):
+    """A :class:`FormulaCircuit` (see there for the arguments) with signs in place of ramps."""
+
+    @cached_property
+    def _cases(self) -> dict[str, Cases]:
+        """Line → its cases, once found: others may read it many times."""
+        return {}
+
+    def held_bit(self, expression: Expression) -> Affine:
+        """The bit of an expression that already has a coordinate, passed through the first hidden
+        layer."""
+        return self.circuit.sign(Affine(((self.places[expression], 1.0),)) - 0.5, 0.5)
+
+    def bit(self, formula: Expression) -> Affine:
+        """A signal that is 1 where the formula holds and 0 elsewhere."""
+        if isinstance(formula, syntax.Comparison) and formula not in self.places:
+            total = Affine()
+            for (first, left), (second, right) in self._pairs(formula.left, formula.right):
+                here = self.compared(formula.relation, left, right)
+                total = total + self._both(self._both(first, second), here)
+            return total
+        return super().bit(formula)
+
+    def at_least(self, left: Affine, right: Affine) -> Affine:
+        """The bit of left ≥ right."""
+        return self.circuit.sign(left - right + self.unit * 0.5, 1 / self.slope)
+
+    def linear(self, term: Expression) -> Affine | None:
+        """The term over i + 1 where it is linear in what the residual stream holds."""
+        cases = self.cases(term)
+        return cases[0][1] if len(cases) == 1 else None
+
+    def cases(self, term: Expression) -> Cases:
+        """A term split into cases, each a bit and a number over i + 1; exactly one bit is 1.
+
+        Raises:
+            ArgumentError: if the term splits into too many cases.
+        """
+        match term:
+            case syntax.Constant(value):
+                return [(_ALWAYS, self.unit * float(value))]
+            case syntax.Count(guard=None):
+                return [(_ALWAYS, Affine(((self.places[term], 1.0),)))]
+            case syntax.Count():
+                bit = self.held_bit(term)
+                return [(bit, self.unit), (bit * -1.0 + 1.0, Affine())]
+            case syntax.TermName(name):
+                if name not in self._cases:
+                    self._cases[name] = self.cases(self.program[name])
+                return self._cases[name]
+            case syntax.Arithmetic("*", syntax.Constant(factor), of):
+                return [(bit, number * float(factor)) for bit, number in self.cases(of)]
+            case syntax.Arithmetic(operator, left, right):
+                sign = 1.0 if operator == "+" else -1.0
+                pairs = self._pairs(left, right)
+                return [(self._both(p, q), x + y * sign) for (p, x), (q, y) in pairs]
+            case syntax.Smaller(left, right) | syntax.Larger(left, right):
+                return self._extreme(left, right, smaller=isinstance(term, syntax.Smaller))
+            case syntax.Choice(then, condition, other):
+                bit = self.bit(condition)
+                first = [(self._both(bit, p), x) for p, x in self.cases(then)]
+                bit = bit * -1.0 + 1.0
+                return first + [(self._both(bit, p), x) for p, x in self.cases(other)]
+        raise TypeError(f"{type(term).__name__} is no term")
+
+    def _extreme(self, left: Expression, right: Expression, *, smaller: bool) -> Cases:
+        found: Cases = []
+        for (p, x), (q, y) in self._pairs(left, right):
+            both, first = self._both(p, q), self.at_least(x, y)
+            first = first * -1.0 + 1.0 if smaller else first
+            found.append((self._both(both, first), x))
+            found.append((self._both(both, first * -1.0 + 1.0), y))
+        return found
+
+    def _pairs(
+        self, left: Expression, right: Expression
+    ) -> list[tuple[tuple[Affine, Affine], tuple[Affine, Affine]]]:
+        pairs = list(product(self.cases(left), self.cases(right)))
+        if len(pairs) > _MOST_CASES:
+            raise ArgumentError(
+                f"program must split into at most {_MOST_CASES} cases a comparison with "
+                f"precision 'sign', got {len(pairs)}: name parts of it as formulas, or use 'ramp'"
+            )
+        return pairs
+
+    def _both(self, left: Affine, right: Affine) -> Affine:
+        if left == _ALWAYS or right == _ALWAYS:
+            return right if left == _ALWAYS else left
+        return self.circuit.both(left, right)

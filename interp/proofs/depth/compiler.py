@@ -6,8 +6,7 @@
     attention ℓ   a head uniform over the prefix with BOS: averages of the formulas of depth ℓ that
                   are counted (each is 0 at BOS), and in layer 0 of is_BOS itself; and for each
                   guard ``predN`` a head that looks at lag N alone
-    FFN ℓ         formulas of depth ℓ + 1, exact bits: ramps (:mod:`interp.proofs.depth.formulas`)
-                  or signs (:mod:`interp.proofs.depth.signs`)
+    FFN ℓ         formulas of depth ℓ + 1, exact bits: ramps or signs (`circuits`)
     output        the bit of the last line, at every position after BOS
 
 A head of lag N has the score −P (s − N)²/2 with P so large that exp of any other key's is 0; where
@@ -16,40 +15,165 @@ the number of weights does not depend on the length; those need a row of weights
 this shows is the upper bound, depth d suffices; that fewer layers do not is the paper's theorem.
 The output at BOS means nothing. Programs that count the future, and guards other than ``predN``,
 are refused: their counts have a denominator of their own.
+
+The token ids that a compiled program takes for a string: BOS, then one id per token.
+
+Id 0 is BOS, 1 … are the letters of the program's alphabet, sorted, and the last is any other token.
+
+Which coordinate of a compiled program's residual stream holds what, and from which hook on.
+
+Coordinate 0 is is_BOS, 1 is avg_BOS. Then comes one coordinate for each line, and those that lines
+need: bits of the token, bits of the position, and for every count the bit that is counted and its
+average (or guarded bit).
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
-from interp.crasp.analysis import is_past_only, used_names
-from interp.crasp.evaluation import evaluate
-from interp.crasp.printer import expression_text
-from interp.crasp.syntax import (
-    Assignment,
-    Count,
-    Expression,
-    Formula,
-    Holds,
-    Program,
-    Term,
-    children,
-)
 from interp.errors import Problems
 from interp.models.spec import Activation, Dtype, TransformerSpec
 from interp.models.transformer import SequenceTransformer
-from interp.proofs.depth.circuits import Affine, Circuit
-from interp.proofs.depth.formulas import FormulaCircuit
-from interp.proofs.depth.plan import AVERAGE_BOS, IS_BOS, Plan, guard_lag
-from interp.proofs.depth.signs import SignCircuit
-from interp.proofs.depth.vocabulary import vocabulary_of
-from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part
-from interp.proofs.zero_model import zero_model
+from interp.program import syntax
+from interp.program.analysis import alphabet, depths, is_past_only, used_names
+from interp.program.evaluation import evaluate
+from interp.program.printer import expression_text
+from interp.program.syntax import Assignment, Expression, Formula, Program, Term, children
+from interp.proofs.depth.circuits import Affine, Circuit, FormulaCircuit, SignCircuit
+from interp.proofs.mechanism import Case, Certificate, Construction, Mechanism, Part, zero_model
+from interp.tasks.depth import Membership, PrefixPrediction
 
-__all__ = ["Precision", "compile_program"]
+
+def vocabulary_of(program: Program) -> tuple[str | None, ...]:
+    """The token of each id; None for BOS (id 0) and for every other token (the last id)."""
+    return (None, *alphabet(program), None)
+
+
+def token_ids(program: Program, strings: Sequence[Sequence[str]]) -> Int[Tensor, "batch pos"]:
+    """The ids of strings with BOS in front, so that token i of a string is at position i + 1.
+
+    Shorter strings are filled with the last id; the model looks back only, so what follows a
+    string does not change the answers inside it.
+    """
+    words = vocabulary_of(program)
+    index = {word: number for number, word in enumerate(words) if word is not None}
+    longest = max((len(string) for string in strings), default=0)
+    ids = torch.full((len(strings), longest + 1), len(words) - 1)
+    ids[:, 0] = 0
+    for row, string in enumerate(strings):
+        known = [index.get(token, len(words) - 1) for token in string]
+        ids[row, 1 : len(string) + 1] = torch.tensor(known, dtype=ids.dtype)
+    return ids
+
+
+IS_BOS, AVERAGE_BOS = 0, 1
+_PRED = re.compile(r"pred([1-9][0-9]*)?")
+
+
+def guard_lag(guard: str) -> int | None:
+    """N of ``predN``; None for any other guard."""
+    found = _PRED.fullmatch(guard)
+    return int(found[1] or 1) if found else None
+
+
+@dataclass
+class Plan:
+    """The coordinates of the residual stream for each name, count and position predicate.
+
+    Attributes:
+        program: The program, without lines that its last line does not need.
+        vocabulary: What each token id stands for.
+        names: Line → coordinate.
+        tokens: Formulas of the token alone that are read by circuits or counted → coordinate.
+        positions: Predicates of the position → coordinate.
+        counted: Formula that is counted → coordinate of its bit, 0 at BOS.
+        counts: Count → coordinate of its average, or of a guarded count itself.
+    """
+
+    program: Program
+    vocabulary: tuple[str | None, ...]
+    names: dict[str, int] = field(default_factory=dict)
+    tokens: dict[Expression, int] = field(default_factory=dict)
+    positions: dict[Expression, int] = field(default_factory=dict)
+    counted: dict[Expression, int] = field(default_factory=dict)
+    counts: dict[syntax.Count, int] = field(default_factory=dict)
+    width: int = 2
+
+    def __post_init__(self) -> None:
+        self.levels = depths(self.program)
+        self.depth = self.levels[self.program.lines[-1].name]
+        self._lines: dict[str, int] = {}
+        for line in self.program.lines:
+            self._lines[line.name] = self.level(line.expression)
+            self.names[line.name] = self._next()
+            self._place(line.expression)
+
+    def level(self, expression: Expression) -> int:
+        """How deep counts nest in an expression; −1 if it needs neither a count nor a position."""
+        if isinstance(expression, syntax.FormulaName | syntax.TermName):
+            return self._lines[expression.name]
+        if isinstance(expression, syntax.Holds):
+            return 0
+        inside = max((self.level(part) for part in children(expression)), default=-1)
+        return max(inside, 0) + 1 if isinstance(expression, syntax.Count) else inside
+
+    def heads(self, layer: int) -> list[tuple[int, list[tuple[int, int]]]]:
+        """Each head's lag (0: the whole prefix) and its pairs (coordinate read, coordinate
+        written)."""
+        reads: dict[int, list[tuple[int, int]]] = {}
+        if layer == 0:
+            reads[0] = [(IS_BOS, AVERAGE_BOS)]
+        for count, coordinate in self.counts.items():
+            if max(self.level(count.of), 0) == layer:
+                lag = guard_lag(count.guard) if count.guard else 0
+                reads.setdefault(lag or 0, []).append((self.counted[count.of], coordinate))
+        return sorted(reads.items())
+
+    def places(self, layer: int) -> dict[Expression, int]:
+        """The coordinates that a circuit of this layer can read; layer −1 is the FFN before the
+        first block."""
+        held: dict[Expression, int] = dict((*self.tokens.items(), *self.positions.items()))
+        for count, coordinate in self.counts.items():
+            if max(self.level(count.of), 0) <= layer:
+                held[count] = coordinate
+        for line in self.program.lines:
+            if isinstance(line.expression, Formula) and self.level(line.expression) <= layer:
+                held[syntax.FormulaName(line.name)] = self.names[line.name]
+        return held
+
+    def made_by(self, layer: int) -> tuple[list[str], list[Expression]]:
+        """The lines and the counted formulas that this layer's FFN computes."""
+        lines = [x.name for x in self.program.lines if self.level(x.expression) == layer + 1]
+        return lines, [formula for formula in self.counted if self.level(formula) == layer + 1]
+
+    def _place(self, expression: Expression) -> None:
+        if isinstance(expression, syntax.Count):
+            if expression.of not in self.counted:
+                self.counted[expression.of] = self._next()
+            if expression not in self.counts:
+                self.counts[expression] = self._next()
+        if isinstance(expression, syntax.Holds):
+            if expression not in self.positions:
+                self.positions[expression] = self._next()
+        elif not isinstance(expression, Formula) or self.level(expression) >= 0:
+            for part in children(expression):
+                self._place(part)
+        elif not isinstance(expression, syntax.FormulaName) and expression not in self.tokens:
+            self.tokens[expression] = self._next()
+
+    def _next(self) -> int:
+        self.width += 1
+        return self.width - 1
+
 
 Precision = Literal["ramp", "sign"]
 _PEAK = 2048.0
@@ -65,7 +189,7 @@ def compile_program(
 ) -> Construction:
     """A transformer that computes the program's last line at every position.
 
-    Inputs are :func:`interp.proofs.depth.vocabulary.token_ids`; the output ``[batch, pos, 1]`` is
+    Inputs are :func:`interp.proofs.depth.compiler.token_ids`; the output ``[batch, pos, 1]`` is
     exactly 1 where the line holds and 0 where it does not. ``mechanism.directions`` has every name
     that the last line depends on, and every count (as text); a number is held divided by 1 + the
     tokens so far, a number of depth 0 and a guarded count as they are. With ``sign`` a number's
@@ -107,7 +231,7 @@ def _check(program: Program, longest: int, precision: str) -> None:
     advice = "write it with counts of the past"
     need(is_past_only(program), "program", "must count the past only", "#>", advice)
     parts = [p for line in program.lines for p in children(line.expression, deep=True)]
-    guards = sorted({p.guard for p in parts if isinstance(p, Count) and p.guard})
+    guards = sorted({p.guard for p in parts if isinstance(p, syntax.Count) and p.guard})
     for guard in guards:
         rule = "must guard counts by pred or predN only: others have a denominator of their own"
         need(guard_lag(guard) is not None, "program", rule, guard, "count without it")
@@ -122,7 +246,7 @@ def _pruned(program: Program) -> Program:
     """The program without the lines that the last line does not depend on."""
     used = used_names(program)
     kept = tuple(line for line in program.lines if line.name in used)
-    return Program(kept, program.imports)
+    return Program(kept, imports=program.imports)
 
 
 def _circuit(plan: Plan, layer: int, longest: int, precision: Precision) -> Circuit:
@@ -222,7 +346,7 @@ def _write_embedding(model: SequenceTransformer, plan: Plan) -> None:
             model.embed.W_E[1:, place] = values
     tables = {p.name: p.table(model.spec.n_ctx - 1) for p in plan.program.imports if p.arity == 1}
     for predicate, place in plan.positions.items():
-        if isinstance(predicate, Holds) and model.pos_embed is not None:
+        if isinstance(predicate, syntax.Holds) and model.pos_embed is not None:
             held = torch.from_numpy(tables[predicate.predicate].astype(np.float64))
             model.pos_embed.W_pos[1:, place] = held.to(model.embed.W_E.dtype)
 
@@ -281,7 +405,7 @@ def _mechanism(plan: Plan, precision: Precision) -> Mechanism:
 
 def _hold_linear(
     plan: Plan,
-    term: Term,
+    term: Expression,
     name: str,
     directions: dict[str, torch.Tensor],
     written: dict[str, str],
@@ -299,3 +423,52 @@ def _hold_linear(
             direction[coordinate] = weight
         directions[name] = direction / direction.norm()
         written[name] = f"blocks.{level - 1}.hook_resid_mid"
+
+
+def compiled_case(
+    language: str,
+    bins: tuple[tuple[int, int], ...],
+    precision: Precision = "ramp",
+    *,
+    membership: bool = False,
+) -> Case:
+    """A question about strings of a language, with its compiled program as the model.
+
+    Args:
+        language: The name of the language.
+        bins: The ranges of lengths, (shortest, longest).
+        precision: How the compiled program computes bits: ``ramp`` or ``sign``.
+        membership: Ask at the end whether the string is in the language, not at every position of
+            one that is.
+
+    Returns:
+        The case; the ``task`` of its construction is the question.
+    """
+    question = Membership if membership else PrefixPrediction
+    task = question(language, bins, targets="bits")
+    name = f"compiled-{language}-{task.longest}-{precision}"
+    return Case(name, partial(_construct, name, task, precision), language)
+
+
+def _construct(
+    name: str, task: PrefixPrediction | Membership, precision: Precision
+) -> Construction:
+    made = compile_program(task.program, longest=task.longest, precision=precision)
+    return replace(made, name=name, task=task)
+
+
+CASES = (
+    compiled_case("majority", ((20, 24),)),
+    compiled_case("L_3", ((24, 24),)),
+    compiled_case("L_3", ((60, 60),), "sign"),
+    compiled_case("L_4", ((24, 24),)),
+    compiled_case("L_4", ((48, 48),), "sign"),
+    compiled_case("dyck-1", ((24, 24),), membership=True),
+    compiled_case("J_abba", ((32, 32),)),
+    compiled_case("anbncn", ((18, 18),), membership=True),
+    compiled_case("L_5", ((32, 32),)),
+    compiled_case("J_abab", ((40, 40),), "sign"),
+    compiled_case("L_6", ((40, 40),)),
+    compiled_case("L_6", ((64, 64),), "sign"),
+)
+"""Depth 1: majority and L_3; 2: L_4, Dyck-1 and aⁿbⁿcⁿ; 3: L_5 and J_abba; 4: L_6 and J_abab."""

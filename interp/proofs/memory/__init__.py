@@ -3,15 +3,13 @@
 `fixed`      Task I, Boolean: exponentials select lags, ramps read f off
 `kernels`    Task III, and Task I with real readouts: sums of exponentials or powers, a ReLU network
 `adaptive`   Task II: the same kernels, shifted by what the layer before has read
-`gating`     Task II without content in the scores, at a price; `floor`: without gating either
-`corners`, `nets`                   functions of ±1 and of reals as ReLUs
-`rounding`, `selection`, `margins`  what floating point adds, and which fits that leaves
+`gating`     Task II without content in the scores, at a price, and what is lost without gating
+`rounding`   what floating point adds, and which fits of a lag that leaves
 """
 
 from interp.proofs.memory.adaptive import construct_adaptive_memory
 from interp.proofs.memory.fixed import construct_fixed_memory
-from interp.proofs.memory.floor import fixed_lag_floor
-from interp.proofs.memory.gating import construct_gated_memory
+from interp.proofs.memory.gating import construct_gated_memory, fixed_lag_floor
 from interp.proofs.memory.kernels import construct_kernel_memory
 
 __all__ = [

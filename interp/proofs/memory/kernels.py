@@ -2,7 +2,7 @@
 
     attention   kernel ρ_i owns H dot-product-free heads, Σ_h a_h e^{−p_h φ(s)} ≈ ρ_i(s); they write
                 (ρ_i * x)(t) into its own slot. A lag T is the kernel 1[s = T].
-    FFN         f, a ReLU network (:mod:`interp.proofs.memory.nets`)
+    FFN         f, a ReLU network
 
     |output − y| ≤ L √(Σ_i ε_i²) + E_FFN + rounding,   L the readout's Lipschitz constant (or a
                    sum over the network's weights, where that is less)
@@ -12,35 +12,248 @@ Without a normaliser Z_∞/Z_t is 1. A softmax divides each head by Z_t = Σ_{s 
 and its coefficient multiplied by the limit Z_∞: early positions are off by what has not settled,
 so the certificate holds from the task's burn-in on. The sum over s is finite, and evaluated in
 extended precision. Inputs beyond B are outside the domain: no bound on unbounded inputs exists.
+
+Fit a kernel on the lags of a row by a sum of H exponentials or powers, fast and in float64.
+
+    minimise   Σ_s |ρ(s) − Σ_h a_h e^{−p_h φ(s)}| + price · Σ_h |a_h| Σ_s e^{−p_h φ(s)}
+
+by iteratively reweighted least squares on a searched grid of slopes. Kernels are smooth, so unlike
+lags (:mod:`interp.proofs.lagfits`, extended precision and minutes) they need no cancellation
+beyond float64; what the construction certifies is the error of the numbers it holds, evaluated lag
+by lag, not this search's opinion of it.
+
+Lipschitz readouts of real arguments as ReLU networks (`memory` §1.2, §1.4).
+
+    single, mean   one linear form, ⟨w, u⟩ = relu(⟨w, u⟩) − relu(−⟨w, u⟩)            exact
+    maximum        max(m, u_k) = relu(m − u_k) + u_k, one hidden layer an argument   exact
+    network        its own sixteen neurons                                           exact
+    waves          sin between knots Δ apart: off by Δ²/8 at most, inside the knots
+
+What is not exact is E_FFN of the theorems. Errors of the arguments are passed on, times the
+readout's Lipschitz constant: nothing is snapped, because there is no margin between reals.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import ceil, sqrt
 from typing import Any, Literal, get_args
 
 import mpmath
 import numpy as np
 import torch
 from jaxtyping import Float64
+from scipy.optimize import minimize
 
 from interp.errors import Problems
+from interp.models.ffn import FFN
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
-from interp.proofs.lagfits import LagFit
-from interp.proofs.lagfits.error import errors_so_far
-from interp.proofs.lagfits.positions import DIGITS, Positions, phi_values, tail
-from interp.proofs.lagfits.sums import SumFit, fit_sum
-from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part
-from interp.proofs.memory.kernel_sums import HeadSum, fit_kernel
-from interp.proofs.memory.nets import ReluNet, readout_net
-from interp.proofs.memory.rounding import Evaluation, sum_rounding
-from interp.proofs.memory.selection import select_lag
-from interp.proofs.zero_model import zero_model
+from interp.proofs.lagfits import (
+    DIGITS,
+    LagFit,
+    Positions,
+    SumFit,
+    errors_so_far,
+    fit_sum,
+    grid,
+    phi_values,
+    tail,
+)
+from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part, zero_model
+from interp.proofs.memory.rounding import Evaluation, read_error, select_lag, sum_rounding
 from interp.tasks.memory import KernelMemory, RealMemory
+from interp.tasks.memory.readouts import Readout
 
-__all__ = ["Normalizer", "construct_kernel_memory"]
+_KNOTS_APART = 0.1
+Layer = tuple[Float64[np.ndarray, "_ _"], Float64[np.ndarray, " _"]]
+
+
+@dataclass(frozen=True)
+class ReluNet:
+    """A ReLU network with a linear output.
+
+    Attributes:
+        hidden: (weights ``[reads, neurons]``, biases ``[neurons]``) of each hidden layer.
+        out: The weights of the output, ``[neurons]``.
+        bias: The bias of the output.
+        error: |network − f| on the box it was made for.
+    """
+
+    hidden: tuple[Layer, ...]
+    out: Float64[np.ndarray, " neurons"]
+    bias: float = 0.0
+    error: float = 0.0
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The number of neurons in each hidden layer."""
+        return tuple(len(b) for _, b in self.hidden)
+
+    def passed_on(self, errors: Sequence[float], lipschitz: float) -> float:
+        """A bound on the output's error if argument i has an error of at most ``errors[i]``.
+
+        The Lipschitz constant's bound L ‖errors‖₂, or Σ_i errors_i S_i if that is less: with one
+        hidden layer |∂f/∂u_i| is at most S_i, its positive or its negative parts summed.
+        """
+        whole = lipschitz * float(np.linalg.norm(errors))
+        if len(self.hidden) > 1:
+            return whole
+        slopes = self.hidden[0][0] * self.out
+        steepest = np.maximum(slopes.clip(min=0).sum(1), (-slopes).clip(min=0).sum(1))
+        return min(whole, float(np.array(errors) @ steepest))
+
+    def write(self, ffn: FFN, reads: Sequence[int], slot: int) -> None:
+        """Write the network into an FFN of these widths that reads ``reads`` and adds to
+        ``slot``."""
+        inner: list[Any] = list(ffn.hidden)
+        layers = [(layer.W, layer.b) for layer in inner] + [(ffn.W_in, ffn.b_in)]
+        rows = list(reads)
+        for (W, b), (weights, biases) in zip(layers, self.hidden, strict=True):
+            W[rows] = torch.from_numpy(weights).to(W.dtype)
+            b.copy_(torch.from_numpy(biases))
+            rows = list(range(len(biases)))
+        ffn.W_out[:, slot] = torch.from_numpy(self.out).to(ffn.W_out.dtype)
+        ffn.b_out[slot] = self.bias
+
+    def rounding(
+        self, sizes: Sequence[float], unit: float, *, width: int = 0, reach: float = 0.0
+    ) -> float:
+        """A bound on the output's rounding error.
+
+        Args:
+            sizes: Bounds on the sizes of the arguments.
+            unit: The unit roundoff of the floating-point format.
+            width: Of the residual stream if the basis is not that of the slots.
+            reach: Bound on the residual stream's norm, for the same case.
+        """
+        size, off = np.array(sizes, dtype=np.float64), np.zeros(len(sizes))
+        for number, (weights, biases) in enumerate(self.hidden):
+            absolute = np.abs(weights)
+            passed = off @ absolute
+            size = size @ absolute + np.abs(biases)
+            off = passed + (len(weights) + 4) * unit * size
+            if width and number == 0:
+                off = off + read_error(width) * unit * reach * np.sqrt((weights**2).sum(0))
+        out = np.abs(self.out)
+        total = float(size @ out) + abs(self.bias) + reach
+        return float(off @ out) + (len(self.out) + 6 + 2 * width) * unit * total
+
+
+def readout_net(readout: Readout, sizes: Sequence[float]) -> ReluNet:
+    """A ReLU network that computes a real readout.
+
+    Args:
+        readout: One of :data:`~interp.tasks.memory.readouts.REAL`.
+        sizes: Bounds on its arguments; inside them the network's ``error`` holds.
+    """
+    n = readout.n
+    if readout.name == "maximum":
+        return _maximum(n)
+    if readout.name == "network":
+        weights, bias, signs = (part.double().numpy() for part in readout.neurons())
+        return ReluNet(((weights, bias),), signs / len(signs))
+    if readout.name == "waves":
+        return _waves(readout.frequency / sqrt(n), sizes)
+    form = np.full(n, 1 / n) if readout.name == "mean" else np.eye(n)[-1]
+    return ReluNet(((np.stack([form, -form], axis=1), np.zeros(2)),), np.array([1.0, -1.0]))
+
+
+def _maximum(n: int) -> ReluNet:
+    """The maximum, one argument per layer; those still to come are carried as relu(u) and
+    relu(−u)."""
+    hidden: list[Layer] = []
+    now = np.eye(n)
+    for _ in range(max(n - 1, 1)):
+        first, second, rest = now[:, 0], now[:, -1] if n == 1 else now[:, 1], now[:, 2:]
+        carried = [column for u in (second, *rest.T) for column in (u, -u)]
+        weights = np.stack([first - second, *carried], axis=1)
+        hidden.append((weights, np.zeros(weights.shape[1])))
+        pairs = (weights.shape[1] - 1) // 2
+        back = np.zeros((weights.shape[1], pairs))
+        back[0, 0] = 1
+        for k in range(pairs):
+            back[1 + 2 * k, k], back[2 + 2 * k, k] = 1, -1
+        now = back
+    return ReluNet(tuple(hidden), now[:, 0])
+
+
+def _waves(factor: float, sizes: Sequence[float]) -> ReluNet:
+    """sin(z), z = factor · Σ u, as a line that bends at every knot."""
+    n, far = len(sizes), factor * sum(sizes)
+    count = ceil(2 * far / _KNOTS_APART)
+    knots = np.linspace(-far, far, count + 1)
+    slopes = np.diff(np.sin(knots)) / np.diff(knots)
+    bends = np.diff(slopes, prepend=0.0)
+    weights = np.full((n, count), factor)
+    apart = 2 * far / count
+    return ReluNet(((weights, -knots[:-1]),), bends, float(np.sin(-far)), apart**2 / 8)
+
+
+_ROUNDS = 12
+_STARTS = ((-4.0, 0.0), (-2.0, 0.0), (0.0, 0.0), (2.0, 0.0), (2.0, 1.0), (4.0, 1.0))
+
+
+@dataclass(frozen=True)
+class HeadSum:
+    """The heads of one memory: the slopes and coefficients of a sum.
+
+    Attributes:
+        slopes: The slopes p_h, ``[head]``.
+        coefficients: The coefficients a_h, ``[head]``.
+    """
+
+    slopes: Float64[np.ndarray, " head"]
+    coefficients: Float64[np.ndarray, " head"]
+
+
+def fit_kernel(
+    values: Float64[np.ndarray, " lag"], heads: int, positions: Positions, *, price: float = 1e-13
+) -> HeadSum:
+    """The best sum found for ``values`` at lags 0, 1, ….
+
+    Args:
+        values: The kernel ρ on the lags of a row, ``[lag]``.
+        heads: The number of terms H.
+        positions: ``lin`` or ``log``.
+        price: What a unit of Σ_h |a_h| Σ_s e^{−p_h φ(s)} costs.
+    """
+    phi = phi_values(positions, np.arange(len(values), dtype=np.float64))
+
+    def solved(at: Float64[np.ndarray, " two"]) -> tuple[float, HeadSum]:
+        slopes = grid(positions, heads, float(at[0]), float(at[1]))
+        return _solve(values, np.exp(-np.outer(phi, slopes)), slopes, price)
+
+    def value(at: Float64[np.ndarray, " two"]) -> float:
+        return solved(at)[0]
+
+    start = min((np.array(place) for place in _STARTS), key=value)
+    simplex = start + np.array([[0.0, 0.0], [0.8, 0.0], [0.0, 0.4]])
+    options = {"maxfev": 80, "xatol": 1e-3, "fatol": 0.0, "initial_simplex": simplex}
+    return solved(minimize(value, start, method="Nelder-Mead", options=options).x)[1]
+
+
+def _solve(
+    values: Float64[np.ndarray, " lag"],
+    powers: Float64[np.ndarray, "lag head"],
+    slopes: Float64[np.ndarray, " head"],
+    price: float,
+) -> tuple[float, HeadSum]:
+    """The value of the objective and the best sum, for given slopes."""
+    masses = powers.sum(0)
+    columns, weights = powers / masses, np.ones(len(values))
+    best = (np.inf, np.zeros_like(slopes))
+    for step in range(_ROUNDS):
+        scaled, wanted = columns * weights[:, None], values * weights
+        b = np.linalg.lstsq(scaled, wanted, rcond=1e-13)[0]
+        errors = np.abs(values - columns @ b)
+        total = float(errors.sum() + price * np.abs(b).sum())
+        if total < best[0]:
+            best = (total, b / masses)
+        weights = 1 / np.sqrt(np.hypot(errors, errors.mean() * 0.5**step + 1e-300))
+    return best[0], HeadSum(slopes, best[1])
+
 
 Normalizer = Literal["none", "softmax"]
 _UNIT = 2.0**-53

@@ -16,17 +16,24 @@ the number of keys that count: 53 log 2/p_h for exponentials. In a basis other t
 slots every read is a product with a dense vector, off by (2D + 6) u ‖x‖ (D products, as many sums,
 weights that are themselves rounded, and a basis orthogonal to D u), and all heads of the layer add
 up in every direction. Worst cases all: random inputs round more kindly.
+
+Choose the exponentials that select a lag with the least total of fit error and rounding.
+
+A closer fit needs larger coefficients. :func:`~interp.proofs.lagfits.fit_lag` trades one for the
+other at a price for rounding; models differ in that price (shifted kernels and dense weights round
+more), so fits for several prices are made and the one with the least total is taken.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import log, sqrt
 
 import numpy as np
 from jaxtyping import Float64
 
-__all__ = ["Evaluation", "read_error", "sum_rounding"]
+from interp.proofs.lagfits import LagFit, fit_lag
 
 
 @dataclass(frozen=True)
@@ -90,3 +97,21 @@ def sum_rounding(
         roundings = sqrt(how.channels) * (roundings + read * (1 + gate) + spread)
     off = np.expm1(1.01 * how.unit * roundings)
     return float((np.abs(coefficients)[:, None] * np.exp(-p * phi) * off).sum())
+
+
+_PRICES = tuple(4.0**k for k in range(9))
+
+
+def select_lag(lag: int, how: Evaluation) -> LagFit:
+    """The fit of a lag that has the least error in a model that evaluates sums as ``how`` says."""
+    return min(_fits(lag, how.unit), key=lambda fit: slot_error(fit, how))
+
+
+def slot_error(fit: LagFit, how: Evaluation) -> float:
+    """A bound on |Σ_h a_h Σ_j e^{−p_h j} x_j − x_T| for |x| ≤ 1, of fit and rounding together."""
+    return fit.fit_error + sum_rounding(fit.slopes, fit.coefficients, how)
+
+
+@lru_cache(maxsize=64)
+def _fits(lag: int, unit: float) -> tuple[LagFit, ...]:
+    return tuple(fit_lag(lag, unit_roundoff=unit * price) for price in _PRICES)

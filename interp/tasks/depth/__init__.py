@@ -4,7 +4,6 @@ membership   is the whole string in the language?
 prediction   at every position of a string of the language: is the part read so far in it?
 """
 
-from interp.tasks.depth.membership import Membership
-from interp.tasks.depth.prediction import PrefixPrediction
+from interp.tasks.depth.strings import Membership, PrefixPrediction
 
 __all__ = ["Membership", "PrefixPrediction"]

@@ -1,15 +1,146 @@
-"""What both tasks on strings share: the language, its lengths, and how an answer is written."""
+"""Questions about strings of a language: is the whole in it, and is what was read so far?
+
+Turn strings of a language into batches: BOS in front, padding behind, program lines as latents.
+
+    id 0 = BOS,   1 … = the letters that the program names, sorted,   last = any other, and padding
+
+which is how a compiled program takes them. Padding stands on the right, so only causal models may
+be given such rows: what follows a string then changes nothing inside it.
+
+What both tasks on strings share: the language, its lengths, and how an answer is written.
+
+Membership: is the whole string in the language?
+
+Half of each bin's rows are in it, uniform among its strings of their length. The others are half
+uniform among all strings that are not, half near misses: a uniform member with one symbol changed,
+drawn again until it is none, and after fifty tries uniform among the others. Both halves have the
+same lengths, so the length tells nothing. A uniform outsider of a sparse language is easy to tell:
+look at the near misses' accuracy before believing a high score.
+
+Prefix prediction (`depth` §3.3): is the part of the string read so far in the language already?
+
+Strings are promised to be in the language. For L_k the answer is 0 before the last block and 1 from
+its start on, which takes k − 2 nested counts instead of the k of membership. Rows are drawn length
+first: uniform over the lengths of the bin that the language has strings of, then uniform among its
+strings of that length. In-distribution accuracy is a weak witness: at short lengths shallower
+models fit too.
+
+Every question that prefix prediction of L_k asks, prefix by prefix (`depth` §3.3).
+
+The answer to a prefix is that of the prefix alone, so a prefix stands for as many questions as
+there are strings of the task that begin with it. Both numbers come from one recursion over (letters
+read, blocks begun): a block goes on or the next one begins.
+
+Not for other languages: what a prefix leads to is then a state of their automaton.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
+from itertools import islice
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from interp.errors import Problems
-from interp.tasks.depth.batches import Bins, TargetForm, check_bins, check_target_form
-from interp.tasks.depth.languages import language
+from interp.program.analysis import alphabet, depths
+from interp.program.evaluation import Evaluation, evaluate_codes
+from interp.program.syntax import (
+    Assignment,
+    Count,
+    Expression,
+    FormulaName,
+    Program,
+    Symbol,
+    rebuilt,
+)
+from interp.tasks.base import Batch
+from interp.tasks.counterfactual import Variable
+from interp.tasks.depth.languages import Language, language
 
-__all__ = ["StringTask"]
+TargetForm = Literal["classes", "bits"]
+Bins = tuple[tuple[int, int], ...]
+_Codes = Int[np.ndarray, "batch pos"]
+_Lengths = Int[np.ndarray, " batch"]
+
+
+def check_bins(bins: Bins, spoken: Language, problems: Problems) -> None:
+    """Record bins that are not pairs of lengths, or in whose range the language has no string."""
+    problems.need(len(bins) > 0, "bins", "must name a bin of lengths", bins, "e.g. ((3, 30),)")
+    for pair in bins:
+        good = len(pair) == 2 and 1 <= pair[0] <= pair[-1]
+        rule = "must be pairs (shortest, longest) with 1 ≤ shortest ≤ longest"
+        problems.need(good, "bins", rule, pair, "e.g. ((3, 30),)")
+        if good:
+            rule = f"must hold a length that {spoken.name} has strings of"
+            problems.need(bool(_inhabited(spoken, pair)), "bins", rule, pair, "lengthen the bin")
+
+
+def check_target_form(form: str, problems: Problems) -> None:
+    """Record a form of targets that is not known."""
+    known = get_args(TargetForm)
+    rule = f"must be one of {', '.join(known)}"
+    problems.need(form in known, "targets", rule, form, "pick one")
+
+
+def rows_of_bins(n: int, bins: Bins) -> list[int]:
+    """How many of n rows each bin gets: equal numbers, with any remainder given to the first
+    bins."""
+    return [n // len(bins) + (number < n % len(bins)) for number in range(len(bins))]
+
+
+def draw_lengths(n: int, bins: Bins, spoken: Language, generator: np.random.Generator) -> _Lengths:
+    """Draw n lengths, bin after bin, uniformly over those lengths of a bin that the language
+    has."""
+    drawn = [
+        generator.choice(_inhabited(spoken, pair), rows)
+        for pair, rows in zip(bins, rows_of_bins(n, bins), strict=True)
+    ]
+    return np.concatenate(drawn)
+
+
+def run(program: Program, codes: _Codes, spoken: Language, lengths: _Lengths) -> Evaluation:
+    """Evaluate the program on strings given as codes of the language's letters."""
+    return evaluate_codes(program, codes, spoken.letters, lengths)
+
+
+def to_inputs(
+    program: Program, codes: _Codes, letters: Sequence[str], longest: int
+) -> Int[Tensor, "batch one_more"]:
+    """The model's token ids ``[batch, 1 + longest]``: BOS, the string, padding."""
+    named = alphabet(program)
+    other = len(named) + 1
+    known = [named.index(letter) + 1 if letter in named else other for letter in letters]
+    ids = np.full((len(codes), longest + 1), other, dtype=np.int64)
+    ids[:, 0] = 0
+    ids[:, 1 : codes.shape[1] + 1] = np.array([*known, other])[codes]
+    return torch.from_numpy(ids)
+
+
+def targets_of(answer: Tensor, form: TargetForm) -> Tensor:
+    """The answers as targets: classes ``[batch, pos]`` or bits ``[batch, pos, 1]``."""
+    return answer.long() if form == "classes" else answer[..., None]
+
+
+def latents_of(found: Evaluation, longest: int) -> dict[str, Tensor]:
+    """Each program line's values as a latent ``[batch, 1 + longest]`` in float32, 0 at BOS and past
+    the string's end."""
+    latents = {}
+    for name, values in found.values.items():
+        held = np.zeros((len(values), longest + 1), dtype=np.float32)
+        held[:, 1 : values.shape[1] + 1] = values
+        latents[name] = torch.from_numpy(held)
+    return latents
+
+
+def _inhabited(spoken: Language, pair: tuple[int, int]) -> list[int]:
+    return [length for length in range(pair[0], pair[1] + 1) if spoken.size(length)]
 
 
 @dataclass(frozen=True)
@@ -51,3 +182,240 @@ class StringTask:
     def to_dict(self) -> dict[str, Any]:
         """The task as JSON data."""
         return {"kind": self.kind, **asdict(self)}
+
+
+_TRIES = 50
+
+
+@dataclass(frozen=True)
+class Membership(StringTask):
+    """Is the whole string in the language? Asked at its last position (`depth` §3.2).
+
+    Attributes:
+        language: The language's name: see :data:`interp.tasks.depth.languages.NAMES`.
+        bins: (shortest, longest) lengths in symbols; a batch has equally many rows of each bin,
+            and equally many in each bin that are in the language and that are not.
+        targets: Targets as ``classes`` 0 and 1 ``[batch, pos]``, or as real ``bits``
+            ``[batch, pos, 1]``, which is what a compiled program gives.
+
+    Raises:
+        ArgumentError: for an unknown language, or bins without a string of it.
+    """
+
+    kind: ClassVar[str] = "membership"
+
+    @property
+    def program(self) -> Program:
+        """The C-RASP program that answers at the last position; its lines are the latents."""
+        return language(self.language).membership
+
+    def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
+        """Draw ``n`` rows.
+
+        Inputs ``[batch, 1 + longest]`` are token ids, targets
+        0 or 1, scored at a string's last position only. Latents are the program's lines.
+        """
+        generator = np.random.default_rng(seed)
+        spoken = language(self.language)
+        lengths = draw_lengths(n, self.bins, spoken, generator)
+        kinds = np.concatenate([_kinds(rows) for rows in rows_of_bins(n, self.bins)])
+        order = generator.permutation(n)
+        lengths, kinds = lengths[order], kinds[order]
+        codes = np.full((n, int(lengths.max(initial=0))), -1, dtype=np.int64)
+        for kind, draw in ((0, _members), (1, _others), (2, _near_misses)):
+            rows = np.flatnonzero(kinds == kind)
+            drawn = draw(spoken, lengths[rows], generator)
+            codes[rows, : drawn.shape[1]] = drawn
+        found = run(self.program, codes, spoken, lengths)
+        inputs = to_inputs(self.program, codes, spoken.letters, self.longest)
+        last = torch.arange(self.longest + 1) == torch.from_numpy(lengths)[:, None]
+        latents = latents_of(found, self.longest)
+        return Batch(inputs, targets_of(latents[found.answer], self.targets), last, latents).to(
+            device
+        )
+
+
+def _kinds(rows: int) -> np.ndarray:
+    """The kind of each row, in a cycle: 0 member (half of all), 1 other string, 2 near miss."""
+    return np.array([(0, 1, 0, 2)[row % 4] for row in range(rows)], dtype=np.int64)
+
+
+def _members(spoken: Language, lengths: _Lengths, generator: np.random.Generator) -> _Codes:
+    return spoken.draw(lengths, generator)
+
+
+def _others(spoken: Language, lengths: _Lengths, generator: np.random.Generator) -> _Codes:
+    return spoken.draw(lengths, generator, member=False)
+
+
+def _near_misses(spoken: Language, lengths: _Lengths, generator: np.random.Generator) -> _Codes:
+    codes = _others(spoken, lengths, generator)
+    open_rows = np.arange(len(lengths))
+    for _ in range(_TRIES):
+        if not len(open_rows):
+            break
+        asked = lengths[open_rows]
+        tried = spoken.draw(asked, generator)
+        place = generator.integers(0, asked)
+        here = np.arange(len(asked)), place
+        shift = generator.integers(1, len(spoken.letters), len(asked))
+        tried[here] = (tried[here] + shift) % len(spoken.letters)
+        outside = ~run(spoken.membership, tried, spoken, asked).accepted
+        codes[open_rows[outside], : tried.shape[1]] = tried[outside]
+        open_rows = open_rows[~outside]
+    return codes
+
+
+@dataclass(frozen=True)
+class PrefixPrediction(StringTask):
+    """At every position of a string of the language: is the prefix in it (`depth` §3.3)?
+
+    Attributes:
+        language: The language's name: see :data:`interp.tasks.depth.languages.NAMES`.
+        bins: (shortest, longest) lengths in symbols; a batch has equally many rows of each bin.
+        targets: Targets as ``classes`` 0 and 1 ``[batch, pos]``, or as real ``bits``
+            ``[batch, pos, 1]``, which is what a compiled program gives.
+
+    Raises:
+        ArgumentError: for an unknown language, or bins without a string of it.
+    """
+
+    kind: ClassVar[str] = "prefix_prediction"
+
+    @property
+    def program(self) -> Program:
+        """The C-RASP program that answers at every position; its lines are the latents."""
+        return language(self.language).prediction
+
+    def of_one_length(self) -> PrefixPrediction:
+        """The same task, restricted to strings of the longest length."""
+        return replace(self, bins=((self.longest, self.longest),))
+
+    def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
+        """Draw ``n`` rows.
+
+        Inputs ``[batch, 1 + longest]`` are token ids, targets
+        0 or 1, scored inside the string and not at BOS. Latents are the program's lines.
+        """
+        generator = np.random.default_rng(seed)
+        spoken = language(self.language)
+        lengths = generator.permutation(draw_lengths(n, self.bins, spoken, generator))
+        codes = spoken.draw(lengths, generator)
+        found = run(self.program, codes, spoken, lengths)
+        latents = latents_of(found, self.longest)
+        batch = Batch(
+            to_inputs(self.program, codes, spoken.letters, self.longest),
+            targets_of(latents[found.answer], self.targets),
+            _inside(lengths, self.longest),
+            latents,
+        )
+        return batch.to(device)
+
+    def variables(self) -> Iterator[Variable]:
+        """The program's lines that hold a count, what is counted there (``E3_counted``), and the
+        last line. A line is set at every position: later ones count over where it holds."""
+        program = counted_as_lines(self.program)
+        for line, level in depths(program).items():
+            if level or line == program.lines[-1].name:
+                answer = partial(self._answer_if, program, line)
+                yield Variable(line, answer, everywhere=True, role="counting")
+
+    def _answer_if(
+        self, program: Program, line: str, base: Batch, source: Batch
+    ) -> Int[torch.Tensor, "batch pos"] | Float[torch.Tensor, "batch pos 1"]:
+        """The program's answers on the base rows if one line had its values from the source
+        rows."""
+        given = {line: _lines(program, source, {}).values[line]}
+        found = _lines(program, base, given)
+        answer = latents_of(found, base.inputs.shape[1] - 1)[found.answer]
+        return targets_of(answer, self.targets).to(base.targets)
+
+
+def _lines(program: Program, batch: Batch, given: Mapping[str, np.ndarray]) -> Evaluation:
+    """The values of a program's lines on the strings of a batch."""
+    codes = batch.inputs[:, 1:].cpu().numpy() - 1
+    lengths = batch.mask.sum(1).cpu().numpy()
+    return evaluate_codes(program, codes, alphabet(program), lengths, given=given)
+
+
+def _inside(lengths: np.ndarray, longest: int) -> torch.Tensor:
+    """Which positions ``[batch, pos]`` lie inside a row's string, BOS and padding left out."""
+    place = np.arange(longest + 1)
+    return torch.from_numpy((place >= 1) & (place <= lengths[:, None]))
+
+
+def counted_as_lines(program: Program) -> Program:
+    """The same program with every counted formula named, unless it is a name or symbol already.
+
+        E3 = (# (a && E2)) >= 1        becomes        E3_counted = a && E2
+                                                      E3 = (# E3_counted) >= 1
+
+    What it counts is then a latent like the others: a model may hold it without holding the
+    formulas that it is made of.
+
+    New lines are called ``NAME_counted`` (``NAME_counted2`` … where a line counts more than once),
+    after the line that counts them, and stand before it.
+    """
+    lines: list[Assignment] = []
+    for line in program.lines:
+        found: list[Assignment] = []
+
+        def named(part: Expression, name: str = line.name, found: list[Any] = found) -> Expression:
+            if not isinstance(part, Count) or isinstance(part.of, FormulaName | Symbol):
+                return part
+            new = f"{name}_counted{len(found) + 1 if found else ''}"
+            found.append(Assignment(new, part.of))
+            return replace(part, of=FormulaName(new))
+
+        expression = rebuilt(line.expression, named)
+        lines += [*found, Assignment(line.name, expression)]
+    return replace(program, lines=tuple(lines))
+
+
+_Ids = Int[np.ndarray, "row one_more"]
+
+
+def letters_of(task: PrefixPrediction) -> Int[np.ndarray, " 3"]:
+    """Ids of BOS, a and b."""
+    letters = language(task.language).letters
+    return np.asarray(to_inputs(task.program, np.array([[0, 1]]), letters, 2)[0].numpy())
+
+
+def prefixes(
+    task: PrefixPrediction, longest: int, *, ordered: bool, most: int
+) -> Iterator[tuple[_Ids, Int[np.ndarray, " row"], list[int]]]:
+    """Of every length: ids of the prefixes, the right answers, and how many questions each is.
+
+    Args:
+        task: Of a language L_k.
+        longest: Strings beyond this length are left out.
+        ordered: Each prefix by itself; else one stands for all with as many letters of each kind,
+            the same last letter and the same answer.
+        most: Rows at a time.
+    """
+    k = int(task.language.removeprefix("L_"))
+    lengths = {n for low, high in task.bins for n in range(low, high + 1) if n <= longest}
+
+    @cache
+    def endings(i: int, j: int) -> int:
+        """Strings of the task that go on from i letters in j blocks."""
+        if j > k or i > max(lengths):
+            return 0
+        return (i in lengths and j == k) + endings(i + 1, j) + endings(i + 1, j + 1)
+
+    bos, *letters = letters_of(task).tolist()
+    states = Counter[Any]({((0,) if ordered else (), 1, 1): 1})  # letters if kept, blocks, a's
+    for i in range(1, max(lengths) + 1):
+        rows, after = Counter[Any](), Counter[Any]()
+        for (word, j, a), ways in states.items():
+            last = 1 - j % 2
+            text = word or (1,) * (i - a - last) + (0,) * (a - 1 + last) + (last,)
+            rows[text, int(j == k)] += ways * endings(i, j)
+            for block in range(j, min(j + 1, k) + 1):
+                longer = (*word, 1 - block % 2) if word else ()
+                after[longer, block, a + block % 2] += ways
+        kept = iter([(text, answer, n) for (text, answer), n in rows.items() if n])
+        while part := list(islice(kept, most)):
+            ids = np.array([[bos, *(letters[c] for c in text)] for text, _, _ in part])
+            yield ids, np.array([answer for _, answer, _ in part]), [n for _, _, n in part]
+        states = after

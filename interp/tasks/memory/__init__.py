@@ -6,8 +6,7 @@ kernels   y_t = f((ρ_1 * x)(t), …, (ρ_M * x)(t))
 """
 
 from interp.tasks.memory.adaptive import AdaptiveMemory
-from interp.tasks.memory.fixed import FixedMemory
 from interp.tasks.memory.kernels import KernelMemory
-from interp.tasks.memory.real import RealMemory
+from interp.tasks.memory.lagged import FixedMemory, RealMemory
 
 __all__ = ["AdaptiveMemory", "FixedMemory", "KernelMemory", "RealMemory"]

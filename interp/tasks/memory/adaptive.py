@@ -34,8 +34,6 @@ from interp.tasks.base import Batch, Memory
 from interp.tasks.counterfactual import Variable
 from interp.tasks.memory.readouts import BOOLEAN, INPUTS, REAL, Readout, inputs_like
 
-__all__ = ["AdaptiveMemory"]
-
 _MOST_BITS = 8
 
 

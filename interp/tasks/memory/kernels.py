@@ -36,8 +36,6 @@ from interp.tasks.base import Batch, Memory
 from interp.tasks.counterfactual import Variable
 from interp.tasks.memory.readouts import INPUTS, REAL, Readout, inputs_like
 
-__all__ = ["SHAPES", "KernelMemory", "MemoryKernel", "Shape", "Term"]
-
 Lags = NDArray[np.float64]
 
 

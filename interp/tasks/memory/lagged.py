@@ -1,15 +1,35 @@
-"""What memory tasks at fixed lags share: their latents, their rows and their scored positions.
+"""Memory tasks at fixed lags, of signs (Task I) and of real values.
+
+What memory tasks at fixed lags share: their latents, their rows and their scored positions.
 
     y_t = f(x_t, x_{t−T_1}, …, x_{t−T_M})
 
 A task of this kind gives ``lags``, ``length``, ``inputs`` (how x is drawn) and its readout ``f``.
+
+Fixed sparse memory (`memory` §1.2, Task I) with a Boolean readout.
+
+    y_t = f(x_t, x_{t−T_1}, …, x_{t−T_M}),   x uniform on {−1, +1}, f Boolean.
+
+The latents of a batch are the contents ``x[t]``, ``x[t-T]`` and the answer ``f``. A ±1 input has a
+shortcut: one head with geometric weights is a binary code of the history which an FFN can decode,
+so a model that solves the task need not give each memory its own head. Measure, do not assume.
+
+Fixed sparse memory (`memory` §1.2, Task I) of real numbers.
+
+    y_t = f(x_t, x_{t−T_1}, …, x_{t−T_M}),   f Lipschitz
+
+With ``single`` and one lag this is y_t = x_{t−T}, the target on which the number of heads is
+measured. Gaussian inputs close the shortcut of ±1 inputs, where one geometric head is a binary code
+of the history that an FFN decodes. A small error says that the memories are reached, not how: one
+head per memory is one way of several.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from jaxtyping import Float
@@ -18,9 +38,7 @@ from torch import Tensor
 from interp.errors import Problems
 from interp.tasks.base import Batch, Memory
 from interp.tasks.counterfactual import Variable
-from interp.tasks.memory.readouts import Readout, inputs_like
-
-__all__ = ["LaggedMemory", "check_lags", "shifted"]
+from interp.tasks.memory.readouts import INPUTS, REAL, Readout, inputs_like
 
 
 class LaggedMemory:
@@ -100,3 +118,111 @@ def check_lags(problems: Problems, lags: tuple[int, ...], length: int) -> None:
 def shifted(x: Float[Tensor, "batch pos"], lag: int) -> Float[Tensor, "batch pos"]:
     """The input ``lag`` positions earlier, x_{t−lag}, and zero before the row's start."""
     return torch.nn.functional.pad(x, (lag, 0))[:, : x.shape[1]]
+
+
+_Name = Literal["parity", "majority", "multiplexer", "table"]
+_MOST_LAGS = 12
+
+
+@dataclass(frozen=True)
+class FixedMemory(LaggedMemory):
+    """A Boolean function of the current input and of inputs at fixed lags (`memory` Task I).
+
+    Attributes:
+        lags: The lags T_1, …, T_M, distinct and at least 1.
+        readout: The function f: ``parity`` (the product of the ±1 arguments), ``majority`` (of an
+            odd number), ``multiplexer`` (x_t = +1 chooses the first of two memories, −1 the
+            second), or ``table`` (a random truth table drawn from ``table_seed``).
+        length: Positions of a row; targets count from position max(lags) on.
+        table_seed: Seed of the random truth table.
+
+    Raises:
+        ArgumentError: naming every argument that breaks a rule.
+    """
+
+    lags: tuple[int, ...]
+    readout: _Name = "parity"
+    length: int = 32
+    table_seed: int = 0
+
+    def __post_init__(self) -> None:
+        problems = Problems("FixedMemory")
+        need = problems.need
+        check_lags(problems, self.lags, self.length)
+        rule = f"must be one of {', '.join(get_args(_Name))}"
+        need(self.readout in get_args(_Name), "readout", rule, self.readout, "pick one")
+        odd = self.readout != "majority" or len(self.lags) % 2 == 0
+        need(odd, "lags", "must be even in number for a majority with x_t", self.lags, "add a lag")
+        two = self.readout != "multiplexer" or len(self.lags) == 2
+        need(two, "lags", "must be two for a multiplexer", self.lags, "x_t chooses between them")
+        few = len(self.lags) <= _MOST_LAGS
+        need(few, "lags", f"must be at most {_MOST_LAGS}", self.lags, "f is held as a truth table")
+        problems.raise_if_any()
+
+    @property
+    def name(self) -> str:
+        """The task's name in stores and reports, e.g. ``fixed-memory-parity-1-3``."""
+        return "-".join(["fixed-memory", self.readout, *map(str, self.lags)])
+
+    @property
+    def f(self) -> Readout:
+        """The function f that is applied to the current input and the memories."""
+        return Readout(self.readout, len(self.lags), seed=self.table_seed)
+
+    def truth_table(self) -> dict[tuple[int, ...], int]:
+        """The value of f at every corner of {−1, +1}^{M+1}, arguments in the order of
+        :attr:`arguments`."""
+        return self.f.truth_table()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The task as JSON data."""
+        return {"kind": "fixed_memory", **asdict(self)}
+
+
+@dataclass(frozen=True)
+class RealMemory(LaggedMemory):
+    """A Lipschitz function of the current input and of inputs at fixed lags (`memory` Task I).
+
+    Attributes:
+        lags: The lags T_1, …, T_M, distinct and at least 1.
+        readout: The function f: ``single``, ``mean``, ``maximum``, ``waves`` or ``network``.
+        inputs: ``gaussian`` (standard normal) or ``signs`` (±1).
+        length: Positions of a row; targets count from position max(lags) on.
+        readout_seed: Seed of the readout ``network``.
+        frequency: Frequency of the readout ``waves``.
+
+    Raises:
+        ArgumentError: naming every argument that breaks a rule.
+    """
+
+    lags: tuple[int, ...]
+    readout: str = "single"
+    inputs: str = "gaussian"
+    length: int = 32
+    readout_seed: int = 0
+    frequency: float = 1.0
+
+    def __post_init__(self) -> None:
+        problems = Problems("RealMemory")
+        need = problems.need
+        check_lags(problems, self.lags, self.length)
+        rule = f"must be one of {', '.join(INPUTS)}"
+        need(self.inputs in INPUTS, "inputs", rule, self.inputs, "pick one")
+        self.f.check(problems, REAL, "lags")
+        problems.raise_if_any()
+
+    @property
+    def name(self) -> str:
+        """The task's name in stores and reports, e.g. ``real-memory-single-3``."""
+        return "-".join(["real-memory", self.readout, *map(str, self.lags)])
+
+    @property
+    def f(self) -> Readout:
+        """The function f that is applied to the current input and the memories."""
+        return Readout(
+            self.readout, len(self.lags), seed=self.readout_seed, frequency=self.frequency
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The task as JSON data."""
+        return {"kind": "real_memory", **asdict(self)}

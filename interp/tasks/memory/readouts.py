@@ -31,8 +31,6 @@ from torch import Tensor
 
 from interp.errors import Problems
 
-__all__ = ["BOOLEAN", "INPUTS", "REAL", "Readout", "inputs_like"]
-
 BOOLEAN = ("parity", "majority", "multiplexer", "table")
 REAL = ("single", "mean", "maximum", "waves", "network")
 INPUTS = ("signs", "gaussian")

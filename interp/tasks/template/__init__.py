@@ -6,7 +6,6 @@ task          strings of templates with real or symbolic labels
 named         same/different, αβα/αββ, majority, relational match-to-sample …
 """
 
-from interp.tasks.template.task import TemplateTask
-from interp.tasks.template.text import random_templates
+from interp.tasks.template.task import TemplateTask, random_templates
 
 __all__ = ["TemplateTask", "random_templates"]

@@ -13,23 +13,7 @@ from typing import Any
 import numpy as np
 
 from interp.errors import Problems
-from interp.tasks.template.task import TemplateTask
-from interp.tasks.template.text import GREEK, every_template, random_templates
-
-__all__ = [
-    "NAMED",
-    "aabb_abab",
-    "aba_abb",
-    "copying",
-    "distribution_of_three",
-    "identity_rules",
-    "induction_style",
-    "majority",
-    "match_to_sample",
-    "random_pairs",
-    "random_task",
-    "same_different",
-]
+from interp.tasks.template.task import GREEK, TemplateTask, every_template, random_templates
 
 
 def same_different(**options: Any) -> TemplateTask:

@@ -14,27 +14,175 @@ and, for symbolic labels, ``source`` (the first position that holds the answer, 
 
 A model that is right on unseen symbols need not have found the templates: with few of them a
 shortcut (the last row of the equality matrix) can be enough.
+
+Substitutions: which symbols stand for the wildcards, and how diverse they are.
+
+Symbols are drawn one after another without replacement with weights w_k, uniform (w_k = 1) or
+Zipf (w_k = k^{−s}, rank k from 1). Drawing is by exponential clocks: symbol k rings at E_k / w_k,
+and the first to ring are taken, in order.
+
+The diversity ρ of a task (`template` §2.1) is the reciprocal of the largest probability that any
+fixed symbol is substituted. With m wildcards and p_k = w_k / Σw that is, for the heaviest symbol,
+
+    1/ρ = P(fewer than m others ring before it) = ∫_0^1 P(#{j: rung by t} < m) du,  u = e^{−p_1 t}
+
+where the others ring independently by t with probability 1 − u^{p_j/p_1}. ρ says nothing about
+how well symbols of the tail are learned.
+
+Templates as text, and when two of them are the same.
+
+A template is a string such as ``αβα``: small Greek letters are wildcards, every other character is
+a regular token that stands for itself (``αβα→``). A substitution maps wildcards injectively to
+symbols that are no regular tokens, so two templates can give the same string exactly when they are
+equal up to renaming wildcards: :func:`canonical` renames them by first appearance.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations, permutations
-from typing import Any, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from interp.errors import Problems
 from interp.tasks.base import Batch
 from interp.tasks.counterfactual import UNKNOWN, Variable
-from interp.tasks.template.substitution import Law, diversity, draw_symbols, weights
-from interp.tasks.template.text import canonical, is_wildcard, regular_tokens, wildcards
 
-__all__ = ["TemplateTask"]
+GREEK = "αβγδεζηθικλμνξοπρστυφχψω"
+_REGULAR = "abcdefghijklmnopqrstuvwxyz"
+_ATTEMPTS = 1000
+
+
+def is_wildcard(character: str) -> bool:
+    """Whether a character of a template stands for any symbol."""
+    return character in GREEK
+
+
+def wildcards(template: str) -> tuple[str, ...]:
+    """The wildcards of a template, each once, in the order in which they first appear."""
+    return tuple(c for c in dict.fromkeys(template) if is_wildcard(c))
+
+
+def regular_tokens(texts: Sequence[str]) -> tuple[str, ...]:
+    """The regular tokens of several templates or labels, each once, sorted by code point."""
+    return tuple(sorted(dict.fromkeys(c for text in texts for c in text if not is_wildcard(c))))
+
+
+def canonical(template: str) -> str:
+    """The template with its wildcards renamed α, β, … by first appearance.
+
+    Two templates are equivalent, and give the same strings, iff their canonical forms are equal.
+    """
+    renamed = dict(zip(wildcards(template), GREEK, strict=False))
+    return "".join(renamed.get(c, c) for c in template)
+
+
+def every_template(length: int) -> tuple[str, ...]:
+    """All templates of ``length`` characters that are wildcards alone, in canonical form.
+
+    There are as many as there are partitions of the positions: 2, 5, 15, 52 for lengths 2 to 5.
+    """
+    found = [""]
+    for _ in range(length):
+        found = [z + c for z in found for c in GREEK[: len(wildcards(z)) + 1]]
+    return tuple(found)
+
+
+def random_templates(
+    count: int, length: int, *, wildcards: int, regular: int = 0, seed: int = 0
+) -> tuple[str, ...]:
+    """Distinct random templates of one length, none equivalent to another, in canonical form.
+
+    Args:
+        count: How many templates to draw.
+        length: Characters of each template.
+        wildcards: How many different wildcards each has.
+        regular: How many positions hold a regular token, drawn from as many different letters.
+        seed: Seed of the draw, which is the same on every machine.
+
+    Raises:
+        ArgumentError: if wildcards and regular tokens do not fit into the length, or if fewer than
+            ``count`` such templates exist.
+    """
+    problems = Problems("random_templates")
+    free, rule = length - regular, "must leave a position for every wildcard"
+    fits = 0 <= wildcards <= free and (wildcards > 0 or free == 0)
+    problems.need(count >= 1, "count", "must be at least 1", count, "raise it")
+    problems.need(fits, "length", rule, (length, wildcards, regular), "lengthen the templates")
+    names = wildcards <= len(GREEK) and 0 <= regular <= len(_REGULAR)
+    rule = f"must be at most {len(GREEK)} and {len(_REGULAR)}"
+    problems.need(names, "wildcards, regular", rule, (wildcards, regular), "use fewer")
+    problems.raise_if_any()
+    rng = np.random.default_rng([seed, length, wildcards, regular])
+    found: dict[str, None] = {}
+    for _ in range(_ATTEMPTS * count):
+        found[canonical(_draw(length, wildcards, regular, rng))] = None
+        if len(found) == count:
+            return tuple(found)
+    rule = f"must be at most the number of such templates ({len(found)} were found)"
+    problems.need(False, "count", rule, count, "ask for fewer or lengthen them")
+    problems.raise_if_any()
+    return ()
+
+
+def _draw(length: int, wildcards: int, regular: int, rng: np.random.Generator) -> str:
+    """Draw a template with every wildcard at least once and regular tokens at random positions."""
+    extra: Iterable[int] = []
+    if wildcards:
+        extra = rng.integers(wildcards, size=length - regular - wildcards)
+    letters = [GREEK[i] for i in (*range(wildcards), *extra)]
+    letters += [_REGULAR[i] for i in rng.integers(max(regular, 1), size=regular)]
+    order: Int64[np.ndarray, "length"] = rng.permutation(length)
+    return "".join(letters[i] for i in order)
+
+
+Law = Literal["uniform", "zipf"]
+
+
+def weights(law: str, symbols: int, exponent: float) -> Float64[np.ndarray, " symbol"]:
+    """The probability of each symbol, by rank, under a :data:`Law`; they sum to 1."""
+    rank = np.arange(1, symbols + 1, dtype=np.float64)
+    weight = rank**-exponent if law == "zipf" else np.ones(symbols)
+    return np.asarray(weight / weight.sum())
+
+
+def draw_symbols(
+    weight: Float64[np.ndarray, " symbol"], n: int, wildcards: int, generator: torch.Generator
+) -> Int64[Tensor, "row wildcard"]:
+    """The symbols that n rows substitute for their wildcards, as ranks from 0, distinct in each
+    row."""
+    uniform = torch.rand(n, len(weight), generator=generator, dtype=torch.float64)
+    clocks = -torch.log1p(-uniform) / torch.from_numpy(weight)
+    return clocks.topk(wildcards, dim=1, largest=False, sorted=True).indices
+
+
+def diversity(weight: Float64[np.ndarray, " symbol"], wildcards: int) -> float:
+    """The diversity ρ for templates of at most ``wildcards`` wildcards; infinite without any."""
+    if wildcards == 0:
+        return float("inf")
+    if np.ptp(weight) == 0:
+        return len(weight) / wildcards
+    from scipy.integrate import quad
+
+    share = weight[1:] / weight[0]
+    probability, _ = quad(lambda u: _fewer(1 - u**share, wildcards), 0, 1, limit=200)
+    return 1 / float(probability)
+
+
+def _fewer(rung: Float64[np.ndarray, " symbol"], m: int) -> float:
+    """The probability that fewer than m of several independent events happen."""
+    count = np.zeros(m)
+    count[0] = 1.0
+    for p in rung:
+        count[1:] = count[1:] * (1 - p) + count[:-1] * p
+        count[0] *= 1 - p
+    return float(count.sum())
+
 
 _SPLITS = ("train", "test")
 

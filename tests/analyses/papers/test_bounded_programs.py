@@ -10,12 +10,12 @@ import pytest
 from analyses.papers.base import Setting
 from analyses.papers.depth import bounded
 from analyses.papers.depth.bounded import Pair, prefix_class, shortest_pair
-from interp.crasp.analysis import depth
-from interp.crasp.dsl import Boolean, Lines, count, sym
-from interp.crasp.evaluation import evaluate
-from interp.crasp.languages import prediction_program
-from interp.crasp.syntax import Program
 from interp.errors import ArgumentError
+from interp.program.analysis import depth
+from interp.program.dsl import Boolean, Lines, count, sym
+from interp.program.evaluation import evaluate
+from interp.program.languages import prediction_program
+from interp.program.syntax import Program
 
 LETTERS = ("a", "b")
 

@@ -23,9 +23,9 @@ from analyses.papers.depth.predictors import (
     scores,
     strings_of,
 )
-from interp.crasp import depth
-from interp.crasp.languages import block_word, prediction_program
 from interp.errors import ArgumentError
+from interp.program.analysis import depth
+from interp.program.languages import block_word, prediction_program
 from interp.proofs.depth.compiler import compile_program
 
 GRID = {"bins": [[3, 8], [9, 12]], "width": 4, "steps": 2, "batch": 4, "learning_rate": 1e-3,

@@ -1,20 +1,38 @@
 import numpy as np
 import pytest
+import torch
 
+from interp.attention.by_lag import LagMass
 from interp.attention.patterns import (
     KernelSums,
     RegressionSums,
     Signal,
     ValueSums,
     concentration,
-    kernel_by_lag,
     kernel_by_offset,
-    kernel_by_regression,
-    mass_by_lag,
 )
 from interp.errors import ArgumentError
+from interp.store.attention_mask import AttentionMask
 
 RNG = np.random.default_rng(0)
+
+
+def mass_by_lag(pattern: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    found = LagMass(range(pattern.shape[-1]), resamples=0, attention_mask=AttentionMask())
+    found.add({0: torch.from_numpy(pattern)}, torch.from_numpy(mask))
+    return found.by_lag(0)
+
+
+def kernel_by_lag(pattern: np.ndarray, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    return kernel_by_offset(pattern, values, mask, np.zeros(mask.shape))[:, mask.shape[1] - 1 :]
+
+
+def kernel_by_regression(
+    written: np.ndarray, contents: np.ndarray, mask: np.ndarray, lags: int
+) -> np.ndarray:
+    sums = RegressionSums(lags, written.shape[-1])
+    sums.add(written, contents, mask)
+    return sums.kernel()
 
 
 def causal(rows: int, heads: int, n: int) -> np.ndarray:

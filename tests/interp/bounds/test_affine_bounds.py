@@ -7,9 +7,20 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from interp.bounds.affine import Affine, add, dot, exactly, linear, scale, span, subtract
-from interp.bounds.relaxation import apply, exp, gelu, inverse, relu
-from interp.bounds.rounding import DTYPES, Arithmetic, gamma
+from interp.bounds.affine import (
+    DTYPES,
+    Affine,
+    Arithmetic,
+    add,
+    dot,
+    exactly,
+    gamma,
+    linear,
+    scale,
+    span,
+    subtract,
+)
+from interp.bounds.network import apply, exp, gelu, inverse, relu
 
 floats = st.floats(-1e6, 1e6, allow_nan=False, width=32)
 

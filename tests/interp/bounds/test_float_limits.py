@@ -8,10 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from interp.bounds.affine import Affine, exactly, fresh
+from interp.bounds.affine import Affine, Arithmetic, exactly, fresh
 from interp.bounds.attention import pattern
 from interp.bounds.network import output
-from interp.bounds.rounding import Arithmetic
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 

@@ -7,9 +7,8 @@ import pytest
 import torch
 from certified_models import shaken
 
-from interp.bounds.affine import exactly, span
+from interp.bounds.affine import Arithmetic, exactly, span
 from interp.bounds.network import embedded, margins, not_covered, output, read_out, stream_after
-from interp.bounds.rounding import Arithmetic
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 

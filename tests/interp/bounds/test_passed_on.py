@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from interp.bounds.affine import Affine
+from interp.bounds.affine import Affine, Arithmetic
 from interp.bounds.network import after_attention, embedded, read_out
 from interp.bounds.passed_on import (
     along,
@@ -16,7 +16,6 @@ from interp.bounds.passed_on import (
     values_of,
     weights_of_keys,
 )
-from interp.bounds.rounding import Arithmetic
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 

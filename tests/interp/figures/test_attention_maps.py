@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from interp.figures.attention import attention_grid, attention_maps, attention_on_tokens
+from interp.figures.maps import attention_grid, attention_maps, attention_on_tokens
 
 
 def test_every_head_has_its_map_on_one_scale_and_the_future_is_empty() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from interp.figures.diagonals import circuit_crops, head_maps, null_histograms
+from interp.figures.maps import circuit_crops, head_maps, null_histograms
 from interp.figures.style import PALETTE, save, style
 
 RNG = np.random.default_rng(0)

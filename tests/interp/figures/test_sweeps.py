@@ -1,7 +1,7 @@
 import numpy as np
 import pandas as pd
 
-from interp.figures.sweeps import sweep
+from interp.figures.lines import sweep
 
 
 def table() -> pd.DataFrame:

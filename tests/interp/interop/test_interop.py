@@ -13,10 +13,15 @@ from pandas.testing import assert_frame_equal
 
 from interp.environment import environment
 from interp.errors import ArgumentError, HookError, OutputError
-from interp.interop.activations import activation_batches
-from interp.interop.circuit import circuit_of_roles, write_circuit
-from interp.interop.hugging_face_rows import _column, hugging_face_dataset
-from interp.interop.parquet import read_parquet, write_parquet
+from interp.interop import (
+    _column,
+    activation_batches,
+    circuit_of_roles,
+    hugging_face_dataset,
+    read_parquet,
+    write_circuit,
+    write_parquet,
+)
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.store.extract import extract

@@ -1,4 +1,3 @@
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -11,9 +10,7 @@ from torch.nn.functional import cross_entropy
 from interp.errors import ArgumentError
 from interp.interventions.ablation_effects import (
     ablate,
-    losses_with_targets,
     next_tokens,
-    position_losses,
     row_losses,
 )
 from interp.interventions.components import Component, components
@@ -123,37 +120,18 @@ def test_moments_of_pairing_with_others_are_those_of_all_permutations() -> None:
     torch.testing.assert_close(mean, 5 * torch.stack(off).mean(0))
 
 
-@pytest.mark.parametrize("kind", ["tokens", "real"])
-def test_losses_with_other_rows_targets(kind: str) -> None:
-    """Against a loop; a row's own targets give its own loss."""
-    generator = torch.Generator().manual_seed(0)
-    output = torch.randn(5, 7, 11, generator=generator)
-    targets = torch.randn(5, 7, 11, generator=generator)
-    if kind == "tokens":
-        targets = torch.randint(11, (5, 7), generator=generator)
-    mask = torch.rand(5, 7, generator=generator) > 0.3
-    batch = Batch(torch.zeros(5, 7, dtype=torch.long), targets, mask)
-    found = losses_with_targets(output[mask], batch, batch)
-    assert found.diagonal().tolist() == pytest.approx(row_losses(output, batch).tolist())
-    for i, j in product(range(5), repeat=2):
-        both = mask[i] & mask[j]
-        losses = position_losses(output[i][both], targets[j][both])
-        assert float(found[i, j]) == pytest.approx(float(losses.mean()), abs=1e-6)
-
-
 def test_a_loss_that_rises_whatever_the_targets_is_no_need() -> None:
     """Writes of other rows make a model that learned nothing worse on all targets alike."""
     generator = torch.Generator().manual_seed(0)
     clean, away = torch.randn(2, 40, 5, 3, generator=generator)
     targets = torch.randn(40, 5, 3, generator=generator)
-    mask = torch.ones(40, 5, dtype=torch.bool)
-    batch = Batch(torch.zeros(40, 5, 1), targets, mask)
+
+    def losses(output: Tensor) -> np.ndarray:
+        """Each row's loss with the targets of each row."""
+        return (output[:, None] - targets).double().square().mean((-2, -1)).numpy()
 
     def rises(of: Tensor) -> np.ndarray:
-        before = losses_with_targets(of[mask], batch, batch)
-        return (losses_with_targets((of + away)[mask], batch, batch) - before).numpy()
+        return losses(of + away) - losses(of)
 
     assert paired_null(np.diagonal(rises(clean))).p < 1e-6 < 0.05 < need_null([rises(clean)]).p
-    lost = losses_with_targets(0 * targets[mask], batch, batch)
-    known = losses_with_targets(targets[mask], batch, batch)
-    assert need_null([(lost - known).numpy()]).p < 1e-6
+    assert need_null([losses(0 * targets) - losses(targets)]).p < 1e-6

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM, GPTNeoXConfig, LlamaConfig, Phi3Config
 
 from interp.errors import ArgumentError
-from interp.models.hugging_face import export
+from interp.models.export import export
 from interp.models.pretrained import load_pretrained
 from trained.loading import load
 

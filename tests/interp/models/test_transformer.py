@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from interp.errors import ArgumentError, HookError
-from interp.models.attention.rotary import rotate
+from interp.models.attention.heads import rotate
 from interp.models.ffn import activate
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from interp.errors import ArgumentError
-from interp.proofs.case import Case
 from interp.proofs.catalogue import FAMILIES, cases, constructions
-from interp.proofs.mechanism import Construction
+from interp.proofs.mechanism import Case, Construction
 from interp.tasks.base import Batch
 from interp.tasks.memory import FixedMemory, KernelMemory, RealMemory
 from interp.tasks.memory.kernels import MemoryKernel

@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from interp.crasp import Program, depth, evaluate
-from interp.crasp import parse_program as parse
-from interp.crasp.languages import prediction_program
 from interp.errors import ArgumentError
 from interp.models.checkpoint import load_checkpoint, save_checkpoint
 from interp.models.transformer import SequenceTransformer
+from interp.program.analysis import depth
+from interp.program.evaluation import evaluate
+from interp.program.languages import prediction_program
+from interp.program.parser import parse_program as parse
+from interp.program.syntax import Program
 from interp.proofs.depth.circuits import Affine, Circuit
-from interp.proofs.depth.compiler import compile_program
-from interp.proofs.depth.vocabulary import token_ids, vocabulary_of
+from interp.proofs.depth.compiler import compile_program, token_ids, vocabulary_of
 
 DYCK = parse(
     'open = # "("\nclose = # ")"\nbelow = # (open < close)\nbalanced = below == 0 && open == close'

@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from interp.crasp import Program, depth, evaluate
-from interp.crasp import parse_program as parse
-from interp.crasp.languages import prediction_program
-from interp.crasp.predicates import binary, unary
 from interp.errors import ArgumentError
 from interp.models.checkpoint import load_checkpoint, save_checkpoint
 from interp.models.transformer import SequenceTransformer
-from interp.proofs.depth.compiler import compile_program
-from interp.proofs.depth.vocabulary import token_ids
+from interp.program.analysis import depth
+from interp.program.evaluation import evaluate
+from interp.program.languages import prediction_program
+from interp.program.parser import parse_program as parse
+from interp.program.predicates import binary, unary
+from interp.program.syntax import Program
+from interp.proofs.depth.compiler import compile_program, token_ids
 
 SHORT = ["".join(tokens) for n in range(1, 6) for tokens in product("ab", repeat=n)]
 CASES = parse(

@@ -6,11 +6,20 @@ import pytest
 from scipy.optimize import linprog
 
 from interp.errors import ArgumentError
-from interp.proofs.lagfits.error import errors_so_far, kernel_error, lag_error, lags_beyond
-from interp.proofs.lagfits.lag import fit_lag
-from interp.proofs.lagfits.least import BITS, as_float, least_absolute
-from interp.proofs.lagfits.positions import tail
-from interp.proofs.lagfits.sums import PRECISIONS, fit_sum, floor
+from interp.proofs.lagfits import (
+    BITS,
+    PRECISIONS,
+    as_float,
+    errors_so_far,
+    fit_lag,
+    fit_sum,
+    floor,
+    kernel_error,
+    lag_error,
+    lags_beyond,
+    least_absolute,
+    tail,
+)
 from interp.tasks.memory.kernels import MemoryKernel
 
 RNG = np.random.default_rng(0)

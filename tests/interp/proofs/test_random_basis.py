@@ -4,12 +4,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from interp.crasp.languages import prediction_program
 from interp.errors import ArgumentError
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
-from interp.proofs.depth.compiler import compile_program
-from interp.proofs.depth.vocabulary import token_ids
+from interp.program.languages import prediction_program
+from interp.proofs.depth.compiler import compile_program, token_ids
 from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part
 from interp.proofs.memory import construct_fixed_memory
 from interp.proofs.random_basis import random_basis

@@ -6,8 +6,8 @@ import torch
 
 from interp.models.ffn import FFN
 from interp.models.spec import TransformerSpec
-from interp.proofs.memory.corners import CornerTable
-from interp.proofs.memory.nets import readout_net
+from interp.proofs.memory.fixed import CornerTable
+from interp.proofs.memory.kernels import readout_net
 from interp.tasks.memory.readouts import Readout
 
 READOUTS = [

@@ -10,9 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from interp.bounds.affine import exactly
+from interp.bounds.affine import Arithmetic, exactly
 from interp.bounds.attention import fetch
-from interp.bounds.rounding import Arithmetic
 from interp.errors import ArgumentError
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
@@ -20,7 +19,7 @@ from interp.proofs.mechanism import Certificate, Construction
 from interp.proofs.random_basis import random_basis
 from interp.proofs.template import certificate_of, construct_template
 from interp.tasks.template import TemplateTask
-from interp.tasks.template.text import wildcards
+from interp.tasks.template.task import wildcards
 
 SMALL: dict[str, Any] = {"train": (0, 3), "test": (3, 6)}
 ONE = TemplateTask(("αβα", "αββ", "xβα"), (1.0, -2.0, 0.5), **SMALL)

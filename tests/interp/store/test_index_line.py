@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from interp.errors import StoreError
 from interp.reading import parse_json
-from interp.store.index_line import LineReader
-from interp.store.schemas import entry_faults
+from interp.store.layout import LineReader, entry_faults
 
 FIRST = {
     "kind": "part",

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from interp.crasp.counted import counted_as_lines
-from interp.crasp.evaluation import evaluate
+from interp.program.evaluation import evaluate
 from interp.tasks.base import Batch, Task
 from interp.tasks.counterfactual import UNKNOWN, Variable, unknown, variables_of
 from interp.tasks.coupling import PodCoupling
 from interp.tasks.depth import Membership, PrefixPrediction
+from interp.tasks.depth.strings import counted_as_lines
 from interp.tasks.induction import RepeatedTokens
 from interp.tasks.memory import AdaptiveMemory, FixedMemory, KernelMemory, RealMemory
 from interp.tasks.template.named import copying, majority, same_different

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from interp.crasp import depth, evaluate
-from interp.crasp.languages import membership_program, subsequence_program, two_sided_program
 from interp.errors import ArgumentError
-from interp.proofs.depth.vocabulary import token_ids
+from interp.program.analysis import depth
+from interp.program.evaluation import evaluate
+from interp.program.languages import membership_program, subsequence_program, two_sided_program
+from interp.proofs.depth.compiler import token_ids
 from interp.tasks.catalogue import task_from_dict
 from interp.tasks.depth import Membership, PrefixPrediction
 from interp.tasks.depth.languages import language
-from interp.tasks.depth.prefixes import letters_of, prefixes
+from interp.tasks.depth.strings import letters_of, prefixes
 
 
 def balanced(string: str) -> bool:

@@ -9,9 +9,8 @@ import torch
 
 from interp.errors import ArgumentError
 from interp.tasks import catalogue
-from interp.tasks.arguments import arguments_of
 from interp.tasks.base import Batch
-from interp.tasks.catalogue import KINDS, known_task, register_task, task_from_dict
+from interp.tasks.catalogue import KINDS, arguments_of, known_task, register_task, task_from_dict
 from interp.tasks.coupling import PodCoupling
 from interp.tasks.memory import FixedMemory
 from interp.tasks.relation import TokenRelation

@@ -25,12 +25,14 @@ from interp.tasks.template.named import (
     random_task,
     same_different,
 )
-from interp.tasks.template.substitution import diversity, draw_symbols, weights
-from interp.tasks.template.text import (
+from interp.tasks.template.task import (
     canonical,
+    diversity,
+    draw_symbols,
     every_template,
     is_wildcard,
     regular_tokens,
+    weights,
     wildcards,
 )
 

@@ -14,12 +14,16 @@ from interp.models.checkpoint import save_checkpoint
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.stats.head_table import adjust
-from interp.weights.basis_null import BasisNull
 from interp.weights.head_weights import HeadWeights, head_weights
-from interp.weights.low_rank_circuit import low_rank_circuit
+from interp.weights.low_rank_circuit import low_rank_circuit, low_rank_circuits
 from interp.weights.metrics import BASIC, METRICS, choose, effective_rank
 from interp.weights.weight_nulls import SpectrumNull, WeightNull, mean_modulus
-from interp.weights.weight_table import GROUPS, circuit_crop, singular_values, weight_table
+from interp.weights.weight_table import (
+    GROUPS,
+    BasisNull,
+    circuit_crop,
+    weight_table,
+)
 
 Array = NDArray[np.float64]
 
@@ -209,7 +213,12 @@ def test_gpt2_table_is_that_of_the_dense_matrices(gpt2_folder: Path) -> None:
 def test_gpt2_singular_values_are_listed(gpt2_folder: Path) -> None:
     factors = head_weights(gpt2_folder)
     listed = weight_table(factors, ["singular_value"])
-    stacked = singular_values(factors, "OV")
+    stacked = np.array(
+        [
+            [known.singular for known in low_rank_circuits(layer.circuit("OV"), spectrum=True)]
+            for layer in factors
+        ]
+    )
     assert stacked.shape == (12, 12, 64)
     mine = listed[(listed["circuit"] == "OV") & (listed["layer"] == 3) & (listed["head"] == 2)]
     np.testing.assert_allclose(mine["score"], stacked[3, 2])

@@ -8,11 +8,12 @@ from interp.errors import ArgumentError
 from interp.interventions.components import components
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
-from interp.rasp import parse, program_text
-from interp.rasp.evaluation import NONE, Vocabulary
-from probes.decompile.alike import told_apart
+from interp.program.decision_parser import parse
+from interp.program.evaluation import NONE, Vocabulary
+from interp.program.printer import program_text
+from probes.decompile.beyond import told_apart
 from probes.decompile.decisions import Fidelity, TokenTable, decided, outputs_of
-from probes.decompile.ffn_tables import ffn_table
+from probes.decompile.evidence import ffn_table
 from probes.decompile.judging import Judge, Judged, answer
 from probes.decompile.rows import Rows, split
 from probes.decompile.search import Candidate
@@ -30,9 +31,24 @@ def test_a_compiled_program_is_read_off_exactly(hidden: bool) -> None:
     assert found.best.exact
     assert found.best.held == found.best.longer == found.best.off_task == RIGHT
     text = program_text(found.best.program)
-    assert text.count("count(") == 4, "two counts of each letter's chain"
+    assert text.count("= #") == 4, "two counts of each letter's chain"
     assert found.proof is not None
     assert set(found.proof.model.values()) == set(found.proof.found.values()) == {1.0}
+
+
+def test_guards_and_predicates_are_read_off_and_stand_for_heads() -> None:
+    """The text runs again, and the head of the guard is the one that a count needs most."""
+    text = '#import pred2\n#import pos_even\nm = #[pred2] ("b" && pos_even)\n'
+    text += 'answer = # !"a" >= 2 && m >= 1 || "a"'
+    found = pl.decompile(pl.compile_program(pl.parse_program(text), longest=40), count=60)
+    program = found.best.program
+    assert found.best.exact
+    assert found.best.held == found.best.longer == found.best.off_task == RIGHT
+    assert parse(program_text(program)) == program
+    assert {p.name for p in program.imports} == {"pred2", "pos_even"}
+    [guarded] = [one for one in found.heads if "p1" in one.primitive.words]
+    assert guarded.gain == 1.0
+    assert guarded.head.head == 1, "the lags of a layer's heads ascend: 0 is the whole prefix"
 
 
 def test_the_construction_of_a_fixed_memory_gives_back_its_lags() -> None:

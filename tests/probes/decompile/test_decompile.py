@@ -12,16 +12,13 @@ from typer.testing import CliRunner
 import prooflens as pl
 from interp.errors import ArgumentError
 from interp.models.transformer import SequenceTransformer
-from interp.rasp import parse, run
-from interp.rasp.counted import from_counting
-from interp.rasp.evaluation import NONE, Vocabulary
-from probes.decompile.catalogue import primitives
-from probes.decompile.columns import Column
+from interp.program.decision_parser import parse
+from interp.program.evaluation import NONE, Vocabulary, run
 from probes.decompile.decisions import TokenTable, decide, decided, outputs_of
-from probes.decompile.formulas import Questions, grow
-from probes.decompile.primitives import ideal, lag
-from probes.decompile.rows import Rows, off_task, split
-from probes.decompile.task_rows import rows_of_task
+from probes.decompile.features import Column
+from probes.decompile.primitives import ideal, lag, primitives
+from probes.decompile.rows import Rows, off_task, rows_of_task, split
+from probes.decompile.search import Questions, grow
 from probes.decompile.workflow import decompile
 from probes.given_rows import read_rows
 from prooflens.cli.main import app
@@ -40,7 +37,7 @@ def test_training_found_what_the_proof_decides_also_on_longer_strings(counting) 
     assert counting.far.match == 1.0, "on strings of up to four times the length"
     assert counting.proof is not None
     assert set(counting.proof.model.values()) == {1.0}
-    wanted = from_counting(pl.load("depth-L4-layers2").card.task.program, "1", "0")
+    wanted = pl.load("depth-L4-layers2").card.task.program.deciding("1", "0")
     assert counting.proof.program == wanted
     line = counting.best.program.lines[0].name
     assert counting.heads[counting.best.sources[line]].head.name == "L0H0"

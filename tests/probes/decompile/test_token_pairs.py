@@ -8,10 +8,11 @@ import torch
 from interp.interventions.components import Component
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
-from interp.rasp import parse, program_text, run
-from interp.rasp.evaluation import NONE, Vocabulary
+from interp.program.decision_parser import parse
+from interp.program.evaluation import NONE, Vocabulary, run
+from interp.program.printer import program_text
+from probes.decompile.components import by_pairs
 from probes.decompile.rows import Rows
-from probes.decompile.token_pairs import by_pairs
 from probes.decompile.workflow import decompile
 
 TOKENS = ("a", "b", "c", "d", "<bos>", "<eos>")

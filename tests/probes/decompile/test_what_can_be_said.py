@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from interp.rasp import program_text, run
-from interp.rasp.evaluation import NONE, Vocabulary
-from probes.decompile.balance import balanced
-from probes.decompile.catalogue import primitives
+from interp.program.evaluation import NONE, Vocabulary, run
+from interp.program.printer import program_text
 from probes.decompile.decisions import decide
+from probes.decompile.features import balanced
+from probes.decompile.primitives import primitives
 from probes.decompile.rows import Rows
 from probes.decompile.search import Candidate, candidates
 

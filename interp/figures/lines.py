@@ -1,0 +1,512 @@
+"""Lines and points: what was varied, what heads read and do, training, proved bounds.
+
+A number against the quantity that was varied: one line per model, every seed shown.
+
+Single seeds are dots, so that a spread is seen and not summarised. Lines named in ``dashed`` are
+what nobody trained: approximations, bounds, floors. They have no seeds and no dots.
+
+Which lag the heads of a layer select together.
+
+Which head reads which: heads as dots, layer 0 on top, and a line from each writer to its reader.
+
+A line's width and colour give its score; lines are few by choice of the caller. A composition of
+weights says that a reader could read what the writer wrote, not that anything flows.
+
+Numbers of heads over training: a thin line a head, the heads that are told of in colour.
+
+What chance gives is a grey band behind the lines, so that a line is read against it and not against
+the axis alone. Checkpoints stand at equal distances in the order in which they were given, since
+their names need not say how many steps lie between them.
+
+Figures of proved bounds: what each bound cost to prove, and what it is made of.
+
+All heads of a model at once: points over two numbers, and attention lag by lag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, NullFormatter, NullLocator
+from numpy.typing import ArrayLike, NDArray
+
+from interp.figures.style import AMOUNT, INK, MUTED, PALETTE, size, style
+
+_WIDTH = 0.36
+
+
+def kernels_by_lag(
+    kernels: Mapping[str, Mapping[str, NDArray[np.floating]]],
+    lags: Mapping[str, int],
+    *,
+    longest: int,
+) -> Figure:
+    """The summed signed kernels of a layer's heads over lags: one panel per memory, one colour per
+    model.
+
+    Args:
+        kernels: Model → memory → ``[lag]`` summed kernel; scaled to unit absolute weight here.
+        lags: Memory → the lag it should select, shaded in its panel.
+        longest: Largest lag drawn; the scaling counts all of them.
+    """
+    colours = [PALETTE[name] for name in ("blue", "orange", "green", "red")]
+    with style():
+        figure = Figure(figsize=size(1, len(lags) + 0.6))
+        grid = figure.subplots(1, len(lags), sharey=True, squeeze=False)[0]
+        for axes, (memory, lag) in zip(grid, lags.items(), strict=True):
+            axes.axvspan(lag - 0.5, lag + 0.5, color=MUTED, alpha=0.15, label="the task's lag")
+            for i, (model, by_memory) in enumerate(kernels.items()):
+                kernel = by_memory[memory] / (np.abs(by_memory[memory]).sum() or 1.0)
+                kernel = kernel[: longest + 1]
+                place = np.arange(len(kernel)) + _WIDTH * (i - (len(kernels) - 1) / 2)
+                axes.bar(place, kernel, _WIDTH, color=colours[i], label=model)
+            axes.axhline(0, color=MUTED, linewidth=0.8)
+            axes.set(title=f"memory {memory}", xlabel="lag (positions)", xticks=range(len(kernel)))
+        grid[0].set_ylabel("summed kernel of the heads\n(share of absolute weight)")
+        grid[-1].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return figure
+
+
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+
+
+_COLOURS = [colour for name, colour in PALETTE.items() if name != "yellow"]
+
+
+def sweep(
+    table: pd.DataFrame,
+    *,
+    x: str,
+    across: str | Mapping[str, str],
+    by: str,
+    label: str,
+    y: str = "error",
+    panel: str | None = None,
+    dashed: Sequence[str] = (),
+    levels: Mapping[str, float] | None = None,
+    at: Mapping[str, tuple[str, float]] | None = None,
+    slopes: Mapping[str, float] | None = None,
+    middle: str = "median",
+    log_x: bool = True,
+    log_y: bool = True,
+    least: float = 0.0,
+) -> Figure:
+    """A line a model through the middle of its seeds, with a dot a seed.
+
+    Args:
+        table: A tidy table with one row per model and seed.
+        x: The column with the quantity that was varied.
+        across: The label of the horizontal axis: what was varied, with its unit; or panel → label.
+        by: The column whose values are the lines.
+        label: The axis label: what is shown, with its unit.
+        y: The column that is plotted on the vertical axis.
+        panel: A column whose values get a panel each; None for one panel.
+        dashed: Values of ``by`` that are drawn dashed, without dots.
+        levels: Legend entry → height of a horizontal line.
+        at: Panel → legend and place of a vertical line.
+        slopes: Panel → the theory's slope in double logarithmic scale, drawn through the middle of
+            the panel's first model at its smallest x.
+        middle: Which average over seeds the line shows, ``median`` or ``mean``.
+        log_x, log_y: Whether the axes are logarithmic.
+        least: Values below are drawn there (an axis of forty decades shows nothing).
+    """
+    panels = [None] if panel is None else list(dict.fromkeys(table[panel]))
+    names = list(dict.fromkeys(table[by]))
+    table = table.assign(**{y: table[y].clip(lower=least or None)})
+    with style():
+        figure = Figure(figsize=size(1.1, 1.02 * len(panels) + 0.75))
+        grid = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+        for axes, value in zip(grid, panels, strict=True):
+            rows = table if panel is None else table[table[panel] == value]
+            for i, name in enumerate(names):
+                mine = rows[rows[by] == name]
+                _line(axes, mine, str(name), i, x, y, middle, loose=name in dashed)
+            for name, height in (levels or {}).items():
+                axes.axhline(height, color=MUTED, ls=":", lw=1, label=name, zorder=0)
+            title = "" if value is None else str(value)
+            if at and title in at:
+                name, place = at[title]
+                axes.axvline(place, color=MUTED, ls=":", lw=1, label=name, zorder=0)
+            if slopes and title in slopes:
+                _slope(axes, rows[rows[by] == rows[by].iloc[0]], x, y, slopes[title])
+            axes.set(xlabel=across if isinstance(across, str) else across[title], title=title)
+            _scales(axes, sorted(rows[x].astype(float).unique().tolist()), log_x, log_y)
+        grid[0].set_ylabel(label)
+        _legend(grid.tolist())
+    return figure
+
+
+def _legend(grid: Sequence[Axes]) -> None:
+    """One legend right of all panels, with every entry once."""
+    handles = {
+        n: h for axes in grid for h, n in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    grid[-1].legend(
+        list(handles.values()), list(handles), loc="upper left", bbox_to_anchor=(1.0, 1.0)
+    )
+
+
+def _dots(axes: Axes, x: ArrayLike, y: ArrayLike, name: str, number: int) -> None:
+    colour, marker = _COLOURS[number % len(_COLOURS)], _MARKERS[number % len(_MARKERS)]
+    axes.scatter(x, y, s=16, color=colour, marker=marker, alpha=0.8, label=name)
+
+
+def _line(
+    axes: Axes,
+    rows: pd.DataFrame,
+    name: str,
+    number: int,
+    x: str,
+    y: str,
+    middle: str,
+    *,
+    loose: bool,
+) -> None:
+    if not len(rows):
+        return
+    through, colour = rows.groupby(x)[y].agg(middle), _COLOURS[number % len(_COLOURS)]
+    axes.plot(
+        through.index,
+        through,
+        "--" if loose else "-",
+        color=colour,
+        label=name,
+        marker="" if loose else _MARKERS[number % len(_MARKERS)],
+    )
+    if not loose:
+        axes.scatter(rows[x], rows[y], s=10, color=colour, alpha=0.5, lw=0)
+
+
+def _slope(axes: Axes, rows: pd.DataFrame, x: str, y: str, slope: float) -> None:
+    places = np.array(sorted(set(rows[x])), dtype=float)
+    start = rows[rows[x] == places[0]][y].median()
+    line = start * (places / places[0]) ** slope
+    axes.plot(places, line, "--", color=INK, lw=1, label=f"theory, slope {slope:.2g}")
+
+
+def _scales(axes: Axes, values: Sequence[float], log_x: bool, log_y: bool) -> None:
+    if log_x and min(values) > 0:
+        axes.set_xscale("log", base=2)
+    if log_y:
+        axes.set_yscale("log")
+    step = -(-len(values) // 7)
+    axes.set_xticks(values[::step], [f"{v:.3g}" if v < 1000 else f"{v:g}" for v in values[::step]])
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+HeadPlace = tuple[int, int]
+Pair = tuple[HeadPlace, HeadPlace, float]
+"""The writer's and the reader's (layer, head), and the score."""
+_SHADES = "viridis_r"
+_BEHIND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5}
+
+
+def pair_lines(
+    heads: Sequence[int],
+    pairs: Sequence[Pair],
+    label: str,
+    *,
+    named: Mapping[str, Sequence[HeadPlace]] | None = None,
+    title: str = "",
+) -> Figure:
+    """Lines from writers to readers over the grid of all heads.
+
+    Args:
+        heads: Number of heads of each layer.
+        pairs: What to draw, scores at least 0; the strongest is drawn last.
+        label: What a score is, with its unit.
+        named: Kind → heads that are marked in a colour of their own and listed in the legend.
+        title: The title above the grid.
+    """
+    widest = max(heads, default=1)
+    with style():
+        size = (max(4.2, 0.36 * widest + 2.6), max(2.6, 0.42 * len(heads) + 1.3))
+        figure = Figure(figsize=size)
+        axes = figure.add_subplot()
+        _grid(axes, heads)
+        if pairs:
+            _pair_lines(axes, sorted(pairs, key=lambda pair: pair[2]), label)
+        _named(axes, pairs, named or {})
+        axes.set(xlabel="head", ylabel="layer", title=title)
+        axes.set_xticks(range(0, widest, max(1, widest // 16)))
+        axes.set_yticks(range(len(heads)))
+        axes.set_xlim(-0.7, widest - 0.3)
+        axes.set_ylim(len(heads) - 0.4, -0.6)
+    return figure
+
+
+def _grid(axes: Axes, heads: Sequence[int]) -> None:
+    places = [(head, layer) for layer, count in enumerate(heads) for head in range(count)]
+    across, up = zip(*places, strict=True)
+    axes.scatter(across, up, s=8, color=MUTED, alpha=0.5, lw=0, zorder=1)
+
+
+def _pair_lines(axes: Axes, pairs: Sequence[Pair], label: str) -> None:
+    largest = max(score for _, _, score in pairs) or 1.0
+    drawn = LineCollection(
+        [[(w[1], w[0]), (r[1], r[0])] for w, r, _ in pairs],
+        array=[score for _, _, score in pairs],
+        linewidths=[0.5 + 2.0 * score / largest for _, _, score in pairs],
+        cmap=mpl.colormaps[_SHADES],
+        norm=Normalize(0, largest),
+        zorder=2,
+    )
+    axes.add_collection(drawn)
+    axes.figure.colorbar(drawn, ax=axes, label=label, pad=0.02)
+
+
+def _named(axes: Axes, pairs: Sequence[Pair], named: Mapping[str, Sequence[HeadPlace]]) -> None:
+    colours = list(PALETTE.values())
+    for i, (kind, places) in enumerate(named.items()):
+        if places:
+            xs, ys = [head for _, head in places], [layer for layer, _ in places]
+            axes.scatter(xs, ys, s=36, color=colours[i], edgecolor="white", zorder=3, label=kind)
+    if any(named.values()):
+        axes.legend(loc="upper left", bbox_to_anchor=(0, -0.22), ncols=2, borderaxespad=0)
+    shown = {place for pair in pairs for place in pair[:2]}
+    for layer, head in sorted(shown | {p for places in named.values() for p in places}):
+        axes.annotate(
+            f"L{layer}H{head}",
+            (head, layer),
+            xytext=(0, 5),
+            textcoords="offset points",
+            fontsize=6,
+            color=INK,
+            ha="center",
+            zorder=4,
+            bbox=_BEHIND,
+        )
+
+
+_HEAD_COLOURS = [PALETTE[name] for name in ("blue", "orange", "green", "red", "purple")]
+_HEAD_MARKERS = ("o", "s", "^", "D", "v")
+_OTHERS = "#BBBBBB"
+_CROWDED = 6  # names of checkpoints that fit side by side
+
+
+@dataclass(frozen=True)
+class HeadLines:
+    """One panel of the figure.
+
+    Attributes:
+        title: The title above it.
+        label: What is shown, with its unit.
+        heads: The lines' names.
+        values: ``[head, checkpoint]``; what is not known is NaN.
+        low, high: The band of what chance gives, ``[checkpoint]``.
+        told: The heads drawn in colour, five at most.
+    """
+
+    title: str
+    label: str
+    heads: Sequence[str]
+    values: Float[np.ndarray, "head checkpoint"]
+    low: Float[np.ndarray, " checkpoint"]
+    high: Float[np.ndarray, " checkpoint"]
+    told: Sequence[str] = field(default_factory=tuple)
+
+
+def heads_over_training(
+    panels: Sequence[HeadLines], checkpoints: Sequence[str], *, columns: int = 3
+) -> Figure:
+    """A panel a number, the checkpoints from left to right.
+
+    Args:
+        panels: What is drawn.
+        checkpoints: Their names, in the order of training.
+        columns: How many panels stand beside one another.
+    """
+    columns = min(columns, len(panels))
+    rows = -(-len(panels) // columns)
+    with style():
+        figure = Figure(figsize=size(1.25 * rows, 1.2 * columns))
+        grid = figure.subplots(rows, columns, squeeze=False).ravel()
+        for axes, panel in zip(grid, panels, strict=False):
+            _head_lines(axes, panel, checkpoints)
+        for axes in grid[len(panels) :]:
+            axes.set_axis_off()
+    return figure
+
+
+def _head_lines(axes: Axes, panel: HeadLines, checkpoints: Sequence[str]) -> None:
+    places = np.arange(len(checkpoints))
+    axes.fill_between(places, panel.low, panel.high, color="#E6E6E6", lw=0, label="random weights")
+    for name, values in zip(panel.heads, panel.values, strict=True):
+        if name not in panel.told:
+            axes.plot(places, values, color=_OTHERS, lw=0.8, zorder=1)
+    for i, name in enumerate(panel.told):
+        values = panel.values[list(panel.heads).index(name)]
+        axes.plot(
+            places, values, color=_HEAD_COLOURS[i], marker=_HEAD_MARKERS[i], label=name, zorder=2
+        )
+    axes.set_title(panel.title)
+    axes.set_ylabel(panel.label)
+    axes.set_xlabel("checkpoint, in the order given")
+    crowded = len(checkpoints) > _CROWDED
+    every = -(-len(checkpoints) // 24)
+    shown = places[::every]
+    axes.set_xticks(shown, [checkpoints[i] for i in shown])
+    if crowded:
+        for tick in axes.get_xticklabels():
+            tick.set(rotation=60, ha="right", rotation_mode="anchor")
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), handlelength=1.4)
+    axes.grid(axis="y", color="#EEEEEE", lw=0.6, zorder=0)
+    axes.tick_params(color=MUTED)
+
+
+def bounds_figure(table: pd.DataFrame, *, kind: str, measured: float, trivial: float) -> Figure:
+    """Proved bounds against their cost: one point per strategy, multiplications on the horizontal
+    axis.
+
+    Args:
+        table: Columns ``strategy``, ``multiplications``, ``bound`` and ``vacuous`` (true or false);
+            bounds are finite.
+        kind: ``error`` (lower is better, logarithmic) or ``accuracy`` (higher is better).
+        measured: The value that was measured on inputs.
+        trivial: The value that the best constant answer reaches.
+    """
+    with style():
+        figure = Figure(figsize=size(1.4, 1.8))
+        axes = figure.subplots()
+        axes.axhline(measured, color=PALETTE["green"], lw=1, label=f"seen: {measured:.6g}")
+        axes.axhline(trivial, color=MUTED, lw=1, ls="--", label=f"constant answer: {trivial:.4g}")
+        row: Any
+        for row in table.itertuples():
+            face = "white" if row.vacuous else PALETTE["blue"]
+            axes.plot(row.multiplications, row.bound, "o", color=PALETTE["blue"], mfc=face, ms=7)
+            axes.annotate(
+                str(row.strategy),
+                (row.multiplications, row.bound),
+                xytext=(7, -12),
+                textcoords="offset points",
+                color=INK,
+                fontsize=8,
+            )
+        axes.set_xscale("log")
+        axes.margins(x=0.25, y=0.15)
+        low, high = np.log10(axes.get_xlim())
+        axes.set_xlim(10 ** np.floor(low), 10 ** np.ceil(high))  # so that decades carry labels
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        if kind == "error":
+            axes.set_yscale("log")
+        better = "lower" if kind == "error" else "higher"
+        axes.set(
+            xlabel="multiplications of the proof", ylabel=f"proved {kind} ({better} is better)"
+        )
+        axes.legend(loc="best")
+    return figure
+
+
+def bound_parts_figure(parts: pd.DataFrame, *, label: str) -> Figure:
+    """The parts that add up to each strategy's bound, as one stacked bar per strategy.
+
+    Args:
+        parts: Index strategy, a column for each part; rows add up to the bound.
+        label: What is added up, under the axis.
+    """
+    with style():
+        figure = Figure(figsize=size(0.6 + 0.15 * len(parts), 1.8))
+        axes = figure.subplots()
+        start = pd.Series(0.0, index=parts.index)
+        for (name, values), colour in zip(parts.items(), PALETTE.values(), strict=False):
+            axes.barh(list(parts.index), values, left=start, color=colour, label=str(name))
+            start = start + values
+        axes.set(xlabel=label)
+        axes.invert_yaxis()
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        figure.legend(loc="outside lower center", ncols=2)
+    return figure
+
+
+Numbers = NDArray[np.floating]
+
+
+def head_points(
+    names: Sequence[str],
+    across: Numbers,
+    up: Numbers,
+    *,
+    roles: Sequence[str],
+    confirmed: Sequence[bool],
+    labels: tuple[str, str],
+) -> Figure:
+    """Heads as points, coloured by role, filled and named where it is confirmed.
+
+    Args:
+        names: The heads.
+        across, up: ``[head]``; what is missing or infinite is a × on the axis.
+        roles: Each head's first role, or empty.
+        confirmed: Whether it is confirmed.
+        labels: Of both axes.
+    """
+    known = np.isfinite(across) & np.isfinite(up)
+    kinds = sorted({role for role in roles if role})
+    colours = dict(zip(kinds, [*PALETTE.values()] * 3, strict=False))
+    with style():
+        figure = Figure(figsize=size(1.2, 1.6))
+        axes = figure.subplots()
+        for kind in [*kinds, ""]:
+            mine = np.array([role == kind for role in roles])
+            for sure in (True, False):
+                chosen = mine & known & (np.array(confirmed, dtype=bool) == sure)
+                colour = colours.get(kind, MUTED)
+                face, label = (
+                    (colour, kind) if sure else ("white", f"{kind or 'no role'}, not sure")
+                )
+                if chosen.any():
+                    axes.plot(
+                        across[chosen], up[chosen], "o", mfc=face, mec=colour, ms=6, label=label
+                    )
+        if (~known).any():
+            _mark_missing(axes, np.where(known, 0.0, across), np.where(known, 0.0, up), ~known)
+        for name, x, y, sure in zip(names, across, up, confirmed, strict=True):
+            if np.isfinite(x) and np.isfinite(y) and sure:
+                axes.annotate(name, (x, y), (4, 3), textcoords="offset points", size=6, color=INK)
+        axes.set(xlabel=labels[0], ylabel=labels[1])
+        axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+    return figure
+
+
+def _mark_missing(axes: Axes, across: Numbers, up: Numbers, missing: NDArray[np.bool_]) -> None:
+    left, bottom = axes.get_xlim()[0], axes.get_ylim()[0]
+    x = np.where(np.isfinite(across), across, left)[missing]
+    y = np.where(np.isfinite(up), up, bottom)[missing]
+    told = f"{int(missing.sum())} not measured or infinite"
+    axes.plot(x, y, "x", color=MUTED, ms=6, clip_on=False, label=told)
+
+
+def lags_of_heads(
+    shares: Mapping[str, Numbers], names: Sequence[str], lags: Sequence[int]
+) -> Figure:
+    """Mean attention of every head at every lag, kinds of rows side by side on one scale.
+
+    Args:
+        shares: Kind of rows → ``[head, lag]``; grey where it was not measured.
+        names: The heads, first on top.
+        lags: In tokens.
+    """
+    top = max((float(np.nanmax(one, initial=0.0)) for one in shares.values()), default=0.0) or 1.0
+    places = range(0, len(lags), max(1, len(lags) // 6))
+    with style():
+        figure = Figure(figsize=(3.2 * len(shares) + 0.9, 0.16 * len(names) + 1.3))
+        grid = list(figure.subplots(1, len(shares), squeeze=False, sharey=True).flat)
+        for axes, (kind, values) in zip(grid, shares.items(), strict=True):
+            axes.set_facecolor("lightgrey")
+            image = axes.imshow(
+                np.ma.masked_invalid(values), cmap=AMOUNT, vmin=0, vmax=top, aspect="auto"
+            )
+            axes.set(title=kind, xlabel="lag (tokens)")
+            axes.set_xticks(places, [str(lags[place]) for place in places])
+            axes.set_yticks(range(len(names)), names, size=6)
+        figure.colorbar(image, ax=grid, label="mean attention (share)", pad=0.02)
+    return figure

@@ -1,7 +1,0 @@
-"""To and from other people's tools: tables as Parquet, stores as Hugging Face data sets and as
-sources of activations for SAELens, roles as a circuit.
-
-TransformerLens needs nothing of this: our models are its own kind, and stores hand out its
-``ActivationCache`` (:meth:`interp.store.ActivationStore.cache`). Models go out with
-:func:`interp.models.hugging_face.export`.
-"""

@@ -1,0 +1,606 @@
+"""The inputs a theorem is about: every input of a task's rows, and the right answer to each.
+
+A domain gives its inputs one by one (where they can be counted), as one box, and at random; what
+splits it further is a strategy's. Positions are judged one at a time: the output at position t of a
+causal model is the output at the last position of the first t + 1 inputs.
+
+All ±1 sequences of a length, for fixed memories (`memory` §1.2, Task I).
+
+Boxes of real inputs, for memories of real values (`memory` §1.2, Tasks II and III).
+
+Every string of a language L_k up to a length, for prefix prediction (`depth` §3.3).
+
+L_k = k alternating blocks, a⁺b⁺a⁺ …. A prefix with j blocks belongs to L_k exactly when j = k, and
+a causal model's answer depends on the prefix alone; so an input of the domain is a (string, scored
+position) pair, and a prefix stands for as many of them as there are strings that begin with it:
+
+    of length n: C(n − i, k − j) for a prefix of length i with j < k blocks, 1 for j = k
+
+Every string of a template task over an alphabet (`template` §2.1).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations, islice, pairwise, permutations, product
+from math import comb, perm
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64, Int
+
+from interp.bounds.affine import UP, Affine, box, exactly
+from interp.bounds.network import sine
+from interp.tasks.depth import PrefixPrediction
+from interp.tasks.depth.languages import language
+from interp.tasks.depth.strings import to_inputs
+from interp.tasks.memory import AdaptiveMemory, FixedMemory, KernelMemory
+from interp.tasks.memory.kernels import MemoryKernel
+from interp.tasks.template import TemplateTask
+from interp.tasks.template.task import is_wildcard, wildcards
+from probes.certify.cover import UNKNOWN, Cells, chunks
+
+CHUNK = 1024
+"""Cells done side by side."""
+
+
+class Domain(ABC):
+    """Every input of a task, with the right answers.
+
+    Attributes:
+        kind: ``error`` or ``accuracy``.
+        trivial: What the best constant answer reaches.
+    """
+
+    kind: str
+    trivial: float
+
+    @property
+    @abstractmethod
+    def size(self) -> int | None:
+        """How many inputs, or None where they cannot be counted (real numbers)."""
+
+    @property
+    def cells(self) -> int | None:
+        """How many cells :meth:`points` makes."""
+        return self.size
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[str, int, int, int]:
+        """What a model must take: kind of input, ``d_in``, ``d_out``, positions."""
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """The domain as JSON data: what the checker builds it from again."""
+
+    @property
+    @abstractmethod
+    def statement(self) -> str:
+        """In words: which inputs."""
+
+    @abstractmethod
+    def points(self) -> Iterator[Cells]:
+        """Every input as a cell of its own; empty where they cannot be counted."""
+
+    @abstractmethod
+    def boxes(self) -> Iterator[Cells]:
+        """The domain as one cell a judged position."""
+
+    @abstractmethod
+    def sample(self, n: int, rng: np.random.Generator) -> Iterator[Cells]:
+        """Random inputs as cells, weighted as the domain is: to look, never to prove."""
+
+
+class Signs(Domain):
+    """Every ±1 sequence of ``length`` inputs, judged wherever the task asks for an answer.
+
+    The error is |output − f|, f = ±1; always answering 0 has error 1.
+    """
+
+    kind = "error"
+    trivial = 1.0
+
+    def __init__(self, task: FixedMemory, length: int) -> None:
+        self.task, self.length = task, length
+        table = task.truth_table()
+        self._table = np.array([float(table[c]) for c in product((-1, 1), repeat=self.arguments)])
+
+    @property
+    def arguments(self) -> int:
+        """How many inputs f reads."""
+        return len(self.task.lags) + 1
+
+    @property
+    def lags(self) -> tuple[int, ...]:
+        """Of f's arguments, x_t first."""
+        return (0, *self.task.lags)
+
+    @property
+    def judged(self) -> range:
+        """Positions that have an answer."""
+        return range(max(self.task.lags), self.length)
+
+    @property
+    def size(self) -> int:
+        """2^length."""
+        return int(2**self.length)
+
+    @property
+    def statement(self) -> str:
+        """In words."""
+        first, last = self.judged[0], self.judged[-1]
+        where = f"positions {first} to {last}" if first < last else f"position {first}"
+        return f"all 2^{self.length} sequences of {self.length} inputs ±1, at {where}"
+
+    @property
+    def shape(self) -> tuple[str, int, int, int]:
+        """See :class:`~probes.certify.domains.base.Domain`."""
+        return "real", 1, 1, self.length
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON data."""
+        return {"kind": "signs", "task": self.task.to_dict(), "length": self.length}
+
+    def answers(
+        self, arguments: Float64[np.ndarray, "cell argument"]
+    ) -> Float64[np.ndarray, " cell"]:
+        """f of ±1 arguments."""
+        place = 2 ** np.arange(self.arguments - 1, -1, -1)
+        return self._table[((arguments > 0) * place).sum(-1)]
+
+    def points(self) -> Iterator[Cells]:
+        """Every sequence, for every judged position those of its own length."""
+        for t in self.judged:
+            for start, end in chunks(2 ** (t + 1), CHUNK):
+                codes = np.arange(start, end)[:, None] >> np.arange(t, -1, -1)
+                yield self._cells(2.0 * (codes & 1) - 1.0)
+
+    def sample(self, n: int, rng: np.random.Generator) -> Iterator[Cells]:
+        """n random sequences for each judged position."""
+        for t in self.judged:
+            yield self._cells(rng.choice([-1.0, 1.0], size=(n, t + 1)))
+
+    def _cells(self, x: Float64[np.ndarray, "cell pos"]) -> Cells:
+        last = x.shape[1] - 1
+        f = self.answers(x[:, [last - lag for lag in self.lags]])
+        return Cells(exactly(x[..., None]), exactly(f[:, None]), np.ones(len(x)))
+
+    def boxes(self) -> Iterator[Cells]:
+        """Nothing is known of any input, nor of f."""
+        for t in self.judged:
+            yield self.cases(t, ())
+
+    def cases(self, t: int, lags: Sequence[int]) -> Cells:
+        """A cell for each assignment of the inputs at ``lags`` before ``t``; the others are free.
+
+        f is known where all its arguments are; otherwise it lies between its least and largest
+        value on the cell.
+        """
+        known = sorted({lag for lag in lags if 0 <= lag <= t})
+        corners = np.array(list(product((-1.0, 1.0), repeat=len(known)))).reshape(
+            2 ** len(known), len(known)
+        )
+        centre = np.zeros((len(corners), t + 1, 1))
+        centre[:, [t - lag for lag in known], 0] = corners
+        free = [place for place in range(t + 1) if t - place not in known]
+        reach = np.zeros((t + 1, 1))
+        reach[free] = 1.0
+        low, high = self._range(known, corners)
+        middle, half = (low + high) / 2, (high - low) / 2
+        targets = Affine(middle[:, None], np.zeros((0, len(corners), 1)), half[:, None])
+        weight = np.full(len(corners), 2.0 ** len(free))
+        inputs = box(centre, reach)
+        names = tuple(f"input at lag {t - place}" for place in free)
+        return Cells(inputs, targets, weight, symbols=len(free), names=names)
+
+    def _range(
+        self, known: Sequence[int], corners: Float64[np.ndarray, "cell lag"]
+    ) -> tuple[Float64[np.ndarray, " cell"], Float64[np.ndarray, " cell"]]:
+        """Least and largest f on each cell."""
+        unknown = [lag for lag in self.lags if lag not in known]
+        found = []
+        for values in product((-1.0, 1.0), repeat=len(unknown)):
+            filled = dict(zip(unknown, values, strict=True))
+            columns = [
+                np.full(len(corners), filled[lag])
+                if lag in filled
+                else corners[:, known.index(lag)]
+                for lag in self.lags
+            ]
+            found.append(self.answers(np.stack(columns, axis=1)))
+        return np.min(found, axis=0), np.max(found, axis=0)
+
+
+class Averages(Domain):
+    """Every sequence of ``length`` real inputs |x| ≤ ``box``, and a sine of their moving average.
+
+    m = Σ_s ρ(s) x_{t−s}, y = sin(ω m), at every position. ρ is taken at its float64 values.
+    """
+
+    kind = "error"
+
+    def __init__(self, task: KernelMemory, length: int, box: float) -> None:
+        self.task, self.length, self.box = task, length, box
+        self.rho = MemoryKernel.parse(task.kernels[0]).values(np.arange(length, dtype=np.float64))
+        most = self.reach(length - 1) * task.frequency
+        self.trivial = 1.0 if most >= np.pi / 2 else float(np.sin(most))
+
+    @property
+    def judged(self) -> range:
+        """Positions that have an answer."""
+        return range(self.task.burn_in, self.length)
+
+    @property
+    def size(self) -> None:
+        """Not countable."""
+        return None
+
+    @property
+    def statement(self) -> str:
+        """In words."""
+        return f"all sequences of {self.length} real inputs of size at most {self.box:g}"
+
+    @property
+    def shape(self) -> tuple[str, int, int, int]:
+        """See :class:`~probes.certify.domains.base.Domain`."""
+        return "real", 1, 1, self.length
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON data."""
+        task = self.task.to_dict()
+        return {"kind": "averages", "task": task, "length": self.length, "box": self.box}
+
+    def reach(self, t: int) -> float:
+        """The largest |m| at position t."""
+        return float(np.abs(self.rho[: t + 1]).sum() * self.box * UP)
+
+    def points(self) -> Iterator[Cells]:
+        """None."""
+        yield from ()
+
+    def boxes(self) -> Iterator[Cells]:
+        """All inputs free."""
+        for t in self.judged:
+            yield self.slices(t, 1)
+
+    def slices(self, t: int, n: int) -> Cells:
+        """The box n times over, with m in n intervals that together hold all its values.
+
+        The target is a sine of the last symbol, which is m's; the inputs use the others. That m is
+        made of the inputs is not said here.
+        """
+        ends = np.linspace(-self.reach(t), self.reach(t), n + 1)
+        middle, half = (ends[1:] + ends[:-1]) / 2, (ends[1:] - ends[:-1]) / 2 * UP
+        centre, rise, rest = sine(self.task.frequency, middle, half)
+        generators = np.zeros((t + 2, n, 1))
+        generators[-1, :, 0] = rise
+        targets = Affine(centre[:, None], generators, rest[:, None])
+        return Cells(
+            box(np.zeros((n, t + 1, 1)), np.full((t + 1, 1), self.box)),
+            targets,
+            np.ones(n),
+            symbols=t + 2,
+            names=(*(f"input at lag {t - s}" for s in range(t + 1)), "average in its interval"),
+        )
+
+    def sample(self, n: int, rng: np.random.Generator) -> Iterator[Cells]:
+        """Random sequences, half of them at the corners of the box."""
+        for t in self.judged:
+            x = rng.uniform(-self.box, self.box, (n, t + 1))
+            x[n // 2 :] = np.sign(x[n // 2 :]) * self.box
+            m = x[:, ::-1] @ self.rho[: t + 1]
+            y = np.sin(self.task.frequency * m)
+            yield Cells(exactly(x[..., None]), exactly(y[:, None]), np.ones(n))
+
+
+class Addressed(Domain):
+    """Every sequence of addresses (±1 bits) and real values |x| ≤ ``box``; the answer is the value
+    at the lag that the last address names, or the mean of it and the last value.
+    """
+
+    kind = "error"
+
+    def __init__(self, task: AdaptiveMemory, length: int, box: float) -> None:
+        self.task, self.length, self.box = task, length, box
+        self.trivial = box
+        self.codes = np.array(list(product((-1.0, 1.0), repeat=task.bits)))
+        self.lags = np.array(task.location_tables()[0])
+
+    @property
+    def judged(self) -> range:
+        """Positions that have an answer."""
+        return range(max(self.task.locations), self.length)
+
+    @property
+    def size(self) -> None:
+        """Not countable."""
+        return None
+
+    @property
+    def statement(self) -> str:
+        """In words."""
+        return (
+            f"all sequences of {self.length} tokens with {self.task.bits} address bits ±1 and a "
+            f"real value of size at most {self.box:g}"
+        )
+
+    @property
+    def shape(self) -> tuple[str, int, int, int]:
+        """See :class:`~probes.certify.domains.base.Domain`."""
+        return "real", 1 + self.task.bits, 1, self.length
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON data."""
+        task = self.task.to_dict()
+        return {"kind": "addressed", "task": task, "length": self.length, "box": self.box}
+
+    def points(self) -> Iterator[Cells]:
+        """None."""
+        yield from ()
+
+    def boxes(self) -> Iterator[Cells]:
+        """Of each position, the cases of the last address: the right answer depends on it."""
+        bits = self.task.bits
+        for t in self.judged:
+            for code, lag in enumerate(self.lags.tolist()):
+                centre, reach = np.zeros((1, t + 1, 1 + bits)), np.ones((t + 1, 1 + bits))
+                reach[:, 0] = self.box
+                centre[0, t, 1:], reach[t, 1:] = self.codes[code], 0.0
+                inputs = box(centre, reach)
+                symbols = len(inputs.generators)
+                yield Cells(inputs, inputs[:, t - lag, :1], np.ones(1), symbols=symbols)
+
+    def code_of(self, bits: Float64[np.ndarray, " bit"]) -> int:
+        """The number of an address."""
+        return int(np.flatnonzero((self.codes == bits).all(-1))[0])
+
+    def tokens(self, pieces: int) -> Affine:
+        """Every token: all addresses, values in intervals, ``[cell, 1, 1 + bits]``; one symbol."""
+        ends = np.linspace(-self.box, self.box, pieces + 1)
+        half = (ends[1] - ends[0]) / 2 * UP
+        rows = [((a + b) / 2, *code) for code in self.codes for a, b in pairwise(ends)]
+        centre = np.array(rows)[:, None]
+        noise = np.zeros((1, *centre.shape))
+        noise[..., 0] = half
+        return Affine(centre, noise, np.zeros_like(centre))
+
+    def pairs(self, code: int, pieces: int) -> Cells:
+        """Every token with every last token of an address: what is fetched, and what names it.
+
+        Inputs are ``[cell, 2, 1 + bits]``; the first symbol moves the last token's value, the
+        second the fetched one's.
+        """
+        every = self.tokens(pieces)
+        last = every[code * pieces : (code + 1) * pieces]
+        n, m = len(every.centre), pieces
+        centre = np.concatenate((np.repeat(every.centre, m, 0), np.tile(last.centre, (n, 1, 1))), 1)
+        noise = np.zeros((2, *centre.shape))
+        noise[0, :, 1, 0] = noise[1, :, 0, 0] = every.generators[0, 0, 0, 0]
+        inputs = Affine(centre, noise, np.zeros_like(centre))
+        names = ("last value in its interval", "fetched value in its interval")
+        return Cells(inputs, inputs[:, 0, :1], np.ones(n * m), symbols=2, names=names)
+
+    def sample(self, n: int, rng: np.random.Generator) -> Iterator[Cells]:
+        """Random rows."""
+        for t in self.judged:
+            x = rng.uniform(-self.box, self.box, (n, t + 1))
+            x[n // 2 :] = np.sign(x[n // 2 :]) * self.box
+            code = rng.integers(len(self.codes), size=(n, t + 1))
+            inputs = np.concatenate((x[..., None], self.codes[code]), axis=-1)
+            y: Float64[np.ndarray, " cell"] = x[np.arange(n), t - self.lags[code[:, -1]]]
+            yield Cells(exactly(inputs), exactly(y[:, None]), np.ones(n))
+
+
+class Strings(Domain):
+    """Every scored position of every string of L_k whose length lies in the task's bins."""
+
+    kind = "accuracy"
+
+    def __init__(self, task: PrefixPrediction, length: int) -> None:
+        self.task, self.length = task, length
+        self.blocks = int(task.language.removeprefix("L_"))
+        spoken = language(task.language)
+        self._ids = to_inputs(task.program, np.array([[0, 1]]), spoken.letters, 2)[0, 1:].numpy()
+        self.lengths = sorted(
+            {n for low, high in task.bins for n in range(low, high + 1) if n <= length}
+        )
+        total = self._count(lambda i, j: True)
+        yes = self._count(lambda i, j: j == self.blocks)
+        self.trivial = max(yes, total - yes) / total
+
+    @property
+    def size(self) -> int:
+        """How many (string, position) pairs."""
+        return self._count(lambda i, j: True)
+
+    @property
+    def cells(self) -> int:
+        """How many prefixes."""
+        return sum(comb(i - 1, j - 1) for i, j in self.prefixes())
+
+    @property
+    def statement(self) -> str:
+        """In words."""
+        first, last = self.lengths[0], self.lengths[-1]
+        return f"every position of every string of {self.task.language} of length {first} to {last}"
+
+    @property
+    def shape(self) -> tuple[str, int, int, int]:
+        """See :class:`~probes.certify.domains.base.Domain`."""
+        return "tokens", int(self._ids.max()) + 1, 2, self.lengths[-1] + 1
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON data."""
+        return {"kind": "strings", "task": self.task.to_dict(), "length": self.length}
+
+    def weight(self, i: int, j: int) -> int:
+        """Strings of the domain that begin with one given prefix of length i and j blocks."""
+        if j == self.blocks:
+            return sum(n >= i for n in self.lengths)
+        return sum(comb(n - i, self.blocks - j) for n in self.lengths if n >= i)
+
+    def prefixes(self) -> Iterator[tuple[int, int]]:
+        """(length, blocks) of the prefixes that some string of the domain begins with."""
+        for i in range(1, self.lengths[-1] + 1):
+            for j in range(1, min(i, self.blocks) + 1):
+                if self.weight(i, j):
+                    yield i, j
+
+    def _count(self, which: Any) -> int:
+        return sum(
+            comb(i - 1, j - 1) * self.weight(i, j) for i, j in self.prefixes() if which(i, j)
+        )
+
+    def points(self) -> Iterator[Cells]:
+        """Every prefix, with the number of strings that begin with it."""
+        for i, j in self.prefixes():
+            rows: list[tuple[int, ...]] = []
+            for cuts in combinations(range(1, i), j - 1):
+                rows.append(cuts)
+                if len(rows) == CHUNK:
+                    yield self._cells(i, j, rows)
+                    rows = []
+            if rows:
+                yield self._cells(i, j, rows)
+
+    def _cells(self, i: int, j: int, cuts: list[tuple[int, ...]]) -> Cells:
+        begins = np.zeros((len(cuts), i), dtype=np.int64)
+        if j > 1:
+            begins[np.arange(len(cuts))[:, None], np.array(cuts)] = 1
+        letters = begins.cumsum(1) % 2
+        weight = np.full(len(cuts), float(self.weight(i, j)))
+        return Cells(self.tokens(letters), self.answers(j, len(cuts)), weight)
+
+    def tokens(self, letters: Int[np.ndarray, "cell pos"]) -> Int[np.ndarray, "cell one_more"]:
+        """BOS, then the ids of letters 0 (a) and 1 (b)."""
+        return np.pad(self._ids[letters], ((0, 0), (1, 0)))
+
+    def answers(self, j: int, n: int) -> Int[np.ndarray, " cell"]:
+        """Whether a prefix of j blocks is in the language."""
+        return np.full(n, int(j == self.blocks))
+
+    def boxes(self) -> Iterator[Cells]:
+        """Of each length, the prefixes that are in the language and those that are not."""
+        for i, j in self.prefixes():
+            ids = np.full((1, i + 1), UNKNOWN)
+            ids[:, 0] = 0
+            weight = np.array([float(comb(i - 1, j - 1) * self.weight(i, j))])
+            yield Cells(ids, self.answers(j, 1), weight, vocabulary=self._ids)
+
+    def sample(self, n: int, rng: np.random.Generator) -> Iterator[Cells]:
+        """n random prefixes of each length and number of blocks."""
+        for i, j in self.prefixes():
+            cuts = [tuple(np.sort(rng.choice(i - 1, j - 1, replace=False)) + 1) for _ in range(n)]
+            drawn = self._cells(i, j, cuts)
+            yield replace(drawn, weight=drawn.weight * comb(i - 1, j - 1) / n)
+
+    def multisets(self) -> Iterator[Cells]:
+        """Of each length, a cell for each last letter, number of a's and b's, and answer.
+
+        One string stands for all with the same counts: for a model that sees no order.
+        """
+        for i in range(1, self.lengths[-1] + 1):
+            rows: dict[tuple[int, int, int], float] = {}
+            for j in range(1, min(i, self.blocks) + 1):
+                strings = self.weight(i, j)
+                of_a, of_b = (j + 1) // 2, j // 2
+                for a in range(of_a, i - of_b + 1) if strings else ():
+                    ways = comb(a - 1, of_a - 1) * (comb(i - a - 1, of_b - 1) if of_b else a == i)
+                    key = (a, (j - 1) % 2, int(j == self.blocks))
+                    if ways:
+                        rows[key] = rows.get(key, 0.0) + float(ways * strings)
+            if rows:
+                yield self._counted(i, rows)
+
+    def _counted(self, i: int, rows: dict[tuple[int, int, int], float]) -> Cells:
+        letters = np.zeros((len(rows), i), dtype=np.int64)
+        for row, (a, last, _) in enumerate(rows):
+            letters[row, : i - a] = 1  # b's first, then a's, and the last letter in its place
+            letters[row, -1] = last
+            if last == 1:
+                letters[row, :-1] = [1] * (i - a - 1) + [0] * a
+        answers = np.array([answer for _, _, answer in rows])
+        return Cells(self.tokens(letters), answers, np.array(list(rows.values())))
+
+
+class Templates(Domain):
+    """Every substitution of every template by distinct symbols of the task's alphabet.
+
+    Real labels: the error |output − label|, and the best constant is half their range away.
+    Symbolic labels: the share of strings whose answer is the top token.
+    """
+
+    def __init__(self, task: TemplateTask) -> None:
+        self.task = task
+        self.kind = "accuracy" if task.symbolic else "error"
+        first, stop = task.train if task.split == "train" else task.test
+        start = len(task.regular)
+        self.symbols = np.arange(start + first, start + stop)
+        labels = [float(v) for v in task.labels if not isinstance(v, str)]
+        self.trivial = 1 / len(self.symbols) if task.symbolic else (max(labels) - min(labels)) / 2
+
+    @property
+    def size(self) -> int:
+        """Strings, each counted with its template."""
+        return sum(perm(len(self.symbols), len(wildcards(z))) for z in self.task.templates)
+
+    @property
+    def statement(self) -> str:
+        """In words."""
+        first, last = self.symbols[0], self.symbols[-1]
+        names = ", ".join(self.task.templates)
+        return f"every string of the templates {names} with symbols {first} to {last}"
+
+    @property
+    def shape(self) -> tuple[str, int, int, int]:
+        """See :class:`~probes.certify.domains.base.Domain`."""
+        v = self.task.vocabulary
+        return "tokens", v, v if self.task.symbolic else 1, self.task.length
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON data."""
+        return {"kind": "templates", "task": self.task.to_dict()}
+
+    def points(self) -> Iterator[Cells]:
+        """Every string."""
+        for index, template in enumerate(self.task.templates):
+            drawn = permutations(self.symbols.tolist(), len(wildcards(template)))
+            wild, label = wildcards(template), self.task.labels[index]
+            asked = wild.index(label) if label in wild else 0
+            while piece := list(islice(drawn, CHUNK)):
+                symbols = np.array(piece)  # the one that is asked for varies slowest
+                symbols[:, [0, asked]] = symbols[:, [asked, 0]]
+                yield self._cells(index, symbols)
+
+    def sample(self, n: int, rng: np.random.Generator) -> Iterator[Cells]:
+        """n random strings of each template."""
+        for index, template in enumerate(self.task.templates):
+            count = len(wildcards(template))
+            drawn = [rng.choice(self.symbols, count, replace=False) for _ in range(n)]
+            cells = self._cells(index, np.array(drawn))
+            yield replace(cells, weight=cells.weight * perm(len(self.symbols), count) / n)
+
+    def _cells(self, index: int, symbols: Int[np.ndarray, "cell wildcard"]) -> Cells:
+        """Substitutions of one template; symbols may be unknown."""
+        template, label = self.task.templates[index], self.task.labels[index]
+        places = {c: symbols[:, i] for i, c in enumerate(wildcards(template))}
+        known = {c: np.full(len(symbols), i) for i, c in enumerate(self.task.regular)}
+        token = places | known
+        ids = np.stack([token[c] for c in template], axis=1).astype(np.int64)
+        targets: Any
+        if isinstance(label, str):
+            targets = token[label] if is_wildcard(label) else known[label]
+        else:
+            targets = exactly(np.full((len(ids), 1), float(label)))
+        weight = np.ones(len(ids)) * (
+            perm(len(self.symbols), symbols.shape[1]) if (symbols == UNKNOWN).any() else 1
+        )
+        return Cells(ids, targets, weight, vocabulary=self.symbols)
+
+    def boxes(self) -> Iterator[Cells]:
+        """Each template with unknown symbols: that they are equal or differ is lost."""
+        for index, template in enumerate(self.task.templates):
+            yield self._cells(index, np.full((1, len(wildcards(template))), UNKNOWN))
