@@ -30,6 +30,7 @@ def roles(name: str) -> pd.DataFrame:
         memories=memories_of(shipped.task),
         answers=answers_of(shipped.task),
         sought=sought_of(shipped.task),
+        profile=TASK,
         targets=False,
     )
 
