@@ -50,7 +50,7 @@ viewer:
 	cp -r $(VIEWER)/package.json $(VIEWER)/tsconfig.json $(VIEWER)/src build/viewer
 	cd build/viewer && npm install --no-audit --no-fund --no-package-lock --silent && npm run --silent check && npm run --silent build
 	cp build/viewer/viewer.js $(VIEWER)/viewer.js
-	PYTHONPATH=. $(PYTHON) -m prooflens.pages.viewer_digest
+	PYTHONPATH=. $(PYTHON) -m analyses.viewer_digest
 
 # Trains every shipped model anew.
 zoo: setup

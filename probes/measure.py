@@ -53,8 +53,6 @@ from probes.roles.profile import LANGUAGE, Profile
 from probes.roles.registry import ROLES
 from probes.roles.trials import rows_of
 
-__all__ = ["TABLES", "Measurements", "decodability_table", "measure"]
-
 TABLES: dict[str, tuple[str, dict[str, str]]] = {
     "roles": (
         "which component plays which role",

@@ -39,8 +39,6 @@ from probes.roles.gathering import evidence_of
 from probes.roles.profile import TASK
 from probes.roles.reader import Reader
 
-__all__ = ["is_nested", "nested_rounds", "nesting_panel"]
-
 _OFFSETS = range(-3, 4)
 
 

@@ -36,18 +36,6 @@ from interp.run.gate import next_tokens
 from interp.tasks.base import Batch
 from probes.decompile.rows import read_worded_rows
 
-__all__ = [
-    "IGNORED",
-    "TEXT",
-    "OwnRows",
-    "Row",
-    "kind_of",
-    "read_ids",
-    "read_rows",
-    "rows_given",
-    "token_counts",
-]
-
 IGNORED = -100
 """The label of a token that is not scored."""
 

@@ -23,8 +23,6 @@ from probes.probe_table import probe_table
 from probes.rounds import first_decodable
 from probes.sites import chosen_hooks, hook_sites, usual_hooks
 
-__all__ = ["DECODABLE", "Probing", "add_curves", "add_interchange", "probe_source"]
-
 DECODABLE = 0.9
 """The score from which a latent is called decodable."""
 

@@ -21,8 +21,6 @@ from interp.interventions.components import stream_after
 from interp.store import ActivationStore
 from interp.store.rows import as_batch
 
-__all__ = ["Site", "chosen_hooks", "hook_sites", "residual_sites", "usual_hooks"]
-
 
 @dataclass(frozen=True)
 class Site:

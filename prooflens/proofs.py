@@ -19,9 +19,7 @@ from interp.proofs.memory import (
     construct_fixed_memory,
     construct_gated_memory,
     construct_kernel_memory,
-    fixed_lag_floor,
 )
-from interp.proofs.memory.gating import gating_costs
 from interp.proofs.random_basis import random_basis
 from interp.proofs.template import construct_template, one_layer_suffices
 
@@ -51,9 +49,7 @@ __all__ = [
     "coupling",
     "fit_lag",
     "fit_sum",
-    "fixed_lag_floor",
     "floor",
-    "gating_costs",
     "grid",
     "has_proof",
     "induction",

@@ -22,7 +22,6 @@ from interp.tasks.template.named import (
     aba_abb,
     copying,
     induction_style,
-    random_pairs,
     random_task,
     same_different,
 )
@@ -58,7 +57,6 @@ __all__ = [
     "induction_style",
     "language",
     "memories_of",
-    "random_pairs",
     "random_task",
     "register_task",
     "same_different",

@@ -28,8 +28,6 @@ from interp.store.plan import weights_sha256
 from interp.tasks.catalogue import known_task
 from trained import zoo
 
-__all__ = ["folder_of", "load", "model_of", "models"]
-
 _OF_MODELS = ("config.json", "*.safetensors", "*.bin", "*.pt", "*.pth", "*.ckpt", "pytorch_model*")
 
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-__all__ = ["axis_labels", "is_standard"]
-
 _ATTENTION = ("head", "query", "key")
 _HEADS = ("pos", "head", "d_head")
 _WIDTH = ("pos", "d_model")

@@ -31,17 +31,6 @@ from interp.hooks.limits import need_within
 if TYPE_CHECKING:
     from interp.hooks.transformer_lens_adapter import HookedModel
 
-__all__ = [
-    "Capture",
-    "Firing",
-    "Survey",
-    "attached",
-    "evaluating",
-    "match_hooks",
-    "model_device",
-    "survey",
-]
-
 Hooked = Callable[[str, Any], None]
 
 

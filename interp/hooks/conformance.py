@@ -32,8 +32,6 @@ from interp.errors import ConformanceError, Problems
 from interp.hooks.relations import Relation, Values, block_relations
 from interp.hooks.transformer_lens_adapter import HookedModel, vocabulary_of
 
-__all__ = ["Check", "ConformanceReport", "conformance"]
-
 PASS, FAIL, NOT_CHECKABLE = "pass", "fail", "not checkable"
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 _TOLERANCE_HALF = 3e-2

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Sequence
 
 from interp.errors import HookError
 
-__all__ = ["nearest", "position_axis", "require_hooks", "unknown_in_block"]
-
 _PER_HEAD = ("q", "k", "v", "z", "rot_q", "rot_k", "result", "q_input", "k_input", "v_input")
 _IN_BLOCK = {
     "": ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "attn_in", "mlp_in"),

@@ -28,8 +28,6 @@ from torch import Tensor
 
 from interp.errors import HookError, Problems
 
-__all__ = ["HookSite", "parse_hook_site"]
-
 _TEXT = re.compile(
     r"(?P<module>[^:\[\]/]*)(:(?P<side>in|out|read))?(\[(?P<element>\w+)\])?(/(?P<heads>[1-9]\d*))?"
 )

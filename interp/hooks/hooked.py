@@ -16,8 +16,6 @@ from torch import Tensor
 from interp.hooks.hook_names import position_axis, require_hooks
 from interp.hooks.transformer_lens_adapter import ActivationCache, HookedRootModule
 
-__all__ = ["HookedModule", "watched"]
-
 
 class HookedModule(HookedRootModule):
     """A ``HookedRootModule`` that raises an error if a hook it is asked for is absent or does not

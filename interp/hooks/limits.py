@@ -16,8 +16,6 @@ from torch import Tensor
 from interp.errors import Problems
 from interp.hooks.transformer_lens_adapter import vocabulary_of
 
-__all__ = ["need_within"]
-
 
 def need_within(problems: Problems, model: Any, inputs: Tensor, name: str = "inputs") -> None:
     """Note what of inputs ``[row, pos(, channel)]`` is beyond the model's limits."""

@@ -14,8 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Relation", "Values", "block_relations"]
-
 Values = Mapping[str, Tensor]
 Of = Callable[..., Tensor]
 Compare = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]

@@ -16,8 +16,6 @@ from torch import nn
 from interp.errors import Problems
 from interp.models.open_attention import OpenAttention
 
-__all__ = ["block_names"]
-
 
 def block_names(module: nn.Module) -> dict[str, str]:
     """Hook name → site, for :func:`interp.models.wrap.wrap`; empty without such blocks.

@@ -35,8 +35,6 @@ from interp.weights.head_weights.gpt_oss import SINKS
 from interp.weights.head_weights.hub import fetch_if_there
 from interp.weights.head_weights.source import Source, find_source
 
-__all__ = ["Pretrained", "load_pretrained", "quiet_transformers"]
-
 _ROW = 8  # positions of the row that hooks are checked on
 _VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 _TOKENIZER_FILES = (

@@ -30,24 +30,6 @@ from torch import Tensor
 from interp.errors import Problems
 from interp.run.site import Site
 
-__all__ = [
-    "Add",
-    "Array",
-    "DropKeys",
-    "Edit",
-    "Edits",
-    "KeepKeys",
-    "Known",
-    "Mean",
-    "Replace",
-    "Resample",
-    "Swap",
-    "Through",
-    "Zero",
-    "as_edits",
-    "sentence",
-]
-
 _NOTHING = 1e-6
 """A query whose other keys have less than this share of its attention spreads it evenly."""
 

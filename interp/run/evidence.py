@@ -45,8 +45,6 @@ from interp.errors import Problems
 from interp.run.edits import Edit, Edits, as_edits, sentence
 from interp.run.metrics import Loss, as_metric
 
-__all__ = ["LEAST_ROWS", "Finding", "Rises", "gather_evidence", "looks_of", "row_order"]
-
 LEAST_ROWS = 8
 """The least number of exact rows on which anything is decided, where there are so many."""
 

@@ -22,8 +22,6 @@ from interp.hooks.limits import need_within
 from interp.hooks.transformer_lens_adapter import vocabulary_of
 from interp.tasks.base import Batch
 
-__all__ = ["admitted", "by_length", "need_finite", "next_tokens", "not_finite"]
-
 _COLUMNS = {"input_ids", "attention_mask"}
 
 

@@ -27,8 +27,6 @@ from interp.errors import HookError
 from interp.hooks.hook_names import nearest
 from interp.run.site import Site
 
-__all__ = ["Acts", "HookedLayers", "Layers", "Whole", "close"]
-
 Acts = Mapping[Site, Callable[[Tensor], Tensor | None]]
 """What happens at sites of all heads."""
 

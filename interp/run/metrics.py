@@ -21,8 +21,6 @@ from torch import Tensor
 from interp.errors import ArgumentError
 from interp.run.edits import Array
 
-__all__ = ["Change", "LogitDifference", "Loss", "LossOfOthers", "Metric", "Places", "as_metric"]
-
 
 @dataclass(frozen=True)
 class Places:

@@ -30,8 +30,6 @@ from interp.errors import HookError
 from interp.run.layers import Acts, Layers, close
 from interp.run.site import Site
 
-__all__ = ["plain_layers"]
-
 _NAME = "prooflens"
 _WRAPPED = "._original_component"
 _STREAM = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out")

@@ -41,8 +41,6 @@ from interp.run.site import Site
 from interp.run.spread import spread_rises
 from interp.tasks.base import Batch
 
-__all__ = ["Run"]
-
 _TOKENS = 1024
 _ROOM = 2**26
 """The most numbers of clean streams that are kept, and of activations that slopes hold at once."""

@@ -11,8 +11,6 @@ from interp.hooks.capture import evaluating
 from interp.run.layers import HookedLayers, Layers
 from interp.run.plain import plain_layers
 
-__all__ = ["runners_of"]
-
 _CHECKED = 64
 """The most positions that replaying is checked on."""
 

@@ -22,8 +22,6 @@ from torch import Tensor
 
 from interp.errors import HookError, Problems
 
-__all__ = ["Site", "ffn_sites", "head_sites", "written_by"]
-
 _PARTS = {
     "": ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "attn_in", "mlp_in"),
     "attn.": (

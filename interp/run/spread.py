@@ -14,8 +14,6 @@ from interp.ray_tasks import built_once, ray_results
 from interp.run.edits import Edits, sentence
 from interp.run.metrics import Metric
 
-__all__ = ["spread_rises"]
-
 _AT_ONCE = 8
 """Edits of one task: enough that its batch is filled, few enough that all workers get some."""
 

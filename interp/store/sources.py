@@ -32,18 +32,6 @@ from interp.errors import ArgumentError, Problems, StoreError
 from interp.reading import open_regular
 from interp.store.writer import Rows
 
-__all__ = [
-    "Columns",
-    "HuggingFaceRows",
-    "Part",
-    "Source",
-    "TokenFile",
-    "as_source",
-    "parts",
-    "unpadded",
-    "within",
-]
-
 Columns = dict[str, Tensor]
 _TASK_BLOCK = 256
 _LONGEST_LINE = 1 << 24

@@ -17,8 +17,6 @@ from interp.run import Run
 from interp.stats.p_values import from_draws
 from interp.tasks.base import Batch
 
-__all__ = ["Performance", "performance"]
-
 
 @dataclass(frozen=True)
 class Performance:

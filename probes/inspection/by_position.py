@@ -22,8 +22,6 @@ from interp.tasks.base import Batch
 from probes.inspection.usable import largest_step
 from probes.roles.profile import Profile
 
-__all__ = ["ROLE_KEYS", "with_positions"]
-
 ROLE_KEYS = {
     "previous-token": "previous",
     "sink": "first",

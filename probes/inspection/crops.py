@@ -14,8 +14,6 @@ import pandas as pd
 from interp.weights.head_weights import HeadWeights
 from interp.weights.weight_table import circuit_crop
 
-__all__ = ["CROPS", "crop_table"]
-
 CROPS = "crops-"
 """Begins the name of a sealed table; the circuit's name follows."""
 _HEADS = 8

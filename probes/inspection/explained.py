@@ -25,8 +25,6 @@ from probes.roles.evidence import Evidence, Place
 from probes.roles.registry import ROLES
 from probes.roles.rises import Rises
 
-__all__ = ["COLUMNS", "explained"]
-
 COLUMNS = ("layer", "head", "roles", "trial", "attention", "loss", "rest")
 _KINDS, _TOKENS = ("text", "rows"), 3
 

@@ -52,8 +52,6 @@ from probes.roles.trials import (
     token_trials,
 )
 
-__all__ = ["InspectedRows", "inspected_rows"]
-
 _OF_TASK = 256
 """Rows of a task by default: probes are fitted on some and judged on others."""
 

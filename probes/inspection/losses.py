@@ -40,8 +40,6 @@ from probes.roles.change import from_finding
 from probes.roles.evidence import Evidence
 from probes.roles.trials import Trial
 
-__all__ = ["Watch", "ablated_parts", "check_backend", "loss_tables"]
-
 _MANY, _AT_ONCE = 64, 48
 
 Watch = Callable[[Sequence[Any]], Iterable[Any]]

@@ -46,8 +46,6 @@ from interp.store.rows import Rows, layer_hooks, read_batches
 from interp.tasks.base import Batch
 from interp.weights.head_weights import HeadWeights
 
-__all__ = ["KEYS", "Shown", "Words", "effect_lines", "quantised", "raised_tokens", "shown_tables"]
-
 KEYS = ("previous", "own", "first", "same", "after_same")
 """Classes of keys by which rows are ordered."""
 _LAGS, _BATCH, _CODES = 32, 8, 255

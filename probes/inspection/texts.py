@@ -16,8 +16,6 @@ from interp.errors import Problems
 from interp.hooks.transformer_lens_adapter import vocabulary_of
 from interp.models.card import ModelCard
 
-__all__ = ["card_of", "prompt_rows", "token_texts", "token_word"]
-
 _DIGITS = 3
 
 

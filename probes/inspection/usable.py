@@ -28,15 +28,6 @@ from torch import Tensor
 
 from interp.stats.p_values import from_draws
 
-__all__ = [
-    "LEAST",
-    "Step",
-    "largest_step",
-    "learned_tokens",
-    "positions_learned",
-    "tokens_repeated",
-]
-
 LEAST = 12
 """The least number of positions that two repeats and a comparison need."""
 

@@ -18,8 +18,6 @@ from torch import Tensor
 
 from probes.linear import FOLDS
 
-__all__ = ["explained", "readable"]
-
 _PENALTY = 1e-6
 
 Activation = Float[Tensor, "row sample feature"]

@@ -22,8 +22,6 @@ from interp.run import Loss
 from probes.roles.direct import Direct
 from probes.roles.evidence import Evidence, Place
 
-__all__ = ["unraised"]
-
 
 @torch.no_grad()
 def unraised(

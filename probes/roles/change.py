@@ -21,8 +21,6 @@ from interp.stats.nulls import paired_null
 from interp.stats.p_values import LEAST_P
 from probes.roles.decision import Test
 
-__all__ = ["NONE", "Change", "beyond", "from_finding", "looks_at", "over_rows"]
-
 
 @dataclass(frozen=True)
 class Change:

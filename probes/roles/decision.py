@@ -39,18 +39,6 @@ import pandas as pd
 
 from interp.stats.head_table import adjust
 
-__all__ = [
-    "MEANINGS",
-    "ROLE_COLUMNS",
-    "STATUSES",
-    "Found",
-    "Test",
-    "by_status",
-    "decide",
-    "holds",
-    "no_roles",
-]
-
 MEANINGS = {
     "confirmed": "it behaves so; without it, alone or together with a named group, something is "
     "lost; what is lost is lost through this role; and all that holds on other rows",

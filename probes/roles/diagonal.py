@@ -33,8 +33,6 @@ from torch import Tensor
 from interp.stats.nulls import permutations_least
 from interp.stats.p_values import from_moments
 
-__all__ = ["Diagonal", "diagonal_of", "identity_share"]
-
 _LEAD = 0.1
 _NOTHING = 1e-18
 

@@ -16,8 +16,6 @@ from interp.attribution.unembedding import SCALE, unembedding
 from probes.roles.evidence import Evidence, Place
 from probes.roles.writes import Writes
 
-__all__ = ["Direct"]
-
 
 class Direct:
     """The direct effects of the heads of some evidence's model.

@@ -35,8 +35,6 @@ from probes.roles.evidence import Evidence, Keys, Place
 from probes.roles.rises import Rises
 from probes.roles.writes import Writes
 
-__all__ = ["Effects"]
-
 _FEWEST = 8
 """The least number of rows on which losses are compared."""
 

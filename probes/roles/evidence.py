@@ -35,8 +35,6 @@ from probes.roles.selecting import Seen
 from probes.roles.views import DRAWN, ELSEWHERE, View, elsewhere, first_alone
 from probes.sampling import SampledPositions, sample_positions
 
-__all__ = ["Evidence", "Keys", "Place"]
-
 _BLOCK = 32
 _KEPT = 2**24
 """The most numbers of patterns that are kept when attention is measured; others are read again."""

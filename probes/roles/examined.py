@@ -12,8 +12,6 @@ from probes.roles.effects import Effects
 from probes.roles.evidence import Evidence
 from probes.roles.reader import Reader
 
-__all__ = ["Examined", "Watch"]
-
 Watch = Callable[[Sequence[Any]], Iterable[Any]]
 
 

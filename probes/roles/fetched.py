@@ -17,8 +17,6 @@ from torch import Tensor
 
 from probes.roles.evidence import Evidence
 
-__all__ = ["Fetched", "Fetching"]
-
 _MOST = 0.5
 
 

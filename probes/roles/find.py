@@ -40,8 +40,6 @@ from probes.roles.registry import ROLES
 from probes.roles.specificity import with_controls
 from probes.roles.views import View, task_views
 
-__all__ = ["candidates", "decided", "find_roles"]
-
 
 def find_roles(
     model: Any,

@@ -20,8 +20,6 @@ from interp.run.edits import Edits
 from probes.roles.direct import Direct
 from probes.roles.evidence import Evidence, Keys, Place
 
-__all__ = ["Forecasts"]
-
 _TOLD = 1.0
 """Nats above the mean logit from which on a token counts as predicted."""
 

@@ -22,8 +22,6 @@ from probes.roles.profile import Profile
 from probes.roles.reader import FOLDS
 from probes.roles.views import language_views, task_views
 
-__all__ = ["Named", "evidence_of"]
-
 _FEW = 4
 """Rows on which it is seen which keys a query may attend to."""
 

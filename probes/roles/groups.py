@@ -39,8 +39,6 @@ from probes.roles.effects import Effects
 from probes.roles.evidence import Place
 from probes.roles.registry import ROLES, Role
 
-__all__ = ["with_groups"]
-
 _ALIKE = 0.5
 """The least cosine of what two members of a group bring back, position by position."""
 

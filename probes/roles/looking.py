@@ -30,8 +30,6 @@ from interp.store.attention_mask import mask_from_patterns
 from interp.store.rows import Rows
 from probes.roles.decision import Test
 
-__all__ = ["NO_KEYS", "Looks", "Share", "looked_at", "scores_of", "shares_of", "single_lags"]
-
 
 @dataclass(frozen=True)
 class Share:

@@ -12,8 +12,6 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-__all__ = ["without_loose_names"]
-
 _MEMORY = ("memory-location", "memory-correction")
 _SELECTED = ("fixed-position", "token-comparison", "positional-periodic")
 _LOOSE = {

@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from interp.tasks.base import Batch
 
-__all__ = ["LANGUAGE", "PROFILES", "TASK", "Floors", "Profile", "profile_of"]
-
 
 @dataclass(frozen=True)
 class Floors:

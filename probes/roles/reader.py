@@ -33,8 +33,6 @@ from probes.roles.effects import Effects
 from probes.roles.evidence import Evidence
 from probes.roles.reinit_null import Beyond
 
-__all__ = ["FOLDS", "Reader", "lagged_contents"]
-
 FOLDS = 8
 """The number of folds of rows, which is also the least number of rows."""
 

@@ -25,8 +25,6 @@ from interp.run.edits import Edits
 from probes.roles.effects import Effects
 from probes.roles.evidence import Place
 
-__all__ = ["Input", "Reading", "missed", "names"]
-
 Input = Literal["q", "k", "v"]
 
 _KEPT: dict[Input, str] = {"q": "k", "k": "q", "v": "pattern"}

@@ -50,8 +50,6 @@ from interp.run.runners import runners_of
 from interp.stats.p_values import from_draws
 from probes.fresh_models import draws_of, fresh_models, stacked_models
 
-__all__ = ["Beyond", "ReinitNull", "beyond"]
-
 _STEPS = (1.0, 0.5, 0.2)
 _SCORED, _FEWEST_ROWS, _MOST_ROWS = 400, 16, 48
 _ROWS_SHUFFLED = 8

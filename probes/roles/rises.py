@@ -23,8 +23,6 @@ from interp.run.metrics import Places
 from probes.roles.evidence import Evidence, Place
 from probes.roles.views import later
 
-__all__ = ["Rises"]
-
 
 @dataclass(frozen=True)
 class _LossAndChange(Metric):

@@ -10,8 +10,6 @@ from interp.tasks.base import Batch
 from probes.roles.decision import Found
 from probes.roles.examined import Examined
 
-__all__ = ["CONTROLS", "Role", "RoleCase"]
-
 Detector = Callable[[Examined], Iterable[Found]]
 
 CONTROLS = {

@@ -31,8 +31,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-__all__ = ["OTHERS", "Chosen", "Seen", "closeness", "formula"]
-
 Selected = Bool[Tensor, "#row query key"]
 
 OTHERS = "equal, itself left out"

@@ -14,8 +14,6 @@ from probes.roles.detectors.suppression import suppression_roles
 from probes.roles.role import Role
 from probes.roles.shipped_latents import ITS_OWN, LATENT
 
-__all__ = ["SHIPPED"]
-
 _BOTH = ("task", "language")
 _WITHOUT_HEAD = ("without the head the output changes, or the loss rises",)
 _WITHOUT_KEYS = ("without that attention the output changes, or the loss rises",)

@@ -7,8 +7,6 @@ from probes.roles.detectors.mixtures import mixture_roles
 from probes.roles.detectors.readouts import readout_roles, round_roles
 from probes.roles.role import Role
 
-__all__ = ["ITS_OWN", "LATENT"]
-
 ITS_OWN = "what is lost is what the role itself names"
 """Why a role that names what is lost has no controls."""
 

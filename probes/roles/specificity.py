@@ -58,8 +58,6 @@ from probes.roles.evidence import Place
 from probes.roles.registry import ROLES, Role
 from probes.roles.views import ELSEWHERE
 
-__all__ = ["matched", "with_controls"]
-
 _FEWEST = 8
 """The least number of rows on which both sides are compared."""
 

@@ -27,17 +27,6 @@ from interp.models.pretrained import Pretrained
 from interp.tasks.base import Batch
 from interp.tasks.induction import InContextTemplate, RepeatedTokens
 
-__all__ = [
-    "LENGTH",
-    "ROWS",
-    "Trial",
-    "passage_trial",
-    "rows_of",
-    "text_ids",
-    "text_trial",
-    "token_trials",
-]
-
 ROWS, LENGTH = 32, 64
 _EXAMPLES = 8
 

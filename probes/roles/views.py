@@ -27,18 +27,6 @@ from interp.attention.key_sets import repeated_tokens, token_key_sets
 from interp.errors import ArgumentError
 from interp.tasks.base import Batch
 
-__all__ = [
-    "DRAWN",
-    "ELSEWHERE",
-    "View",
-    "elsewhere",
-    "first_alone",
-    "language_views",
-    "later",
-    "repeated_rows",
-    "task_views",
-]
-
 DRAWN = ("repeated", "shuffled", "aba", "same", "random")
 """The kinds of rows whose tokens are drawn at random."""
 

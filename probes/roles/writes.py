@@ -18,8 +18,6 @@ from torch import Tensor
 from interp.run import Site
 from probes.roles.evidence import Evidence, Place
 
-__all__ = ["Writes"]
-
 _SAME = 1e-9
 """The largest share of a head's write that may differ between rows that it writes the same on."""
 

@@ -19,8 +19,6 @@ from prooflens.cli.usage import (
     shipped_models,
 )
 
-__all__ = ["inspect"]
-
 _QUICK = 16
 _OF_A_MODEL = ("task", "text", "data", "tokens_from", "prompt", "rows", "length", "dtype",
                "mapping", "revision", "resume", "backend")  # fmt: skip

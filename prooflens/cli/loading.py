@@ -18,8 +18,6 @@ from probes.own_rows import OwnRows, read_rows
 from prooflens.cli.usage import MOST
 from trained.loading import load, models
 
-__all__ = ["lasting_name", "load_with_data", "load_with_task", "named_task", "task_of"]
-
 _OWN = "own"
 
 

@@ -22,8 +22,6 @@ from prooflens.demo.subject import Subject
 from prooflens.pages.findings import STATUS_WORDS, part_names, status_counts
 from prooflens.pages.page import Picture, Section, Table
 
-__all__ = ["Comparison", "doubts", "findings", "lead_picture", "sections"]
-
 _SITES = {"resid_pre": "embedding", "resid_mid": "after attention", "resid_post": "after FFN"}
 
 

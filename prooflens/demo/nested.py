@@ -18,8 +18,6 @@ from prooflens.pages.page import Picture, Section, Table
 from prooflens.pages.rounds import ROUNDS_CAPTION, rounds_again, rounds_side_by_side
 from trained import zoo
 
-__all__ = ["NESTED", "nested_section"]
-
 NESTED = "nested-memory-2"
 _ROWS, _PAIRS = 96, 64
 

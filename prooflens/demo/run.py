@@ -27,8 +27,6 @@ from prooflens.inspection import inspect
 from prooflens.pages.page import Page, Section, render
 from trained import zoo
 
-__all__ = ["compared", "run_demo"]
-
 MODEL, CONTROL = "fixed-memory-multiplexer", "fixed-memory-multiplexer-mixed"
 SEED, ROWS = 10_007, 256
 

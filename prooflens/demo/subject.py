@@ -13,8 +13,6 @@ from interp.tasks.memory import FixedMemory
 from probes.kernels import LayerKernels
 from prooflens.inspection import Inspected
 
-__all__ = ["Subject"]
-
 
 @dataclass(frozen=True)
 class Subject:

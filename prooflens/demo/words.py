@@ -9,8 +9,6 @@ import pandas as pd
 from interp.proofs.mechanism import Certificate
 from prooflens.demo.subject import Subject
 
-__all__ = ["looking", "margins", "proof_in_words", "reading", "roles_in_words", "solving"]
-
 
 def roles_in_words(one: Subject) -> str:
     """Which head extracts which memory and what the FFN computes, or that nothing is confirmed."""

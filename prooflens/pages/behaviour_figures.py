@@ -14,19 +14,6 @@ from matplotlib.figure import Figure
 
 from interp.figures.maps import head_maps, null_histograms
 
-__all__ = [
-    "CLASSES",
-    "COPYING",
-    "POSITIONAL",
-    "Drawn",
-    "attention_kind",
-    "behaviour_figures",
-    "beside_nulls",
-    "mass",
-    "matching",
-    "weight_maps",
-]
-
 COPYING = {"metric": "copying", "trial": "repeated"}
 POSITIONAL = {"metric": "positional", "trial": "shuffled"}
 CLASSES = ("previous", "same", "after_same", "first")

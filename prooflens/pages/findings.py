@@ -10,18 +10,6 @@ import pandas as pd
 
 from probes.roles.decision import MEANINGS, STATUSES
 
-__all__ = [
-    "STATUS_WORDS",
-    "head_names",
-    "in_words",
-    "part_name",
-    "part_names",
-    "played",
-    "role_findings",
-    "status_counts",
-    "told_facts",
-]
-
 _SHOWN = 8
 
 STATUS_WORDS = "What a status says of a component. " + " ".join(

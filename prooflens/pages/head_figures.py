@@ -36,8 +36,6 @@ from prooflens.pages.findings import part_name, part_names, played, status_count
 from prooflens.pages.probe_figures import curve_figure, latent_maps
 from prooflens.pages.rounds import rounds_again, rounds_in_words
 
-__all__ = ["ATTENTION", "draw", "figures", "roles_figure"]
-
 ATTENTION = "attention-"
 _PATTERNS = 160
 """A grid has the pattern of each of so many heads; more are no picture any more."""

@@ -40,20 +40,10 @@ from prooflens.pages.findings import (
     status_counts,
 )
 from prooflens.pages.head_figures import ATTENTION, figures
-from prooflens.pages.html import rendered
 from prooflens.pages.naming import page_name
-from prooflens.pages.page import Page, Picture, Section, Table, render
+from prooflens.pages.page import Page, Picture, Section, Table, render, rendered
 from prooflens.pages.rounds import ROUNDS_CAPTION, rounds_in_words, rounds_side_by_side
 from prooflens.pages.viewer_data import columns_of, head_bytes, places_of, viewer_document
-
-__all__ = [
-    "inspection_findings",
-    "inspection_lines",
-    "inspection_page",
-    "static_view",
-    "viewer_file",
-    "wide_table",
-]
 
 _FEW, _SHOWN = 4, 6
 _OF_GROUP = "effect of group"

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from trained.shipped_names import languages, names
 
-__all__ = ["page_name"]
-
 _STORE = "store"
 """The folder in which commands keep a store: the folder around it says more."""
 

@@ -11,15 +11,17 @@ import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from prooflens.pages.html import rendered
-
-__all__ = ["Cell", "Link", "Page", "Picture", "Section", "Table", "render"]
+from interp.environment import environment as now
 
 
 @dataclass(frozen=True)
@@ -229,3 +231,46 @@ def _number(value: float) -> str:
     if value == 0 or 1e-3 <= abs(value) < 1e4:
         return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
     return f"{value:.1e}"
+
+
+def rendered(
+    template: str | Traversable,
+    *,
+    scripted: bool,
+    environment: Mapping[str, str] | None = None,
+    **values: Any,
+) -> str:
+    """Render a template as HTML; whatever is given as text is escaped.
+
+    Args:
+        template: The name of a template in this folder; or a template elsewhere, as a file, which
+            may extend and import those of this folder.
+        scripted: Whether the page has tables to sort or filter, and so a script.
+        environment: The versions in the footer; those of now by default.
+        values: What the template names: ``title``, ``facts`` and its own.
+    """
+    here = files("prooflens.pages")
+    ours = {
+        "css": Markup((here / "style.css").read_text()),  # noqa: S704  our own file
+        "script": Markup((here / "tables.js").read_text()),  # noqa: S704  our own file
+        "environment": now() if environment is None else environment,
+    }
+    known = _environment()
+    if isinstance(template, str):
+        found = known.get_template(template)
+    else:
+        found = known.from_string(template.read_text(encoding="utf-8"))
+    page = found.render(scripted=scripted, **ours, **values)
+    return page.encode("utf-8", "backslashreplace").decode()  # names of files need not be UTF-8
+
+
+@cache
+def _environment() -> Environment:
+    """Templates are compiled once a process."""
+    return Environment(
+        loader=PackageLoader("prooflens", "pages"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

@@ -8,8 +8,6 @@ from matplotlib.figure import Figure
 from interp.figures.lines import sweep
 from interp.figures.maps import Panel, share_maps
 
-__all__ = ["curve_figure", "latent_maps"]
-
 _KINDS = ("score", "selectivity")
 _UNMEASURED = ("constant", "rare")
 _STACKS = ("blocks", "layers", "hidden")

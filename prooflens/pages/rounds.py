@@ -13,8 +13,6 @@ from matplotlib.figure import Figure
 
 from interp.figures.maps import RoundsPanel, rounds_by_layer
 
-__all__ = ["ROUNDS_CAPTION", "rounds_again", "rounds_in_words", "rounds_side_by_side"]
-
 ROUNDS_CAPTION = (
     "Which layer first holds which latent, and what breaks it: r² that is lost there without the "
     "component that costs most, and without the heads that fetch the round before."

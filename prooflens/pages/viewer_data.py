@@ -27,8 +27,6 @@ from prooflens.pages.behaviour_figures import (
 )
 from prooflens.pages.certainty import how_sure, in_short, passes, tests_of
 
-__all__ = ["FORMAT", "Column", "columns_of", "head_bytes", "places_of", "viewer_document"]
-
 FORMAT = {"name": "prooflens-view", "version": 1}
 _DIGITS = 5
 _ORDERED_BY = {

@@ -13,8 +13,6 @@ from interp.figures.maps import attention_grid, attention_on_tokens
 from interp.store.rows import check_finite, layer_hooks, read_batches
 from probes.inspection.texts import card_of, prompt_rows, token_texts
 
-__all__ = ["attention"]
-
 _MOST, _LARGE = 64, 12
 """The longest text, and the most heads that are drawn large, with tokens as labels of each."""
 

@@ -11,7 +11,7 @@ from synthetic_view import pattern_of, synthetic
 from interp.errors import ArgumentError
 from probes.measure import Measurements
 from prooflens.inspection import Inspected
-from prooflens.pages.inspection import viewer_file, wide_table
+from prooflens.pages.inspection import wide_table
 
 
 @pytest.fixture(scope="module")
@@ -78,13 +78,6 @@ def test_size_of_a_large_page() -> None:
     """144 heads on 60 rows of 64 tokens."""
     size = len(Inspected(synthetic(12, 12, 60, 64, alike=True)).html.encode())
     assert size <= 50e6
-
-
-def test_the_viewer_is_what_its_sources_make() -> None:
-    """``make viewer`` writes the sources' digest into the file it builds."""
-    from prooflens.pages.viewer_digest import source_digest
-
-    assert viewer_file("viewer.js").startswith(f"/* sources {source_digest()} */\n")
 
 
 def test_a_notebook_has_a_static_part_that_says_so(measured) -> None:

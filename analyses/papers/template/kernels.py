@@ -43,8 +43,9 @@ from analyses.papers.template.nngp import (
     template_matrix,
     template_prediction,
 )
+from analyses.papers.template.pairs import random_pairs
 from prooflens.architectures import SequenceTransformer, TransformerSpec
-from prooflens.tasks import TemplateTask, aba_abb, random_pairs
+from prooflens.tasks import TemplateTask, aba_abb
 
 __all__ = ["blocks", "conditioning", "features"]
 

@@ -3,13 +3,13 @@
 `fixed`      Task I, Boolean: exponentials select lags, ramps read f off
 `kernels`    Task III, and Task I with real readouts: sums of exponentials or powers, a ReLU network
 `adaptive`   Task II: the same kernels, shifted by what the layer before has read
-`gating`     Task II without content in the scores, at a price, and what is lost without gating
+`gating`     Task II without content in the scores, at a price
 `rounding`   what floating point adds, and which fits of a lag that leaves
 """
 
 from interp.proofs.memory.adaptive import construct_adaptive_memory
 from interp.proofs.memory.fixed import construct_fixed_memory
-from interp.proofs.memory.gating import construct_gated_memory, fixed_lag_floor
+from interp.proofs.memory.gating import construct_gated_memory
 from interp.proofs.memory.kernels import construct_kernel_memory
 
 __all__ = [
@@ -17,5 +17,4 @@ __all__ = [
     "construct_fixed_memory",
     "construct_gated_memory",
     "construct_kernel_memory",
-    "fixed_lag_floor",
 ]

@@ -7,13 +7,11 @@ written here as strings, in reading order; the choice of layout is ours.
 
 from __future__ import annotations
 
-from itertools import combinations, product
+from itertools import product
 from typing import Any
 
-import numpy as np
-
 from interp.errors import Problems
-from interp.tasks.template.task import GREEK, TemplateTask, every_template, random_templates
+from interp.tasks.template.task import GREEK, TemplateTask, random_templates
 
 
 def same_different(**options: Any) -> TemplateTask:
@@ -119,36 +117,6 @@ def random_task(
         return TemplateTask(templates, labels, title=title, **options)
     sources = tuple(template[(seed + 3 * i) % length] for i, template in enumerate(templates))
     return TemplateTask(templates, sources, title=title + "-symbolic", **options)
-
-
-def random_pairs(
-    count: int, length: int, *, seed: int = 0, **options: Any
-) -> tuple[TemplateTask, ...]:
-    """Different tasks of two random templates each, labelled +1 and −1.
-
-    Templates are wildcards alone; every two of the length that are not equivalent are equally
-    likely.
-
-    Args:
-        count: The number of tasks.
-        length: The number of characters of a template, 2 to 6.
-        seed: The seed of the draw.
-        options: Those of :class:`~interp.tasks.template.task.TemplateTask`.
-
-    Raises:
-        ArgumentError: for a length out of range, or more tasks than there are pairs.
-    """
-    problems, good = Problems("random_pairs"), 2 <= length <= 6
-    problems.need(good, "length", "must be from 2 to 6", length, "choose another")
-    problems.raise_if_any()
-    pairs = list(combinations(every_template(length), 2))
-    rule = f"must be from 1 to the {len(pairs)} pairs of this length"
-    problems.need(1 <= count <= len(pairs), "count", rule, count, "ask for fewer")
-    problems.raise_if_any()
-    drawn = np.random.default_rng([seed, length]).choice(len(pairs), count, replace=False)
-    return tuple(
-        TemplateTask(pairs[i], (1.0, -1.0), title="-".join(pairs[i]), **options) for i in drawn
-    )
 
 
 NAMED = {

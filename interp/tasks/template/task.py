@@ -82,17 +82,6 @@ def canonical(template: str) -> str:
     return "".join(renamed.get(c, c) for c in template)
 
 
-def every_template(length: int) -> tuple[str, ...]:
-    """All templates of ``length`` characters that are wildcards alone, in canonical form.
-
-    There are as many as there are partitions of the positions: 2, 5, 15, 52 for lengths 2 to 5.
-    """
-    found = [""]
-    for _ in range(length):
-        found = [z + c for z in found for c in GREEK[: len(wildcards(z)) + 1]]
-    return tuple(found)
-
-
 def random_templates(
     count: int, length: int, *, wildcards: int, regular: int = 0, seed: int = 0
 ) -> tuple[str, ...]:

@@ -18,8 +18,6 @@ from typing import Any
 
 from interp.plugins import Registry
 
-__all__ = ["ARCHITECTURES", "Architecture"]
-
 
 @dataclass(frozen=True)
 class Architecture:

@@ -25,8 +25,6 @@ from torch import Tensor
 
 from interp.weights.head_weights.rope import Rope
 
-__all__ = ["CIRCUITS", "Circuit"]
-
 CIRCUITS = ("QK", "OV", "QK+aI", "OV+bI")
 
 

@@ -8,8 +8,6 @@ from typing import Any
 from interp.errors import CheckpointError
 from interp.weights.head_weights.rope import Rope
 
-__all__ = ["check_sizes", "count", "rope_of"]
-
 _MOST = {"layers": 4096, "heads": 1 << 14, "": 1 << 24}
 _SIZES = {
     "layers": ("n_layer", "n_layers", "num_layers", "num_hidden_layers"),

@@ -17,8 +17,6 @@ from interp.weights.head_weights.config import count, rope_of
 from interp.weights.head_weights.layout import Layout, Part, PartName, Sizes, Tokens
 from interp.weights.head_weights.phi import PARALLEL
 
-__all__ = ["bloom", "falcon"]
-
 _ALIBI = "positions by ALiBi: scores fall with the lag at a slope a head, which no circuit shows"
 _NORMED = "embeddings are normalised before the first layer, which token-basis circuits leave out"
 

@@ -33,8 +33,6 @@ from interp.weights.head_weights.own import own
 from interp.weights.head_weights.phi import phi, phi3, stablelm
 from interp.weights.head_weights.source import Source, find_source
 
-__all__ = ["FAMILIES", "head_weights"]
-
 Adapter = Callable[[Mapping[str, Any], str, bool], Layout]
 
 _LLAMA = "layers.0.self_attn.q_proj.weight"

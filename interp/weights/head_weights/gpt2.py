@@ -12,8 +12,6 @@ from typing import Any
 from interp.weights.head_weights.config import count
 from interp.weights.head_weights.layout import Layout, Part, PartName, Sizes, Tokens
 
-__all__ = ["gpt2"]
-
 
 def gpt2(config: Mapping[str, Any], prefix: str, tied: bool) -> Layout:
     """The layout of a GPT-2 whose tensors start with ``prefix``."""

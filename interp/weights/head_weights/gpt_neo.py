@@ -15,8 +15,6 @@ from interp.weights.head_weights.config import count, rope_of
 from interp.weights.head_weights.layout import Layout, Part, PartName, Sizes, Tokens
 from interp.weights.head_weights.rope import Rope
 
-__all__ = ["gpt_j", "gpt_neo", "gpt_neox"]
-
 
 def gpt_neo(config: Mapping[str, Any], prefix: str, tied: bool) -> Layout:
     """The layout of GPT-Neo: learned positions; every other layer attends locally."""

@@ -13,8 +13,6 @@ from typing import Any
 from interp.weights.head_weights.layout import Layout, Part
 from interp.weights.head_weights.llama import llama_layout, llama_parts, sliding
 
-__all__ = ["SINKS", "gpt_oss"]
-
 SINKS = "attention sinks: a head's attention to tokens sums to less than 1, the rest goes to none"
 
 

@@ -13,18 +13,6 @@ from pathlib import Path
 from interp.errors import CheckpointError
 from interp.weights.head_weights.tensors import read_index
 
-__all__ = [
-    "INDEX",
-    "SINGLE",
-    "cached_snapshot",
-    "download",
-    "fetch_if_there",
-    "hub_errors",
-    "hub_file",
-    "reach_hub",
-    "whole_snapshot",
-]
-
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 _CONFIG = "config.json"

@@ -21,8 +21,6 @@ from interp.weights.head_weights.layout import Layout, Part, PartName, at_layer
 from interp.weights.head_weights.rope import Rope
 from interp.weights.head_weights.source import Tensors
 
-__all__ = ["BASES", "HeadWeights", "LayerHeadWeights"]
-
 BASES = ("residual", "token")
 
 

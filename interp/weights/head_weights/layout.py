@@ -22,8 +22,6 @@ from torch import Tensor
 from interp.errors import CheckpointError
 from interp.weights.head_weights.rope import Rope
 
-__all__ = ["Layout", "Part", "PartName", "Sizes", "Tokens", "at_layer"]
-
 PartName = Literal[
     "W_Q",
     "W_K",

@@ -30,8 +30,6 @@ from interp.errors import CheckpointError
 from interp.weights.head_weights.source import Source
 from interp.weights.head_weights.tensors import checked
 
-__all__ = ["RENAMED", "LiveTensors", "live_source"]
-
 Make = Callable[[], Tensor]
 
 _WRAPPING = "._original_component"

@@ -16,8 +16,6 @@ from typing import Any, Literal
 from interp.weights.head_weights.config import count, rope_of
 from interp.weights.head_weights.layout import Layout, Part, PartName, Sizes, Tokens
 
-__all__ = ["QK_NORM", "gemma", "llama", "llama_layout", "llama_parts", "sliding"]
-
 QK_NORM = (
     "queries and keys are normalised per token before the product: gains are in the QK circuit, "
     "the positive per-token factors are not"

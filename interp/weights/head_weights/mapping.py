@@ -38,8 +38,6 @@ from interp.reading import read_json, read_toml
 from interp.weights.head_weights.layout import Layout, Part, PartName, Sizes, Tokens
 from interp.weights.head_weights.rope import Rope
 
-__all__ = ["layout_of_mapping", "read_mapping"]
-
 _SIZES = ("n_layers", "n_heads", "n_kv_heads", "d_model", "d_head")
 _RESULT: dict[str, str] = {
     "W_Q": "h d k",

@@ -13,8 +13,6 @@ from typing import Any
 from interp.weights.head_weights.layout import Layout, Part
 from interp.weights.head_weights.llama import QK_NORM, llama_layout, llama_parts
 
-__all__ = ["olmo", "olmo2"]
-
 _PLAIN = "its norms have no gains: folding changes nothing"
 _AFTER = "no norm before attention: its output is normalised instead (post-norm)"
 

@@ -11,8 +11,6 @@ from typing import Any
 from interp.weights.head_weights.config import count
 from interp.weights.head_weights.layout import Layout, Part, PartName, Sizes, Tokens
 
-__all__ = ["opt"]
-
 
 def opt(config: Mapping[str, Any], prefix: str, tied: bool) -> Layout:
     """The layout of an OPT whose tensors start with ``prefix``."""

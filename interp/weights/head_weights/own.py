@@ -15,8 +15,6 @@ from interp.errors import CheckpointError
 from interp.weights.head_weights.layout import Layout, Part, PartName, Sizes, Tokens
 from interp.weights.head_weights.rope import Rope
 
-__all__ = ["own"]
-
 _NORMS: dict[str, Any] = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
 
 

@@ -15,8 +15,6 @@ from interp.weights.head_weights.config import count
 from interp.weights.head_weights.layout import Layout, Part, PartName
 from interp.weights.head_weights.llama import llama_layout, llama_parts, sliding
 
-__all__ = ["PARALLEL", "phi", "phi3", "stablelm"]
-
 PARALLEL = "parallel block: attention and FFN read the same stream, so no FFN acts between them"
 _FUSED = "query, key and value are stored in one matrix"
 

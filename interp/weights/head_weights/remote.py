@@ -28,8 +28,6 @@ from interp.reading import parse_json
 from interp.weights.head_weights.hub import INDEX, SINGLE, hub_errors, hub_file
 from interp.weights.head_weights.tensors import TensorFiles, read_index
 
-__all__ = ["RemoteTensors"]
-
 _PREFIX = 8  # bytes that tell the header's length
 _LONGEST = 100_000_000  # bytes of a header, as safetensors has it
 _RETRIES, _TIMEOUT = 2, 30

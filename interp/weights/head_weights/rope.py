@@ -19,8 +19,6 @@ from torch import Tensor
 
 from interp.errors import CheckpointError
 
-__all__ = ["Rope"]
-
 
 @dataclass(frozen=True)
 class Rope:

@@ -30,8 +30,6 @@ from interp.weights.head_weights.hub import (
 from interp.weights.head_weights.remote import RemoteTensors
 from interp.weights.head_weights.tensors import TensorFiles, read_json
 
-__all__ = ["Source", "Tensors", "find_source"]
-
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 

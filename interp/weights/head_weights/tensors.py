@@ -19,8 +19,6 @@ from torch import Tensor
 from interp import reading
 from interp.errors import CheckpointError
 
-__all__ = ["TensorFiles", "checked", "read_index", "read_json"]
-
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON file that holds an object.

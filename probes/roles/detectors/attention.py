@@ -43,8 +43,6 @@ from probes.roles.examined import Examined
 from probes.roles.looking import NO_KEYS, single_lags
 from probes.roles.selecting import closeness
 
-__all__ = ["attention_roles"]
-
 _BY_POSITION = {
     "previous-token": ("previous", "the previous token"),
     "sink": ("first", "the first position"),

@@ -40,8 +40,6 @@ from probes.roles.effects import Effects
 from probes.roles.evidence import Evidence, Place
 from probes.roles.examined import Examined
 
-__all__ = ["circuit_roles"]
-
 _FEWEST = 4
 _MOST = 512
 _COMMON = 0.1

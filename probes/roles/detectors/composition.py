@@ -18,8 +18,6 @@ from probes.roles.examined import Examined
 from probes.roles.fetched import Fetching
 from probes.roles.reading import Reading
 
-__all__ = ["composition_roles"]
-
 _ROLES = ("virtual-copying", "composed-equality")
 
 

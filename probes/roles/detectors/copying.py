@@ -16,8 +16,6 @@ from collections.abc import Iterator
 from probes.roles.decision import Found, Test, holds
 from probes.roles.examined import Examined
 
-__all__ = ["copying_roles"]
-
 
 def copying_roles(of: Examined) -> Iterator[Found]:
     """Test every head's direct effect on the tokens that it attends to."""

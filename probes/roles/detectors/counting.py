@@ -33,8 +33,6 @@ from probes.roles.effects import Effects
 from probes.roles.examined import Examined
 from probes.roles.reader import Features, Reader
 
-__all__ = ["counting_roles"]
-
 
 def counting_roles(of: Examined) -> Iterator[Found]:
     """Every head's output beside every line that rests on a count, tested."""

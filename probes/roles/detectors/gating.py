@@ -29,8 +29,6 @@ from probes.roles.evidence import Evidence, Keys
 from probes.roles.examined import Examined
 from probes.roles.selecting import Seen
 
-__all__ = ["gating_roles"]
-
 _ROLE, _KEYS = "bos-gated", "moved"
 _FEWEST = 8
 """The least number of rows with queries of both kinds."""

@@ -30,8 +30,6 @@ from probes.roles.evidence import Evidence, Place, has_readout
 from probes.roles.examined import Examined
 from probes.roles.selecting import Seen
 
-__all__ = ["mapping_roles"]
-
 _ROLE, _KIND = "successor", "shuffled"
 _FEWEST = 6
 """The least number of tokens of which a map is told."""

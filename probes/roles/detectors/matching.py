@@ -35,8 +35,6 @@ from probes.roles.evidence import Evidence, Keys, Place
 from probes.roles.fetched import Fetching
 from probes.roles.reading import Input, Reading, missed, names
 
-__all__ = ["Match", "closest", "matched"]
-
 _ROLE, _KEYS = "composed-equality", "matched"
 _FEWEST = 8
 """The least number of rows with queries that have keys."""

@@ -47,8 +47,6 @@ from probes.roles.decision import Found, Test, holds
 from probes.roles.examined import Examined
 from probes.roles.reader import FOLDS, Reader
 
-__all__ = ["Kernels", "kernels_of", "memory_roles"]
-
 
 def memory_roles(of: Examined) -> list[Found]:
     """Test every head's part in every memory, at the layer where the memory appears (causal

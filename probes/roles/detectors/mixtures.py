@@ -33,8 +33,6 @@ from probes.roles.detectors.memories import kernels_of
 from probes.roles.examined import Examined
 from probes.roles.reader import Reader
 
-__all__ = ["mixture_roles"]
-
 
 def mixture_roles(of: Examined) -> Iterator[Found]:
     """Every head of a layer after whose attention several contents appear, tested."""

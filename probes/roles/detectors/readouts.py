@@ -38,8 +38,6 @@ from probes.roles.decision import Found, Test, holds
 from probes.roles.examined import Examined
 from probes.roles.reader import Reader
 
-__all__ = ["readout_roles", "round_roles"]
-
 
 def round_roles(of: Examined) -> list[Found]:
     """Test at which layer each round of nested memories is extracted."""

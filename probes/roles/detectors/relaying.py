@@ -35,8 +35,6 @@ from probes.roles.evidence import Evidence, Place
 from probes.roles.fetched import Fetching
 from probes.roles.reading import Reading, missed, names
 
-__all__ = ["Relayed", "Rises", "relayed"]
-
 _ROLE, _KIND = "virtual-copying", "shuffled"
 
 _TRIED = 6

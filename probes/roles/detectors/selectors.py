@@ -29,8 +29,6 @@ from probes.roles.evidence import Evidence, Place
 from probes.roles.examined import Examined
 from probes.roles.selecting import OTHERS, Chosen, Seen, closeness
 
-__all__ = ["rules", "selected"]
-
 _KEYS = {
     "fixed-position": "fixed",
     "token-comparison": "related",

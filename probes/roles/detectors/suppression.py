@@ -25,8 +25,6 @@ from probes.roles.evidence import Evidence, Place, has_readout
 from probes.roles.examined import Examined
 from probes.roles.forecasts import Forecasts
 
-__all__ = ["suppression_roles"]
-
 _ROLE, _KEYS = "copy-suppression", "predicted"
 _FEWEST = 8
 """The least number of rows in which a token is predicted that came before."""

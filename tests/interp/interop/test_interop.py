@@ -1,26 +1,17 @@
 """What is handed to other tools says what the store, the table or the model says."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import datasets
 import numpy as np
-import pandas as pd
 import pytest
 import torch
-from pandas.testing import assert_frame_equal
 
-from interp.environment import environment
-from interp.errors import ArgumentError, HookError, OutputError
+from interp.errors import ArgumentError, HookError
 from interp.interop import (
     _column,
     activation_batches,
-    circuit_of_roles,
     hugging_face_dataset,
-    read_parquet,
-    write_circuit,
-    write_parquet,
 )
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
@@ -120,88 +111,3 @@ def test_wrong_batches_are_refused_before_any_is_read(
 ) -> None:
     with pytest.raises(error, match=told):
         activation_batches(store, hook, size)
-
-
-def test_a_table_comes_back_as_it_was(tmp_path: Path) -> None:
-    import pyarrow.parquet
-
-    table = pd.DataFrame(
-        {
-            "layer": [0, -1],
-            "target": ["x[t-1]", ""],
-            "q": [1e-300, float("nan")],
-            "on": [True, False],
-        }
-    )
-    table.attrs["lacks"] = {"role": object()}
-    path = write_parquet(table, tmp_path / "table.parquet")
-    assert_frame_equal(read_parquet(path), table)
-    told = json.loads(pyarrow.parquet.read_metadata(path).metadata[b"prooflens"])
-    assert told == json.loads(json.dumps(environment()))
-    with pytest.raises(OutputError, match="exists"):
-        write_parquet(table, path)
-    (tmp_path / "other").write_text("no")
-    with pytest.raises(ArgumentError, match="is not a Parquet file"):
-        read_parquet(tmp_path / "other")
-
-
-def roles_of(*rows: tuple[str, int, int, str, str, float]) -> pd.DataFrame:
-    columns = ["component", "layer", "head", "role", "status", "effect"]
-    return pd.DataFrame(rows, columns=columns)
-
-
-def test_a_circuit_is_what_is_confirmed(tmp_path: Path) -> None:
-    model = SequenceTransformer(SPEC, seed=0)
-    roles = roles_of(
-        ("head", 0, 1, "previous-token", "confirmed", 0.5),
-        ("head", 1, 0, "induction", "confirmed", 2.0),
-        ("head", 1, 0, "copying", "confirmed", float("nan")),
-        ("head", 1, 1, "sink", "candidate", 9.0),
-        ("ffn", 1, -1, "readout", "confirmed", 0.1),
-        ("layer", 0, -1, "layer", "confirmed", 3.0),
-    )
-    write_circuit(model, roles, tmp_path / "circuit.json")
-    found = json.loads((tmp_path / "circuit.json").read_text())
-    assert found == circuit_of_roles(model, roles)
-    inside = {name for name, node in found["nodes"].items() if node["in_graph"]}
-    assert inside == {"input", "a0.h1", "a1.h0", "m1", "logits"}
-    assert found["nodes"]["a1.h0"] == {
-        "in_graph": True, "score": 2.0, "roles": ["induction", "copying"]
-    }  # fmt: skip
-    edges = found["edges"]
-    assert edges["a0.h1->a1.h0<k>"] == {"in_graph": True, "score": 0.0}
-    assert not edges["a0.h0->a1.h0<k>"]["in_graph"]
-    assert found["cfg"] == {
-        "n_layers": 2, "n_heads": 2, "d_model": 8, "parallel_attn_mlp": False
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("layers", "heads", "parallel"), [(1, 1, False), (3, 2, False), (3, 2, True)]
-)
-def test_edges_run_from_what_was_written_to_what_reads_it(
-    layers: int, heads: int, parallel: bool
-) -> None:
-    class Config:
-        n_layers, n_heads, d_model, parallel_attn_mlp = layers, heads, 8, parallel
-
-    class Model:
-        cfg: Any = Config()
-
-    circuit = circuit_of_roles(Model(), roles_of())
-    place = {name: i for i, name in enumerate(circuit["nodes"])}
-    ends = [name.partition("<")[0].split("->") for name in circuit["edges"]]
-    assert all(place[a] < place[b] for a, b in ends)
-    assert not any(a.split(".")[0] == b.split(".")[0] for a, b in ends)
-    written = [1 + layer * (heads + 1) for layer in range(layers)]
-    own = 0 if parallel else heads
-    counted = sum(3 * heads * n + n + own for n in written) + 1 + layers * (heads + 1)
-    assert len(ends) == counted
-
-
-def test_what_are_no_roles_of_the_model_is_refused() -> None:
-    model = SequenceTransformer(SPEC, seed=0)
-    with pytest.raises(ArgumentError, match=r"one without \['component'"):
-        circuit_of_roles(model, pd.DataFrame({"a": [1]}))
-    with pytest.raises(ArgumentError, match=r"got one of a7\.h0"):
-        circuit_of_roles(model, roles_of(("head", 7, 0, "sink", "confirmed", 1.0)))

@@ -21,7 +21,6 @@ from interp.tasks.template.named import (
     NAMED,
     copying,
     majority,
-    random_pairs,
     random_task,
     same_different,
 )
@@ -29,7 +28,6 @@ from interp.tasks.template.task import (
     canonical,
     diversity,
     draw_symbols,
-    every_template,
     is_wildcard,
     regular_tokens,
     weights,
@@ -204,24 +202,6 @@ def test_random_templates_have_the_counts_asked_for() -> None:
     with pytest.raises(ArgumentError, match="must leave a position for every wildcard"):
         random_templates(2, 4, wildcards=3, regular=2)
     assert regular_tokens(("bα", "aβ", "b")) == ("a", "b")
-
-
-def test_random_pairs_are_different_pairs_of_all_templates() -> None:
-    direct = {canonical("".join(s)) for s in product("αβγδ", repeat=4)}
-    assert set(every_template(4)) == direct
-    assert [len(every_template(n)) for n in (2, 3, 4, 5)] == [2, 5, 15, 52]
-    tasks = random_pairs(10, 3, seed=1, train=(0, 8), test=(8, 16))
-    assert len({frozenset(task.templates) for task in tasks}) == 10
-    assert {z for task in tasks for z in task.templates} == set(every_template(3))
-    assert tasks[0].labels == (1.0, -1.0)
-    assert tasks[0].test == (8, 16)
-    some = [task.templates for task in random_pairs(5, 4, seed=1)]
-    assert some == [task.templates for task in random_pairs(5, 4, seed=1)]
-    assert some != [task.templates for task in random_pairs(5, 4, seed=2)]
-    with pytest.raises(ArgumentError, match="from 1 to the 10 pairs"):
-        random_pairs(11, 3)
-    with pytest.raises(ArgumentError, match="must be from 2 to 6"):
-        random_pairs(1, 9)
 
 
 def test_zipf_draws_follow_successive_sampling_and_give_the_diversity() -> None:

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from analyses.papers.memory.fixed_lags import fixed_lag_floor, gating_costs
 from interp.errors import ArgumentError
-from interp.proofs.memory import construct_gated_memory, fixed_lag_floor
-from interp.proofs.memory.gating import gating_costs
+from interp.proofs.memory import construct_gated_memory
 from interp.tasks.memory import AdaptiveMemory
 
 TASKS = [
