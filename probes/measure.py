@@ -219,6 +219,7 @@ def measure(
         HookError: for a model whose attention patterns no hook shows.
     """
     name = source.name if isinstance(source, Pretrained) else str(source.path)
+    name = name.encode("utf-8", "backslashreplace").decode()  # names of files need not be UTF-8
     made = _made(name, rows, profile, seed)
     kept = _Kept(store, made, resume)
     about: dict[str, Any] = {

@@ -4,7 +4,7 @@ from trained import zoo
 from trained.ensemble import Ensemble, Rows, training_set
 from trained.fit import Fit, fit, save_fit
 from trained.grid import metrics_table, train
-from trained.loading import load
+from trained.loading import folder_of, load
 from trained.metrics import EVALUATION_SEED, evaluate
 from trained.place import partial_of, training_place
 from trained.recipe import Recipe, read_recipe
@@ -24,6 +24,7 @@ __all__ = [
     "evaluate",
     "fit",
     "folder",
+    "folder_of",
     "load",
     "metrics_table",
     "names",

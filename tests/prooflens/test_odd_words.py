@@ -174,7 +174,7 @@ def outputs(root: Path) -> Iterator[Row]:
 def test_odd_words_are_answered_in_one_line(table: Any, ask: Any) -> None:
     count, wrong = ask(table, (0, 1, 2))
     assert not wrong, f"{len(wrong)} of {count}:\n" + "\n".join(wrong[:60])
-    assert count >= 150
+    assert count >= 140
 
 
 @pytest.mark.slow

@@ -1,0 +1,145 @@
+"""Does evidence that is bought where it decides, decide as all rows would?
+
+    python -m analyses benchmark evidence MODEL --exhaustive   run every edit on every row, keep it
+    python -m analyses benchmark evidence                      judge the rule on all kept tables
+
+The exhaustive run makes four edits of every head, each by itself, on every row of repeated random
+tokens: the head at its mean, and without its attention to the token before, to what followed equal
+tokens, to the first position. Kept are the rise of the loss on each row and what first order says
+of it (slopes), in ``analyses/tables/evidence-NAME.npz``. The rule of
+:func:`prooflens.run.gather_evidence` is then replayed on the kept numbers, for several orders of
+the rows, and compared with what all rows say:
+
+    needed     on all rows the t-interval of the edit lies above the floor
+    recall     the share of needed edits that end ``above``
+    false      edits that end ``above`` though their mean on all rows is below the floor
+    wrong      edits that end ``below`` though their mean on all rows is above the floor
+
+The truth is of the same rows: how other rows would decide is not asked here. The last line is JSON:
+``recall``, ``false``, ``wrong``, ``rows`` (rows run a edit, on average; all by the exhaustive run).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import typer
+from scipy.stats import t as student
+from torch import Tensor
+
+from analyses.benchmarks.result import write_result
+from prooflens.architectures import load_pretrained
+from prooflens.roles import LANGUAGE, evidence_of, rows_of, token_trials
+from prooflens.run import DropKeys, Edit, Mean, Site, gather_evidence
+from prooflens.trained import folder_of
+
+__all__ = ["Kept", "main"]
+
+TABLES = Path(__file__).parents[1] / "tables"
+_NAMES = ("mean", "previous", "after_same", "first")
+_FLOOR, _MISSED = 0.1, 0.05
+
+
+def main(
+    model: Annotated[str, typer.Argument(help="A model, for the exhaustive run.")] = "",
+    exhaustive: Annotated[bool, typer.Option("--exhaustive", help="Run and keep a table.")] = False,
+    rows: Annotated[int, typer.Option(help="Rows of the exhaustive run.")] = 32,
+    edits: Annotated[str, typer.Option(help="Which edits the exhaustive run makes.")] = "all",
+    orders: Annotated[int, typer.Option(help="Orders of the rows that are replayed.")] = 20,
+    threads: Annotated[int, typer.Option(help="PyTorch threads.")] = 2,
+) -> None:
+    """Print a table of models and edits, and the whole as JSON in the last line."""
+    torch.set_num_threads(threads)
+    if exhaustive:
+        _run(model, rows, _NAMES if edits == "all" else edits.split(","))
+    counts = {"needed": 0, "found": 0, "false": 0, "wrong": 0, "rows": 0.0, "edits": 0}
+    for path in sorted(TABLES.glob("evidence-*.npz")):
+        with np.load(path) as kept:
+            for name in _NAMES:
+                if f"{name}-exact" not in kept:
+                    continue
+                one = _judged(Kept(kept[f"{name}-exact"], kept[f"{name}-slopes"]), orders)
+                told = ", ".join(f"{key} {value:g}" for key, value in one.items())
+                typer.echo(f"{path.stem.removeprefix('evidence-')} {name}: {told}")
+                counts = {key: counts[key] + one[key] for key in counts}
+    needed, made = max(counts["needed"], 1), max(counts["edits"], 1)
+    found = {"recall": counts["found"] / needed, "rows": counts["rows"] / made}
+    write_result({**found, "false": counts["false"], "wrong": counts["wrong"]}, None)
+
+
+class Kept:
+    """Kept numbers of edits on rows, in place of a run.
+
+    Args:
+        exact: ``[edit, row]``, the rises.
+        slopes: ``[edit, row]``, what first order says of them.
+    """
+
+    def __init__(self, exact: np.ndarray, slopes: np.ndarray) -> None:
+        self.exact, self._slopes = torch.from_numpy(exact), torch.from_numpy(slopes)
+        self.bought = 0.0
+        self.edits = [(Mean(Site(0, "z", at)),) for at in range(len(exact))]
+        self._place = {edits: at for at, edits in enumerate(self.edits)}
+
+    def __len__(self) -> int:
+        return self.exact.shape[1]
+
+    def slopes(self, many: Sequence[Any], metric: Any) -> Tensor:
+        """``[edit, row]``."""
+        return self._slopes[[self._place[one] for one in many]]
+
+    def rises(self, many: Sequence[Any], metric: Any, rows: Sequence[int]) -> Iterator[Tensor]:
+        """Each edit's rise on some rows, ``[row, 1]``."""
+        for one in many:
+            yield self.exact[self._place[one]][list(rows), None]
+
+    def by_row(self, values: Tensor, rows: Sequence[int]) -> Tensor:
+        """The numbers themselves: a row has one."""
+        return values[:, 0]
+
+
+def _judged(kept: Kept, orders: int) -> dict[str, float]:
+    """How often the rule decides as all rows do, over several orders of the rows."""
+    exact = kept.exact.numpy()
+    mean, count = exact.mean(1), exact.shape[1]
+    error = exact.std(1, ddof=1) / count**0.5
+    odds = 2 * LANGUAGE.level / len(exact)
+    needed = mean - student.isf(odds / 2, count - 1) * error > _FLOOR
+    found = dict.fromkeys(("needed", "found", "false", "wrong", "rows", "edits"), 0.0)
+    for seed in range(orders):
+        told = gather_evidence(kept, kept.edits, floor=_FLOOR, alpha=(_MISSED, odds), seed=seed)
+        status = np.array([one.status for one in told])
+        found["needed"] += int(needed.sum())
+        found["found"] += int((needed & (status == "above")).sum())
+        found["false"] += int(((status == "above") & (mean < _FLOOR)).sum())
+        found["wrong"] += int(((status == "below") & (mean > _FLOOR)).sum())
+        found["rows"] += sum(one.rows for one in told)
+        found["edits"] += len(told)
+    return found
+
+
+def _run(model: str, rows: int, names: Sequence[str]) -> None:
+    """Every edit of every head on every row, and slopes; kept under the model's name."""
+    loaded = load_pretrained(folder_of(model))
+    trials, _ = token_trials(loaded, rows=rows)
+    evidence = evidence_of(loaded.model, rows_of(trials), LANGUAGE)
+    run, kept = evidence.run("repeated"), dict[str, Any]()
+    for name in names:
+        many: list[tuple[Edit, ...]] = [(Mean(evidence.site(p)),) for p in evidence.heads]
+        if name != "mean":
+            many = [
+                (DropKeys(Site(p[0], "pattern", p[1]), evidence.key_array("repeated", name, p)),)
+                for p in evidence.heads
+            ]
+        with torch.no_grad():
+            exact = [run.by_row(rise).numpy() for rise in run.rises(many)]
+        kept[f"{name}-exact"] = np.stack(exact)
+        kept[f"{name}-slopes"] = run.slopes(many).numpy()
+        run.forget()
+        typer.echo(f"{model} {name}: {len(many)} edits on {rows} rows")
+    TABLES.mkdir(exist_ok=True)
+    np.savez_compressed(TABLES / f"evidence-{Path(model).name}.npz", **kept)
