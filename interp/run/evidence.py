@@ -15,8 +15,13 @@ mean over the rows' population (Student's t, n − 1 degrees of freedom), and an
     below      the interval lies below it
     screened   after the first look: the estimate is below a fifth of the floor, and neither row
                moves by as much as the floor. No claim, and no more rows
-    undecided  all rows that may be were run and the interval holds the floor; it is not rounded
-               either way
+    undecided  the interval holds the floor, and all rows that may be were run, or all of them could
+               hardly put it above. It is not rounded either way
+
+*Hardly*: the estimate may still move by three standard errors of what the other rows add, and would
+have to lie above the floor by the interval that all rows give. Most edits without effect end here
+after 8 rows: showing that something small is below a floor costs more rows than finding what is
+needed, and nothing rests on it.
 
 *Repeated looks* are paid for: ``alpha`` is divided evenly among the looks that may decide, so that
 each edit is wrongly placed with probability alpha at most, half of it on either side. It is not
@@ -53,6 +58,8 @@ _MANY = 4
 """The least number of edits for which slopes, which cost two passes over all rows, are taken."""
 _SCREEN = 0.2
 """The share of the floor below which an edit is screened after the first look."""
+_MOVES = 3.0
+"""By how many standard errors an estimate may still move."""
 _VARIES = 0.05
 """The least variance of e − g, as a share of the slopes' over all rows."""
 _LOSS = Loss()
@@ -153,6 +160,7 @@ def gather_evidence(
         slopes = (measured.worse * run.slopes(many, measured))[:, order].numpy()
     found: dict[int, Finding] = {}
     left = list(range(len(many)))
+    widest = float(student.isf(above, max(looks[-1] - 1, 1)))
     for look in looks:
         if not left:
             break
@@ -164,7 +172,8 @@ def gather_evidence(
         quantiles = student.isf((above, below), max(look - 1, 1))
         low, high = rise - quantiles[0] * error, rise + quantiles[1] * error
         status, its = np.full(len(left), "undecided", dtype=object), floors[left]
-        if look >= max(least, _FIRST):
+        decisive = look >= max(least, _FIRST)
+        if decisive:
             status[(low > its) & (_without_best(exact, here) > its)] = "above"
             status[high < its] = "below"
         elif look == _FIRST:
@@ -173,7 +182,12 @@ def gather_evidence(
             numbers = float(rise[at]), float(error[at]), float(low[at]), float(high[at])
             slope = float("nan") if here is None else float(here[at].mean())
             found[i] = Finding(as_edits(many[i]), *numbers, str(status[at]), look, slope)
-        left = [i for i in left if found[i].status == "undecided"]
+        within_reach = rise + _reach(exact, error, looks[-1], widest) > its
+        left = [
+            i
+            for at, i in enumerate(left)
+            if found[i].status == "undecided" and (within_reach[at] or not decisive)
+        ]
     return [found[i] for i in range(len(many))]
 
 
@@ -208,6 +222,14 @@ def _estimates(exact: Table, slopes: Table | None) -> tuple[Numbers, Numbers]:
         shared = (centred * rest).sum(1) / (n - 1)
         among = np.maximum(spread + 2 * shared, 0.0)
     return slopes.mean(1) + rest.mean(1), np.sqrt(apart / n + among / total)
+
+
+def _reach(exact: Table, error: Numbers, rows: int, quantile: float) -> Numbers:
+    """How far above its estimate an edit's interval could begin once all ``rows`` were run."""
+    last = exact.std(1, ddof=1) / rows**0.5
+    moves = np.sqrt(np.maximum(error**2 - last**2, 0.0))
+    reach: Numbers = _MOVES * moves - quantile * last
+    return reach
 
 
 def _without_best(exact: Table, slopes: Table | None) -> Numbers:

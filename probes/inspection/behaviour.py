@@ -16,6 +16,7 @@ from interp.interventions.ablation_effects import loss_unit
 from interp.run import Run
 from interp.stats.p_values import from_draws
 from interp.tasks.base import Batch
+from probes.roles.ability import does_better
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Performance:
             or 1, their variance.
         guess: The accuracy of that answer.
         worst: The largest absolute error of real values; NaN for tokens.
+        able: Whether the model does better than always the same answer; no cause counts otherwise
+            (:func:`probes.roles.ability.does_better`).
     """
 
     trial: str
@@ -43,6 +46,7 @@ class Performance:
     chance: float
     guess: float
     worst: float
+    able: bool
 
 
 def performance(
@@ -66,9 +70,8 @@ def performance(
         found = _gap(np.stack([rng.permutation(pooled) for _ in range(draws)]), n)
         p = from_draws(float(_gap(pooled, n)), found).p
     right = float(run.value(_right).sum()) / max(int(run.batch.mask.sum()), 1)
-    return Performance(
-        name, float(losses.mean()), other, right, p, *_constant(run.batch), _worst(run)
-    )
+    constant, able = _constant(run.batch), does_better(run)
+    return Performance(name, float(losses.mean()), other, right, p, *constant, _worst(run), able)
 
 
 def _constant(batch: Batch) -> tuple[float, float]:

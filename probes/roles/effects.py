@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from math import isfinite, isnan, nan
 
 import numpy as np
@@ -29,6 +30,7 @@ from interp.stats.head_table import adjust
 from interp.tasks.counterfactual import Variable
 from probes.exchange import Exchanged
 from probes.locate import LEAST_PAIRS, exchanged
+from probes.roles.ability import does_better
 from probes.roles.change import NONE, Change, beyond, from_finding, over_rows
 from probes.roles.decision import Test
 from probes.roles.evidence import Evidence, Keys, Place
@@ -43,6 +45,8 @@ _MANY = 4
 
 _MISSED = 0.05
 """Twice the odds with which something needed is taken for not needed, on some of the rows."""
+
+_UNABLE = "cause: the model does no better on these rows than always the same answer"
 
 
 class Effects:
@@ -210,10 +214,11 @@ class Effects:
         name = f"{words} the loss on these rows rises by{unit}"
         return rise.test(name, self._floors.loss, "loss")
 
-    @property
+    @cached_property
     def trials(self) -> tuple[str, ...]:
-        """The kinds of rows on which the loss may rise."""
-        return tuple(kind for kind in self.evidence.views if kind != "shuffled")
+        """The kinds of rows on which the loss may rise: those that the model does at all."""
+        kinds = [kind for kind in self.evidence.views if kind != "shuffled"]
+        return tuple(kind for kind in kinds if does_better(self.evidence.run(kind)))
 
     def _output_test(self, words: str, change: Change) -> Test:
         name = f"{words} the output changes by a share of its variance of"
@@ -227,8 +232,10 @@ class Effects:
             asked: Heads, each with the key set to which its attention is taken away; without a name
                 the head itself is.
         """
+        if not self._nats:
+            return
         by_name: dict[str, list[Place]] = {}
-        for place, name in asked if self._nats else ():
+        for place, name in asked:
             by_name.setdefault(name, []).append(place)
         away, many = self.rises.away, []
         for name, places in by_name.items():
@@ -258,7 +265,7 @@ class Effects:
     def _kinds_of(self, name: str) -> tuple[str, ...]:
         """The kinds of rows on which the loss may rise without attention to a key set."""
         only = self.evidence.profile.rows[name] if name == "after_same" else ""
-        return (only,) if only else self.trials
+        return tuple(kind for kind in self.trials if kind == only) if only else self.trials
 
     def worst(self, words: str, edits: Mapping[str, Edits]) -> Test:
         """The test that the loss rises on the kind of rows where it rises most.
@@ -268,6 +275,8 @@ class Effects:
             edits: Kind of rows → what is changed there; p is taken times the number of kinds.
         """
         (changes,) = self._gather([edits])
+        if not edits:
+            return Test(_UNABLE, 0.0, self._floors.loss, 1.0, family="loss", untested=_UNABLE)
         if not changes:
             return Test.too_few("the loss at scored positions", _FEWEST, self._floors.loss, "loss")
         kind = max(changes, key=lambda name: changes[name].score)

@@ -87,6 +87,8 @@ class _Search:
     def groups(self) -> Iterator[list[Found]]:
         """The members' rows, and the group's, of every group."""
         together = {kind: self._lost(self._heads, kind) for kind in self._kinds()}
+        if not together:
+            return
         self._kind = max(together, key=lambda kind: together[kind])
         if together[self._kind] < self._floor:
             return
@@ -96,10 +98,13 @@ class _Search:
                 yield list(self._told(group, tests))
 
     def _kinds(self) -> Sequence[str]:
-        profile = self._effects.evidence.profile
-        if profile.unit == "nats" and self._role.keys != "after_same":
-            return self._effects.trials
-        return [profile.rows[self._role.keys]]
+        only = self._effects.evidence.profile.rows.get(self._role.keys, "")
+        if not self._nats:
+            return [only]
+        trials = self._effects.trials
+        if self._role.keys != "after_same":
+            return trials
+        return [kind for kind in trials if kind == only]
 
     def _without(self, heads: Sequence[Place], kind: str, half: int) -> tuple[Tensor, Tensor]:
         """What is lost without heads at each scored place, and in each row, of the rows that are

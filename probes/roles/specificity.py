@@ -82,7 +82,7 @@ def with_controls(found: Sequence[Found], effects: Effects) -> list[Found]:
     for one in found:
         role, key = ROLES.get(one.role), _case_of(one)
         if key is not None:
-            result.append(_with(one, known[key]))
+            result.append(_with(one, known[key], key[2]))
         elif role is not None and one.cause and holds([*one.behaviour, *one.cause]):
             told = "; ".join(filter(None, (one.missing, _unput(role, one.cause[-1].rows))))
             result.append(replace(one, missing=told))
@@ -127,9 +127,9 @@ class _Controls:
     """The tests of one cause: by ablation, and of specificity, transfer and sufficiency."""
 
     necessity: Sequence[Test]
-    specificity: Sequence[Test]
-    transfer: Sequence[Test]
-    sufficiency: Sequence[Test]
+    specificity: Sequence[Test] = ()
+    transfer: Sequence[Test] = ()
+    sufficiency: Sequence[Test] = ()
 
     @property
     def tests(self) -> list[Test]:
@@ -140,7 +140,7 @@ class _Controls:
         """Whether more rows would hardly change the status: what fails first decides it."""
         before: list[Test] = []
         for tests in (self.necessity, self.specificity, self.transfer):
-            if all(test.settled(odds) for test in before) and any(t.high < t.floor for t in tests):
+            if all(test.settled(odds) for test in before) and _failing(tests):
                 return True
             before += tests
         return all(test.settled(odds) for test in before)
@@ -158,20 +158,31 @@ def _settled(effects: Effects, key: _Key, one: Found, share: float) -> _Controls
 
 
 def _controls(case: _Case, cause: Test) -> _Controls:
-    kind, moved = cause.rows, []
+    """The tests on some rows, up to the first kind of which one fails by its whole interval: that
+    decides, and what comes after it is not asked."""
+    kind = cause.rows
+    necessity = case.necessity(kind, cause)
+    if _failing(necessity):
+        return _Controls(necessity)
+    specificity = case.specificity(kind)
+    if _failing(specificity):
+        return _Controls(necessity, specificity)
+    moved = []
     if kind != "given":
         moved = [case.cause(kind + ELSEWHERE, cause)]
         moved += case.specificity(kind + ELSEWHERE) if case.by_events else []
-    return _Controls(
-        case.necessity(kind, cause),
-        case.specificity(kind),
-        [replace(test, name=f"on other rows {test.name}") for test in moved],
-        case.sufficiency(kind),
-    )
+    transfer = [replace(test, name=f"on other rows {test.name}") for test in moved]
+    if _failing(transfer):
+        return _Controls(necessity, specificity, transfer)
+    return _Controls(necessity, specificity, transfer, case.sufficiency(kind))
 
 
-def _with(one: Found, controls: _Controls) -> Found:
-    unmoved = "" if controls.transfer else _UNMOVED
+def _failing(tests: Sequence[Test]) -> bool:
+    return any(test.high < test.floor for test in tests)
+
+
+def _with(one: Found, controls: _Controls, kind: str) -> Found:
+    unmoved = _UNMOVED if kind == "given" else ""
     return replace(
         one,
         cause=[*controls.necessity, *(one.cause or ())],

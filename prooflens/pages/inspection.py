@@ -51,7 +51,6 @@ _SOME = ("target", _OF_GROUP, "by_position")
 """Columns of a role table that are left out where nothing stands in them."""
 _GAP = 0.1  # nats below the control that count: random weights differ from it a little, too
 _RIGHT = 0.05  # share of tokens; below it hardly any is predicted
-_CHANCE = 0.98  # of the loss of a constant answer; above it the model does not do the rows
 _RESTS = 0.2  # share of attention on the first token that is worth a sentence
 _LOST = {
     "variance": "without it the output changes by {:.2f} of its variance",
@@ -218,17 +217,12 @@ def _performance(p: Any, title: str, unit: str) -> str:
             used = "the context helps, yet hardly a token is right"
         verdict = used if low else "no better than without the rule"
         said += f"; on such tokens in an order without a rule {p.control:.2f}: {verdict}"
-    elif _at_chance(p):
+    elif not p.able:
         said += (
             f": no better than always the same answer (loss {p.chance:.2f}, {p.guess:.0%} right), "
             "so the model does not do these rows"
         )
     return said + "."
-
-
-def _at_chance(p: Any) -> bool:
-    """Whether an answer that is always the same does as well, by the loss and by what is right."""
-    return bool(p.loss >= _CHANCE * p.chance and p.accuracy <= p.guess + (1 - p.guess) * 0.02)
 
 
 def _doubts(tables: Tables, about: About) -> list[str]:
@@ -249,7 +243,7 @@ def _doubts(tables: Tables, about: About) -> list[str]:
             "things."
         )
     trials = tables.get("trials", pd.DataFrame())
-    alike = [p.trial for p in trials.itertuples() if _at_chance(p)]
+    alike = [p.trial for p in trials.itertuples() if not p.able]
     if alike:
         titles = {trial["name"]: trial["title"] for trial in about["trials"]}
         said.append(

@@ -227,3 +227,20 @@ def test_no_more_rows_than_the_most_are_run() -> None:
     found, run = found_of(rises + FLOOR, slopes, most=LEAST_ROWS)
     assert max(len(rows) for rows in run.asked.values()) == LEAST_ROWS
     assert {one.rows for one in found} <= {2, LEAST_ROWS}
+
+
+def test_rows_are_spared_where_all_could_not_bring_it_above() -> None:
+    rng = np.random.default_rng(4)
+    small = 0.03 + 0.15 * rng.standard_normal((200, 64))
+    found, _ = found_of(small, np.zeros_like(small), alpha=(ALPHA, 1e-4))
+    spared = [one for one in found if one.rows < 64 and one.status == "undecided"]
+    assert len(spared) > 50
+    whole, _ = found_of(small, np.zeros_like(small), alpha=(ALPHA, 1e-4), exhaustive=True)
+    assert not any(one.status == "above" for one in whole)
+    needed = 0.3 + 0.3 * rng.standard_normal((200, 64))
+    found, _ = found_of(needed, np.zeros_like(needed), alpha=(ALPHA, 1e-3))
+    whole, _ = found_of(needed, np.zeros_like(needed), alpha=(ALPHA, 1e-3 / 4), exhaustive=True)
+    above = [one.status == "above" for one in whole]
+    lost = [a and b.status != "above" for a, b in zip(above, found, strict=True)]
+    assert sum(above) > 150
+    assert sum(lost) <= 0.05 * sum(above)
