@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from prooflens.architectures import quiet_transformers, read_tensors, write_tensors
+
 __all__ = ["CASES", "VOCABULARY", "Case", "write"]
 
 VOCABULARY, LENGTH, HEADS, WIDTH = 64, 64, 4, 32
@@ -50,8 +52,6 @@ class Case:
 def write(case: Case, folder: Path) -> None:
     """Write the checkpoint and a tokenizer of 64 words, as the real ones of the kind have it."""
     import transformers
-
-    from prooflens.architectures import quiet_transformers
 
     kind = getattr(transformers, case.model)
     with quiet_transformers():
@@ -220,10 +220,239 @@ def _decoders() -> Iterable[Case]:
     yield case("DiffLlama", "DiffLlamaForCausalLM", _LLAMA)
     yield case("dots 1", "Dots1ForCausalLM",
                {**_LLAMA, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1,
-                "topk_group": 1, "moe_intermediate_size": 24,
+                "topk_group": 1, "moe_intermediate_size": 24, "n_shared_experts": 1,
                 "first_k_dense_replace": 1})  # fmt: skip
     yield case("CTRL", "CTRLLMHeadModel", {**_GPT2, "dff": 48})
     yield case("ModernBERT, decoder", "ModernBertDecoderForCausalLM", _FFN)
 
 
-CASES: tuple[Case, ...] = tuple(_decoders())
+def _multimodal() -> Iterable[Case]:
+    def case(name: str, model: str, options: Mapping[str, Any], **more: Any) -> Case:
+        return Case(name, model, options, "with other inputs", **more)
+
+    ids = {"image_token_index": 63, "image_token_id": 63, "video_token_id": 62}
+    yield case("Gemma 3, vision", "Gemma3ForConditionalGeneration",
+               {"text_config": {**_LLAMA, **_MIXED, "tie_word_embeddings": True,
+                                "query_pre_attn_scalar": 12}, "vision_config": _VISION,
+                "mm_tokens_per_image": 4, "boi_token_index": 61, "eoi_token_index": 60,
+                "image_token_index": 63})  # fmt: skip
+    clip = {**_VISION, "model_type": "clip_vision_model", "projection_dim": WIDTH}
+    yield case("LLaVA", "LlavaForConditionalGeneration",
+               {"text_config": {**_LLAMA, "model_type": "llama"}, "vision_config": clip,
+                "image_token_index": 63, **_UNTIED})  # fmt: skip
+    yield case("Mistral 3, vision", "Mistral3ForConditionalGeneration",
+               {"text_config": {**_LLAMA, "model_type": "mistral"},
+                "vision_config": {**_VISION, "model_type": "pixtral"},
+                "image_token_index": 63, "spatial_merge_size": 1, **_UNTIED})  # fmt: skip
+    yield case("Qwen 2.5 VL", "Qwen2_5_VLForConditionalGeneration",
+               {"text_config": {**_LLAMA, "rope_parameters": {**_ROPE, "mrope_section": [1, 1, 2]}},
+                "vision_config": {"depth": 1, "hidden_size": WIDTH, "intermediate_size": 48,
+                                  "num_heads": HEADS, "out_hidden_size": WIDTH,
+                                  "fullatt_block_indexes": [0]}, **ids, **_UNTIED})  # fmt: skip
+    yield case("Qwen 3 VL", "Qwen3VLForConditionalGeneration",
+               {"text_config": {**_LLAMA, "rope_parameters": {**_ROPE, "mrope_section": [1, 1, 2]}},
+                "vision_config": {"depth": 1, "hidden_size": WIDTH, "intermediate_size": 48,
+                                  "num_heads": HEADS, "out_hidden_size": WIDTH,
+                                  "deepstack_visual_indexes": [0]}, **ids, **_UNTIED})  # fmt: skip
+    yield case("Llama 4, vision", "Llama4ForConditionalGeneration",
+               {"text_config": {**_LLAMA, "intermediate_size_mlp": 48, "num_local_experts": 2,
+                                "num_experts_per_tok": 1, "attention_chunk_size": 8},
+                "vision_config": {**_VISION, "vision_output_dim": WIDTH,
+                                  "projector_input_dim": WIDTH, "projector_output_dim": WIDTH,
+                                  "pixel_shuffle_ratio": 0.5},
+                "image_token_index": 63, "boi_token_index": 61,
+                "eoi_token_index": 60})  # fmt: skip
+
+
+def _no_decoders() -> Iterable[Case]:
+    def case(name: str, model: str, options: Mapping[str, Any], reason: str) -> Case:
+        return Case(name, model, options, "no decoders", reason)
+
+    bert = {**_FFN, "type_vocab_size": 2}
+    encoder, seq2seq, mixed = "encoder", "encoder-decoder", "no attention"
+    yield case("BERT", "BertForMaskedLM", bert, encoder)
+    yield case("BERT, without a head", "BertModel", bert, encoder)
+    yield case("RoBERTa", "RobertaForMaskedLM", bert, encoder)
+    yield case("DeBERTa 2", "DebertaV2ForMaskedLM", bert, encoder)
+    yield case("ELECTRA", "ElectraForMaskedLM", {**bert, "embedding_size": WIDTH}, encoder)
+    yield case("DistilBERT", "DistilBertForMaskedLM",
+               {**_IDS, "dim": WIDTH, "n_layers": 2, "n_heads": HEADS, "hidden_dim": 48},
+               encoder)  # fmt: skip
+    yield case("ALBERT", "AlbertForMaskedLM", {**bert, "embedding_size": 16}, encoder)
+    yield case("ModernBERT", "ModernBertForMaskedLM", {**_FFN, "local_attention": 4}, encoder)
+    yield case("BERT, as a decoder", "BertLMHeadModel", {**bert, "is_decoder": True}, "post-norm")
+    t5 = {**_IDS, "d_model": WIDTH, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": HEADS,
+          "decoder_start_token_id": 0}  # fmt: skip
+    yield case("T5", "T5ForConditionalGeneration", t5, seq2seq)
+    yield case("T5, encoder", "T5EncoderModel", t5, encoder)
+    bart = {**_IDS, "d_model": WIDTH, "encoder_layers": 2, "decoder_layers": 2,
+            "encoder_attention_heads": HEADS, "decoder_attention_heads": HEADS,
+            "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": LENGTH,
+            "decoder_start_token_id": 2, "forced_eos_token_id": None}  # fmt: skip
+    yield case("BART", "BartForConditionalGeneration", bart, seq2seq)
+    yield case("Pegasus", "PegasusForConditionalGeneration", bart, seq2seq)
+    yield case("Marian", "MarianMTModel", bart, seq2seq)
+    yield case("Whisper", "WhisperForConditionalGeneration",
+               {**bart, "num_mel_bins": 8, "max_source_positions": 16,
+                "max_target_positions": LENGTH}, seq2seq)  # fmt: skip
+    state = {**_IDS, "hidden_size": WIDTH, "num_hidden_layers": 2, "state_size": 4}
+    yield case("Mamba", "MambaForCausalLM", state, mixed)
+    yield case("Mamba 2", "Mamba2ForCausalLM",
+               {**state, "num_heads": 8, "head_dim": 8, "n_groups": 1}, mixed)  # fmt: skip
+    yield case("Falcon Mamba", "FalconMambaForCausalLM", state, mixed)
+    yield case("RWKV", "RwkvForCausalLM",
+               {**_IDS, "hidden_size": WIDTH, "num_hidden_layers": 2, "attention_hidden_size": WIDTH,
+                "context_length": LENGTH}, mixed)  # fmt: skip
+    yield case("RecurrentGemma", "RecurrentGemmaForCausalLM",
+               {**_LLAMA, "num_hidden_layers": 3, "lru_width": WIDTH,
+                "attention_window_size": 5}, mixed)  # fmt: skip
+    mamba = {"mamba_d_state": 4, "mamba_d_conv": 2, "mamba_expand": 2}
+    yield case("Jamba", "JambaForCausalLM",
+               {**_LLAMA, **mamba, "mamba_dt_rank": 4, "num_experts": 2, "num_experts_per_tok": 1,
+                "attn_layer_period": 2, "attn_layer_offset": 1,
+                "use_mamba_kernels": False}, mixed)  # fmt: skip
+    yield case("Bamba", "BambaForCausalLM",
+               {**_LLAMA, **mamba, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 1,
+                "attn_layer_indices": [1]}, mixed)  # fmt: skip
+    yield case("Granite, hybrid", "GraniteMoeHybridForCausalLM",
+               {**_LLAMA, **mamba, **_EXPERTS, "mamba_n_heads": 8, "mamba_d_head": 8,
+                "mamba_n_groups": 1, "layer_types": ["mamba", "attention"]}, mixed)  # fmt: skip
+    yield case("Falcon H1", "FalconH1ForCausalLM",
+               {**_LLAMA, **mamba, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 1,
+                "mamba_d_ssm": 64}, mixed)  # fmt: skip
+    yield case("Zamba 2", "Zamba2ForCausalLM",
+               {**_LLAMA, "mamba_d_state": 4, "mamba_ngroups": 1, "n_mamba_heads": 8,
+                "mamba_headdim": 8, "layers_block_type": ["mamba", "hybrid"],
+                "num_mem_blocks": 1}, mixed)  # fmt: skip
+    linear = {"linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 8,
+              "linear_value_head_dim": 8, "linear_conv_kernel_dim": 2}  # fmt: skip
+    yield case("Qwen 3 Next", "Qwen3NextForCausalLM",
+               {**_LLAMA, **_NAMED_EXPERTS, **linear, "shared_expert_intermediate_size": 24,
+                "layer_types": ["linear_attention", "full_attention"]}, mixed)  # fmt: skip
+    yield case("Qwen 3.5", "Qwen3_5ForCausalLM",
+               {**_LLAMA, **linear, "layer_types": ["linear_attention", "full_attention"]},
+               mixed)  # fmt: skip
+    yield case("LFM 2", "Lfm2ForCausalLM",
+               {**_LLAMA, "layer_types": ["conv", "full_attention"]}, mixed)  # fmt: skip
+
+
+def _other_heads() -> Iterable[Case]:
+    def case(name: str, model: str, options: Mapping[str, Any], **more: Any) -> Case:
+        return Case(name, model, options, "other heads", "other head", **more)
+
+    labels = {"num_labels": 1}
+    yield case("GPT-2, classifier", "GPT2ForSequenceClassification", {**_GPT2, **labels})
+    yield case("Llama, reward model", "LlamaForSequenceClassification", {**_LLAMA, **labels})
+    yield case("Qwen 2, tokens' labels", "Qwen2ForTokenClassification", {**_LLAMA, **labels})
+    yield case("Mistral, answers", "MistralForQuestionAnswering", _LLAMA)
+    yield case("Gemma, classifier", "GemmaForSequenceClassification", {**_LLAMA, **labels})
+    yield case("Llama, value head", "LlamaForCausalLM", _LLAMA, change=_value_head)
+
+
+def _files() -> Iterable[Case]:
+    def case(name: str, model: str = "LlamaForCausalLM", **more: Any) -> Case:
+        options = _GPT2 if model.startswith("GPT2") else _LLAMA
+        return Case(name, model, options, "files", **more)
+
+    yield case("Llama, sharded", save={"max_shard_size": "20KB"})
+    yield case("Llama, float16", dtype=torch.float16)
+    yield case("Llama, bfloat16", dtype=torch.bfloat16)
+    yield case("GPT-2, bfloat16", "GPT2LMHeadModel", dtype=torch.bfloat16)
+    yield case("Llama, FP8", reason="quantised", change=_fp8)
+    yield case("Llama, FP8 without a word", reason="quantised", change=_fp8_unsaid)
+    for method in ("bitsandbytes", "gptq", "awq", "compressed-tensors"):
+        yield case(f"Llama, {method}", reason="quantised", change=_quantised_by(method))
+    yield case("LoRA alone", reason="adapter", change=_adapter_alone)
+    yield case("LoRA beside weights", reason="adapter", change=_adapter_beside)
+    yield case("Llama, pickled", reason="pickled", change=_pickled)
+    yield case("Llama, undeclared biases", reason="unread tensors", change=_undeclared)
+    yield case("Llama, a shard lost", reason="damaged", save={"max_shard_size": "20KB"},
+               change=_lose_a_shard)  # fmt: skip
+    yield case("Llama, not finite", reason="damaged", change=_not_finite)
+    yield case("Llama, tied without a word", reason="unread tensors", change=_tied_unsaid)
+
+
+def edit_config(folder: Path, **changes: Any) -> None:
+    """Change entries of config.json; None takes one out."""
+    file = folder / "config.json"
+    config = json.loads(file.read_text()) | changes
+    kept = {name: value for name, value in config.items() if value is not None}
+    file.write_text(json.dumps(kept))
+
+
+def _edit_tensors(folder: Path, edit: Callable[[dict[str, torch.Tensor]], Any]) -> None:
+    tensors, words = read_tensors(folder / "model.safetensors")
+    edit(tensors)
+    write_tensors(tensors, folder / "model.safetensors", words)
+
+
+def _value_head(folder: Path) -> None:
+    """As TRL writes it: the language model's tensors, and a head that gives one number."""
+    added = {"v_head.summary.weight": torch.ones(1, WIDTH), "v_head.summary.bias": torch.ones(1)}
+    _edit_tensors(folder, lambda tensors: tensors.update(added))
+
+
+def _fp8_unsaid(folder: Path) -> None:
+    def cast(tensors: dict[str, torch.Tensor]) -> None:
+        for name, tensor in list(tensors.items()):
+            if name.endswith("_proj.weight"):
+                tensors[name] = tensor.to(torch.float8_e4m3fn)
+
+    _edit_tensors(folder, cast)
+
+
+def _fp8(folder: Path) -> None:
+    _fp8_unsaid(folder)
+    edit_config(folder, quantization_config={"quant_method": "fp8", "weight_block_size": [32, 32]})
+
+
+def _quantised_by(method: str) -> Callable[[Path], None]:
+    return lambda folder: edit_config(
+        folder, quantization_config={"quant_method": method, "bits": 4, "load_in_4bit": True}
+    )
+
+
+def _adapter(folder: Path) -> None:
+    config = {"peft_type": "LORA", "base_model_name_or_path": "someone/a-base-model", "r": 2,
+              "lora_alpha": 4, "target_modules": ["q_proj"], "task_type": "CAUSAL_LM"}  # fmt: skip
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    at = "base_model.model.model.layers.0.self_attn.q_proj."
+    tensors = {at + "lora_A.weight": torch.ones(2, WIDTH), at + "lora_B.weight": torch.ones(WIDTH, 2)}
+    write_tensors(tensors, folder / "adapter_model.safetensors", {"format": "pt"})
+
+
+def _adapter_alone(folder: Path) -> None:
+    for file in folder.iterdir():
+        file.unlink()
+    _adapter(folder)
+
+
+def _adapter_beside(folder: Path) -> None:
+    _adapter(folder)
+
+
+def _pickled(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+def _undeclared(folder: Path) -> None:
+    added = {"model.layers.0.self_attn.q_proj.bias": torch.ones(WIDTH)}
+    _edit_tensors(folder, lambda tensors: tensors.update(added))
+
+
+def _lose_a_shard(folder: Path) -> None:
+    max(folder.glob("*.safetensors")).unlink()
+
+
+def _not_finite(folder: Path) -> None:
+    _edit_tensors(folder, lambda tensors: tensors["model.norm.weight"].fill_(torch.inf))
+
+
+def _tied_unsaid(folder: Path) -> None:
+    """Two matrices, and a configuration that says they are one."""
+    edit_config(folder, tie_word_embeddings=True)
+
+
+CASES: tuple[Case, ...] = (
+    *_decoders(), *_multimodal(), *_no_decoders(), *_other_heads(), *_files(),
+)  # fmt: skip
