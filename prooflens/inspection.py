@@ -63,6 +63,7 @@ __all__ = [
     "loss_tables",
     "measure",
     "performance",
+    "prompt_rows",
 ]
 
 MARKER = ".prooflens-inspect"

@@ -37,6 +37,7 @@ class Case:
         change: What is done to the folder after it was written.
         save: Options of ``save_pretrained``.
         dtype: The number format that it is saved in.
+        lacks: Operation → why it must be refused of a model that is loaded.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Case:
     change: Callable[[Path], None] | None = None
     save: Mapping[str, Any] = field(default_factory=dict)
     dtype: torch.dtype = torch.float32
+    lacks: Mapping[str, str] = field(default_factory=dict)
 
 
 def write(case: Case, folder: Path) -> None:
@@ -59,8 +61,30 @@ def write(case: Case, folder: Path) -> None:
         model = kind(kind.config_class(**case.options))
         _randomise(model)
         model.to(case.dtype).save_pretrained(folder, **case.save)
+        _tokenizer(case.name).save_pretrained(folder)
     if case.change is not None:
         case.change(folder)
+
+
+def _tokenizer(name: str) -> Any:
+    """64 words; by the name rows begin with a BOS, one is known and not written, or there is none.
+
+    All three are found among real tokenizers (Llama's, GPT-2's, Qwen's).
+    """
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    words = ("<pad>", "<s>", "</s>", "<unk>", *(f"w{i}" for i in range(4, VOCABULARY)))
+    known = {word: i for i, word in enumerate(words)}
+    made = Tokenizer(models.WordLevel(known, unk_token="<unk>"))  # noqa: S106
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    manner = sum(name.encode()) % 3
+    if manner == 0:
+        begin = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+        made.post_processor = begin
+    special = {"unk_token": "<unk>", "eos_token": "</s>", "pad_token": "<pad>"}
+    special |= {} if manner == 1 else {"bos_token": "<s>"}
+    return PreTrainedTokenizerFast(tokenizer_object=made, **special)
 
 
 @torch.no_grad()

@@ -1,0 +1,122 @@
+"""Is every family of models right, or refused with the true reason?
+
+Tiny checkpoints in the real layouts (:mod:`analyses.benchmarks.family_cases`) × what is asked of
+them (:mod:`analyses.benchmarks.family_cells`). A cell is *right* (the reference's numbers),
+*refused* (with a reason of a fixed list, the one that is true of the case), or *wrong*: other
+numbers, another reason, or an error that is not ours.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+import prooflens as pl
+from analyses.benchmarks.family_cases import CASES, Case, write
+from analyses.benchmarks.family_cells import OPERATIONS, Subject
+from analyses.benchmarks.result import write_result
+from prooflens.architectures import quiet_transformers
+
+__all__ = ["REASONS", "main", "measured_case"]
+
+_CLOSE = 1e-4
+
+REASONS: Mapping[str, str] = {
+    "encoder": r"is an? \w+: an encoder",
+}
+"""Name of a reason → what a refusal for it says."""
+
+
+def measured_case(case: Case) -> Iterator[tuple[str, str]]:
+    """Each operation's name with ``right``, ``refused: REASON`` or ``wrong: …``."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "model"
+        write(case, folder)
+        model, told = _loaded(folder, case)
+        if model is None:
+            yield from ((name, told) for name in OPERATIONS)
+            return
+        reference = _reference(case, folder)
+        for name, operation in OPERATIONS.items():
+            scratch = Path(place) / name
+            scratch.mkdir()
+            yield name, _asked(operation, Subject(folder, model, reference, scratch), case, name)
+
+
+def _loaded(folder: Path, case: Case) -> tuple[Any, str]:
+    try:
+        return pl.load(folder), ""
+    except pl.ProoflensError as error:
+        return None, _refused(str(error), case.reason)
+    except Exception as error:
+        return None, f"wrong: {_first_line(error)}"
+
+
+def _refused(words: str, reason: str) -> str:
+    """The cell of a refusal: its reason must be the case's own."""
+    words = words.split("no pretrained model: ")[-1]
+    given = [name for name, pattern in REASONS.items() if re.search(pattern, words)]
+    if given != [reason]:
+        return f"wrong: refused as {given or 'nothing known'}, not {reason!r}: {words[:300]}"
+    return f"refused: {reason}"
+
+
+def _reference(case: Case, folder: Path) -> Any:
+    import transformers
+
+    kind = getattr(transformers, case.model)
+    with quiet_transformers():
+        options = {"dtype": torch.float32, "attn_implementation": "eager"}
+        return kind.from_pretrained(folder, **options).eval()
+
+
+def _asked(operation: Any, subject: Subject, case: Case, name: str) -> str:
+    try:
+        off = operation(subject)
+    except pl.ProoflensError as error:
+        return _refused(str(error), case.lacks.get(name, ""))
+    except Exception as error:
+        return f"wrong: {_first_line(error)}"
+    return "right" if off <= _CLOSE else f"wrong: off by {off:.2g}"
+
+
+def _first_line(error: Exception) -> str:
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    said = (str(error).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__} at {Path(last.filename).name}:{last.lineno}: {said[:200]}"
+
+
+def main(
+    only: Annotated[str, typer.Option(help="Run the families whose name has this.")] = "",
+    out: Annotated[Path | None, typer.Option(help="Write the JSON here too.")] = None,
+) -> None:
+    """Ask every family everything, print the table and the JSON."""
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore")
+    table: dict[str, dict[str, str]] = {}
+    for case in CASES:
+        if only in case.name:
+            table[case.name] = dict(measured_case(case))
+            marks = [_MARKS[cell.partition(":")[0]] for cell in table[case.name].values()]
+            sys.stdout.write(f"{case.name:<28} {' '.join(marks)}\n")
+            for cell in dict.fromkeys(table[case.name].values()):
+                if cell != "right":
+                    at = [name for name, one in table[case.name].items() if one == cell]
+                    sys.stdout.write(f"    {', '.join(at)}: {cell}\n")
+            sys.stdout.flush()
+    cells = Counter(cell.partition(":")[0] for row in table.values() for cell in row.values())
+    counts = {name: cells[name] for name in ("right", "refused", "wrong")}
+    write_result({"families": len(table), **counts, "table": table}, out)
+
+
+_MARKS = {"right": "+", "refused": "-", "wrong": "X"}
