@@ -229,7 +229,7 @@ def texts(of: Subject) -> float:
     (row,) = prompt_rows(of.model.card, [_PROMPT])
     wanted = tokenizer(_PROMPT)["input_ids"]
     file = of.scratch / "text.txt"
-    file.write_text(" ".join([_PROMPT] * 60))
+    file.write_text(" ".join([_PROMPT] * 250))
     found = pl.read_rows(file, of.model.card).tokens.flatten().tolist()
     whole = tokenizer(file.read_text(), add_special_tokens=False)["input_ids"]
     same = row[0].tolist() == wanted and found == whole[: len(found)]

@@ -16,6 +16,7 @@ other; it does not show that the weights are those of the published model.
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -124,8 +125,9 @@ def _loaded(name: str, revision: str | None, trust_remote_code: bool, device: st
     hugging = _weights(name, source.config, options)
     tokenizer = _tokenizer(name, options)
     config = hugging.config.get_text_config()
-    bos = _bos(config, tokenizer)  # before the bridge, which gives a tokenizer a BOS of its own
-    model = _bridge(name, _with_gains(hugging).to(device), tokenizer, device)
+    bos = _bos(config, tokenizer)
+    own = copy.deepcopy(tokenizer)  # the bridge gives the one it holds a BOS of its own
+    model = _bridge(name, _with_gains(hugging).to(device), own, device)
     found = Pretrained(
         name=name,
         model=model,

@@ -61,7 +61,10 @@ def _numbers(values: Sequence[float]) -> str:
 
 
 def prompt_rows(card: ModelCard, prompts: Iterable[str]) -> Iterator[Tensor]:
-    """Each prompt as token ids ``[1, pos]``, with the model's BOS in front if it has one.
+    """Each prompt as token ids ``[1, pos]``, as the model's tokenizer gives them.
+
+    Without a tokenizer they are the ids that are written, with the model's BOS in front if it has
+    one.
 
     Args:
         card: Of the model that reads them.
@@ -77,7 +80,7 @@ def prompt_rows(card: ModelCard, prompts: Iterable[str]) -> Iterator[Tensor]:
 def _ids(card: ModelCard, prompt: str) -> list[int]:
     problems = Problems("inspect")
     if card.tokenizer is not None:
-        ids = list(card.tokenizer(prompt, add_special_tokens=False)["input_ids"])
+        ids = list(card.tokenizer(prompt)["input_ids"])
     else:
         words = prompt.replace(",", " ").split()
         whole = bool(words) and all(word.isdigit() for word in words)
@@ -85,8 +88,8 @@ def _ids(card: ModelCard, prompt: str) -> list[int]:
         problems.need(whole, "prompt", rule, prompt, "write 3 1 4")
         problems.raise_if_any()
         ids = [int(word) for word in words]
-    if card.bos >= 0 and ids[:1] != [card.bos]:
-        ids = [card.bos, *ids]
+        if card.bos >= 0 and ids[:1] != [card.bos]:
+            ids = [card.bos, *ids]
     most = card.n_ctx or len(ids)
     known = max(ids, default=0) < (card.vocabulary or len(ids) + max(ids, default=0))
     rule = f"must be 2 to {most} tokens below {card.vocabulary}"
