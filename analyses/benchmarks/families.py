@@ -32,7 +32,26 @@ __all__ = ["REASONS", "main", "measured_case"]
 _CLOSE = 1e-4
 
 REASONS: Mapping[str, str] = {
-    "encoder": r"is an? \w+: an encoder",
+    "quantised": r"is quantised by [\w-]+: dequantise it first",
+    "encoder-decoder": r"is an? \w+: an encoder and a decoder that reads it",
+    "encoder": r"is an? \w+: an encoder, not a decoder",
+    "encoder, norms after": r"is an? \w+: an encoder with norms after each sublayer, not a decoder",
+    "other head": r"is an? \w+: it has no trained map to next tokens",
+    "no head": r"is an? \w+: it has no map to next tokens",
+    "not attention": r"is an? \w+: it has layers that are not attention alone",
+    "latent attention": r"is an? \w+: its keys and values are made of one short vector",
+    "norms after": r"is an? \w+: a decoder with norms after each sublayer",
+    "not wrapped": r"which TransformerLens does not wrap|cannot be wrapped by TransformerBridge",
+    "hooks": r"blocks\.\d+: .*\(off by .* of the largest value\)",
+    "other terms": r"this architecture adds something else to its stream|does something that is not",
+    "unread tensors": r"tensors that \w+ has no place for|attention tensors that .* does not have",
+    "adapter": r"holds an adapter alone, whose base model is someone/a-base-model",
+    "pickled": r"holds only pickled weights",
+    "damaged": r"shards are missing from|values of \d+ that are not finite",
+    "unknown layout": r"model_type '\w[\w-]*' is not known \(known: ",
+    "rotary scaling": r"rotary scaling '.*' is not known",
+    "renamed tensors": r"\d+ go by other names",
+    "no tokenizer": r"as the model has no tokenizer",
 }
 """Name of a reason → what a refusal for it says."""
 
