@@ -103,8 +103,8 @@ def _no_head(config: Config) -> str:
 
     name = stated_class(config)
     bodies = {one for given in MODEL_MAPPING_NAMES.values() for one in _each(given)}
-    heads = set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
-    return name if name in bodies - heads else ""
+    headed = name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values() or not name.endswith("Model")
+    return name if name in bodies and not headed else ""
 
 
 def _each(given: str | tuple[str, ...]) -> tuple[str, ...]:
