@@ -353,7 +353,6 @@ def _scores_off(of: Subject, factors: Any, layer: int, x: Tensor) -> float:
     b_K, module = stack.read_if_there("b_K"), of.attention(layer)
     scale = float(getattr(module, "scaling", None) or 1 / math.sqrt(factors.d_head))
     scale = 1.0 if type(module).__name__ == "GPTNeoSelfAttention" else scale
-    scale = scale / (layer + 1) if getattr(of.config, "scale_attn_by_inverse_layer_idx", 0) else scale
     found = torch.zeros_like(true)
     lag = torch.arange(n)[:, None] - torch.arange(n)
     for head in range(factors.n_heads):
@@ -371,9 +370,9 @@ def _scores_off(of: Subject, factors: Any, layer: int, x: Tensor) -> float:
         if cap := getattr(of.config, "attn_logit_softcapping", None):
             scores = cap * torch.tanh(scores / cap)
         if getattr(of.config, "alibi", factors.layout.family == "BLOOM"):
-            # Falcon adds ALiBi's slopes to the scores before they are scaled
             slope = 2.0 ** (-8 * (head + 1) / factors.n_heads)
-            slope = slope * scale if factors.layout.family.startswith("Falcon") else slope
+            if factors.layout.family == "Falcon":
+                slope *= 2 * scale  # before scores are scaled, and again with the mask
             scores = scores + slope * torch.arange(n)
         scores = scores.where(true[:, head] > 0, -torch.inf)  # windows are the reference's
         if stack.has("sinks"):
