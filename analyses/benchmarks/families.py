@@ -8,6 +8,7 @@ numbers, another reason, or an error that is not ours.
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import tempfile
@@ -26,8 +27,9 @@ from analyses.benchmarks.family_cases import CASES, Case, write
 from analyses.benchmarks.family_cells import OPERATIONS, Subject
 from analyses.benchmarks.result import write_result
 from prooflens.architectures import quiet_transformers
+from prooflens.files import output_file
 
-__all__ = ["REASONS", "main", "measured_case"]
+__all__ = ["REASONS", "main", "measured_case", "page_of"]
 
 _CLOSE = 1e-4
 
@@ -118,6 +120,9 @@ def _first_line(error: Exception) -> str:
 def main(
     only: Annotated[str, typer.Option(help="Run the families whose name has this.")] = "",
     out: Annotated[Path | None, typer.Option(help="Write the JSON here too.")] = None,
+    page: Annotated[
+        Path | None, typer.Option(help="Write the table as a page, and as JSON beside it in data/.")
+    ] = None,
 ) -> None:
     """Ask every family everything, print the table and the JSON."""
     torch.set_num_threads(1)
@@ -135,7 +140,46 @@ def main(
             sys.stdout.flush()
     cells = Counter(cell.partition(":")[0] for row in table.values() for cell in row.values())
     counts = {name: cells[name] for name in ("right", "refused", "wrong")}
+    if page is not None:
+        kept = page.parent / "data" / f"{page.stem}.json"
+        with output_file(kept, overwrite=True) as draft:
+            draft.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+        with output_file(page, overwrite=True) as draft:
+            draft.write_text(page_of(table), encoding="utf-8")
     write_result({"families": len(table), **counts, "table": table}, out)
 
 
 _MARKS = {"right": "+", "refused": "-", "wrong": "X"}
+_SIGNS = {"right": "✓", "refused": "–", "wrong": "**wrong**"}
+_OPENING = """# Families of models: right or refused
+
+Tiny random checkpoints in the layouts of the real ones, written by transformers: two layers, four heads, a width of 32,
+64 tokens, with the windows, softcaps, scales and biases that a family may have. ✓: the numbers are those of transformers,
+or of a product by hand, to one part in ten thousand. –: refused, for the reason in the last column. This page is written
+by `python -m analyses benchmark families --page docs/families.md`.
+
+What is asked: **logits**; the attention **patterns** of every head; the **stream** after every layer, as its hook has it and
+as the sum of what heads, FFNs and embeddings write; whether direct **attribution** sums to the logit; whether circuits from
+**weights** alone give the attention and what it writes, and in the token basis the product by hand; **ablation** of a head
+and an FFN against hooks set by hand; **padding**: rows with pads on either side against each row alone; **texts** against the
+tokenizer of the folder; **roles**: that they are looked for, with the attention they rest on; **export** and loading again.
+"""
+
+
+def page_of(table: Mapping[str, Mapping[str, str]]) -> str:
+    """The table as a page in Markdown."""
+    cells = Counter(cell.partition(":")[0] for row in table.values() for cell in row.values())
+    counts = ", ".join(f"{cells[name]} {name}" for name in ("right", "refused", "wrong"))
+    lines = [_OPENING, f"{len(table)} checkpoints × {len(OPERATIONS)} questions: {counts}."]
+    groups = {case.name: case.group for case in CASES}
+    for group in dict.fromkeys(groups[name] for name in table):
+        head = ["", f"## {group[0].upper()}{group[1:]}", "", f"| | {' | '.join(OPERATIONS)} | |"]
+        lines += [*head, "|---" * (len(OPERATIONS) + 2) + "|"]
+        lines += [_line(name, row) for name, row in table.items() if groups[name] == group]
+    return "\n".join(lines) + "\n"
+
+
+def _line(name: str, row: Mapping[str, str]) -> str:
+    signs = " | ".join(_SIGNS[cell.partition(":")[0]] for cell in row.values())
+    reasons = dict.fromkeys(cell.partition(": ")[2] for cell in row.values() if cell != "right")
+    return f"| {name} | {signs} | {'; '.join(reasons)} |"
