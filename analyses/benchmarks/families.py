@@ -146,7 +146,7 @@ def main(
             draft.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
         with output_file(page, overwrite=True) as draft:
             draft.write_text(page_of(table), encoding="utf-8")
-    write_result({"families": len(table), **counts, "table": table}, out)
+    write_result({"families": len(table), **counts}, out)
 
 
 _MARKS = {"right": "+", "refused": "-", "wrong": "X"}
@@ -166,11 +166,38 @@ tokenizer of the folder; **roles**: that they are looked for, with the attention
 """
 
 
+_WORDS = {
+    "quantised": "a packed number format: dequantise it first",
+    "encoder-decoder": "an encoder and a decoder that reads it",
+    "encoder": "an encoder, not a decoder: tokens see those after them",
+    "encoder, norms after": "an encoder with norms after each sublayer, not a decoder",
+    "other head": "a classifier, a reward model, …: no trained map to next tokens",
+    "no head": "a body without a map to next tokens",
+    "not attention": "layers of state spaces, convolutions, linear attention, which heads do not describe",
+    "latent attention": "keys and values made of one short vector, which no hook shows by heads",
+    "norms after": "a decoder with norms after each sublayer, whose stream is no sum of what its parts write",
+    "not wrapped": "TransformerLens has no adapter for the class, or its adapter fails on the configuration",
+    "hooks": "the hooks do not carry what their names say, with the relation that fails",
+    "other terms": "parts do not sum to the stream, or readouts not to the logits, measured on the batch",
+    "unread tensors": "tensors that nothing here reads, which would change the numbers",
+    "adapter": "an adapter alone; its base model is named",
+    "pickled": "pickled weights, which can run code",
+    "damaged": "shards that are missing, numbers that are not finite",
+    "unknown layout": "no layout of head weights is known for the type (a mapping can be given)",
+    "rotary scaling": "rotary frequencies that differ by layer: lags are not turned",
+    "renamed tensors": "the wrapping has split matrices that the format stores joined",
+    "no tokenizer": "the folder holds none",
+}
+"""Name of a reason → what it means, for the page."""
+
+
 def page_of(table: Mapping[str, Mapping[str, str]]) -> str:
     """The table as a page in Markdown."""
     cells = Counter(cell.partition(":")[0] for row in table.values() for cell in row.values())
     counts = ", ".join(f"{cells[name]} {name}" for name in ("right", "refused", "wrong"))
-    lines = [_OPENING, f"{len(table)} checkpoints × {len(OPERATIONS)} questions: {counts}."]
+    lines = [_OPENING, f"{len(table)} checkpoints × {len(OPERATIONS)} questions: {counts}.", ""]
+    lines += ["| reason | what is said |", "|---|---|"]
+    lines += [f"| {name} | {words} |" for name, words in _WORDS.items()]
     groups = {case.name: case.group for case in CASES}
     for group in dict.fromkeys(groups[name] for name in table):
         head = ["", f"## {group[0].upper()}{group[1:]}", "", f"| | {' | '.join(OPERATIONS)} | |"]
