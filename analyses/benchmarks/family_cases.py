@@ -372,7 +372,9 @@ def _other_heads() -> Iterable[Case]:
     yield case("Qwen 2, tokens' labels", "Qwen2ForTokenClassification", {**_LLAMA, **labels})
     yield case("Mistral, answers", "MistralForQuestionAnswering", _LLAMA)
     yield case("Gemma, classifier", "GemmaForSequenceClassification", {**_LLAMA, **labels})
-    yield case("Llama, value head", "LlamaForCausalLM", _LLAMA, reason="unread tensors", change=_value_head)
+    yield case(
+        "Llama, value head", "LlamaForCausalLM", _LLAMA, reason="unread tensors", change=_value_head
+    )
 
 
 def _files() -> Iterable[Case]:
@@ -444,7 +446,10 @@ def _adapter(folder: Path) -> None:
               "lora_alpha": 4, "target_modules": ["q_proj"], "task_type": "CAUSAL_LM"}  # fmt: skip
     (folder / "adapter_config.json").write_text(json.dumps(config))
     at = "base_model.model.model.layers.0.self_attn.q_proj."
-    tensors = {at + "lora_A.weight": torch.ones(2, WIDTH), at + "lora_B.weight": torch.ones(WIDTH, 2)}
+    tensors = {
+        at + "lora_A.weight": torch.ones(2, WIDTH),
+        at + "lora_B.weight": torch.ones(WIDTH, 2),
+    }
     write_tensors(tensors, folder / "adapter_model.safetensors", {"format": "pt"})
 
 

@@ -20,7 +20,7 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +31,12 @@ from interp.hooks.conformance import ConformanceReport, conformance
 from interp.hooks.transformer_lens_adapter import HookedModel
 from interp.models.placing import check_place, placed
 from interp.models.refusals import refusal, stated_class
+from interp.weights.head_weights.analysed import analysed
 from interp.weights.head_weights.architectures import ARCHITECTURES
 from interp.weights.head_weights.config import check_sizes
 from interp.weights.head_weights.gpt_oss import SINKS
 from interp.weights.head_weights.hub import fetch_if_there
+from interp.weights.head_weights.live import live_source
 from interp.weights.head_weights.source import Source, find_source
 
 _ROW = 8  # positions of the row that hooks are checked on
@@ -66,6 +68,8 @@ class Pretrained:
         bos: Id of the token a row begins with; −1 where the model names none.
         tokenizer: Its tokenizer; None where the files hold none.
         notes: What a reader of results should know.
+        analysed: One line that says what is run: class, number format, tied or not, norm, scales,
+            and what was left out.
     """
 
     name: str
@@ -76,6 +80,7 @@ class Pretrained:
     bos: int
     tokenizer: Any = None
     notes: tuple[str, ...] = ()
+    analysed: str = ""
 
 
 def load_pretrained(
@@ -107,7 +112,17 @@ def load_pretrained(
     check_place(device, dtype)
     found = _loaded(str(path_or_id), revision, trust_remote_code, device)
     placed(found.model, device=device, dtype=dtype)
-    return found
+    return found if dtype is None else replace(found, analysed=_in_format(found.analysed, dtype))
+
+
+def _in_format(words: str, dtype: str) -> str:
+    """The line of what is analysed, of a model that was rounded to another format."""
+    named, _, rest = words.partition("; ")
+    form, _, rest = rest.partition("; ")
+    _, _, stored = form.rpartition(" ")
+    return "; ".join(
+        filter(None, (named, dtype if dtype == stored else f"{dtype} from {stored}", rest))
+    )
 
 
 def _loaded(name: str, revision: str | None, trust_remote_code: bool, device: str) -> Pretrained:
@@ -135,6 +150,7 @@ def _loaded(name: str, revision: str | None, trust_remote_code: bool, device: st
         n_ctx=next((int(v) for n in _CONTEXTS if (v := getattr(config, n, None))), 1024),
         bos=bos,
         tokenizer=tokenizer,
+        analysed=analysed(source, run_in="float32"),
     )
     return _checked(found)
 
@@ -147,7 +163,8 @@ def _own(name: str, device: str) -> Pretrained:
     if spec.input != "tokens":
         raise CheckpointError(f"{name} takes real values: only models of tokens can be inspected")
     bos = (about.get("task") or {}).get("bos", -1)
-    return Pretrained(name, model, "prooflens", spec.d_in, spec.n_ctx, int(bos))
+    told = analysed(live_source(model))
+    return Pretrained(name, model, "prooflens", spec.d_in, spec.n_ctx, int(bos), analysed=told)
 
 
 def _added(source: Source, load: Callable[[Path], Any]) -> Pretrained:
@@ -162,7 +179,9 @@ def _added(source: Source, load: Callable[[Path], Any]) -> Pretrained:
     n_ctx = next((int(v) for n in _CONTEXTS if (v := config.get(n))), 1024)
     bos = config.get("bos_token_id")
     bos = bos if isinstance(bos, int) and 0 <= bos < vocabulary else -1
-    return Pretrained(source.name, model, str(config["model_type"]), vocabulary, n_ctx, bos)
+    told = analysed(source)
+    kind = str(config["model_type"])
+    return Pretrained(source.name, model, kind, vocabulary, n_ctx, bos, analysed=told)
 
 
 def _check_config(source: Source, trust_remote_code: bool) -> None:

@@ -26,7 +26,14 @@ def card_of(model: Any) -> ModelCard:
         return card
     named = type(getattr(model, "module", model)).__name__
     size, cfg = vocabulary_of(model), getattr(model, "cfg", None)
-    return ModelCard(named, vocabulary=size or 0, n_ctx=int(getattr(cfg, "n_ctx", 0) or 0))
+    n_ctx = int(getattr(cfg, "n_ctx", 0) or 0)
+    formats = {
+        str(one.dtype).removeprefix("torch.") for one in getattr(model, "parameters", list)()
+    }
+    told = "; ".join(
+        filter(None, (named, " and ".join(sorted(formats)), "a module as it was given"))
+    )
+    return ModelCard(named, vocabulary=size or 0, n_ctx=n_ctx, analysed=told)
 
 
 def token_word(token: int, tokenizer: Any = None, words: Sequence[str] | None = None) -> str:

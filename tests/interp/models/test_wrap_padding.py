@@ -25,9 +25,7 @@ class Padded(nn.Module):
         self.out = nn.Linear(WIDTH, 11)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        found: Tensor = self.out(
-            self.encoder(self.embed(tokens), src_key_padding_mask=tokens == 0)
-        )
+        found: Tensor = self.out(self.encoder(self.embed(tokens), src_key_padding_mask=tokens == 0))
         return found
 
 
