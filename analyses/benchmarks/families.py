@@ -37,7 +37,7 @@ REASONS: Mapping[str, str] = {
     "quantised": r"is quantised by [\w-]+: dequantise it first",
     "encoder-decoder": r"is an? \w+: an encoder and a decoder that reads it",
     "encoder": r"is an? \w+: an encoder, not a decoder",
-    "encoder, norms after": r"is an? \w+: an encoder with norms after each sublayer, not a decoder",
+    "encoder, norms after": r"is an? \w+: an encoder with norms after each sublayer, not a dec",
     "other head": r"is an? \w+: it has no trained map to next tokens",
     "no head": r"is an? \w+: it has no map to next tokens",
     "not attention": r"is an? \w+: it has layers that are not attention alone",
@@ -153,16 +153,19 @@ _MARKS = {"right": "+", "refused": "-", "wrong": "X"}
 _SIGNS = {"right": "✓", "refused": "–", "wrong": "**wrong**"}
 _OPENING = """# Families of models: right or refused
 
-Tiny random checkpoints in the layouts of the real ones, written by transformers: two layers, four heads, a width of 32,
-64 tokens, with the windows, softcaps, scales and biases that a family may have. ✓: the numbers are those of transformers,
-or of a product by hand, to one part in ten thousand. –: refused, for the reason in the last column. This page is written
-by `python -m analyses benchmark families --page docs/families.md`.
+Tiny random checkpoints in the layouts of the real ones, written by transformers: two layers, four
+heads, a width of 32, 64 tokens, with the windows, softcaps, scales and biases that a family may
+have. ✓: the numbers are those of transformers, or of a product by hand, to one part in ten
+thousand. –: refused, for the reason in the last column. This page is written by
+`python -m analyses benchmark families --page docs/families.md`.
 
-What is asked: **logits**; the attention **patterns** of every head; the **stream** after every layer, as its hook has it and
-as the sum of what heads, FFNs and embeddings write; whether direct **attribution** sums to the logit; whether circuits from
-**weights** alone give the attention and what it writes, and in the token basis the product by hand; **ablation** of a head
-and an FFN against hooks set by hand; **padding**: rows with pads on either side against each row alone; **texts** against the
-tokenizer of the folder; **roles**: that they are looked for, with the attention they rest on; **export** and loading again.
+What is asked: **logits**; the attention **patterns** of every head; the **stream** after every
+layer, as its hook has it and as the sum of what heads, FFNs and embeddings write; whether direct
+**attribution** sums to the logit; whether circuits from **weights** alone give the attention and
+what it writes, and in the token basis the product by hand; **ablation** of a head and an FFN
+against hooks set by hand; **padding**: rows with pads on either side against each row alone;
+**texts** against the tokenizer of the folder; **roles**: that they are looked for, with the
+attention they rest on; **export** and loading again.
 """
 
 
@@ -173,12 +176,12 @@ _WORDS = {
     "encoder, norms after": "an encoder with norms after each sublayer, not a decoder",
     "other head": "a classifier, a reward model, …: no trained map to next tokens",
     "no head": "a body without a map to next tokens",
-    "not attention": "layers of state spaces, convolutions, linear attention, which heads do not describe",
+    "not attention": "layers of state spaces, convolutions or linear attention",
     "latent attention": "keys and values made of one short vector, which no hook shows by heads",
-    "norms after": "a decoder with norms after each sublayer, whose stream is no sum of what its parts write",
-    "not wrapped": "TransformerLens has no adapter for the class, or its adapter fails on the configuration",
+    "norms after": "a decoder with norms after each sublayer: its stream is no sum of parts",
+    "not wrapped": "TransformerLens has no adapter for the class, or the adapter fails",
     "hooks": "the hooks do not carry what their names say, with the relation that fails",
-    "other terms": "parts do not sum to the stream, or readouts not to the logits, measured on the batch",
+    "other terms": "on the batch, parts do not sum to the stream, or readouts to the logits",
     "unread tensors": "tensors that nothing here reads, which would change the numbers",
     "adapter": "an adapter alone; its base model is named",
     "pickled": "pickled weights, which can run code",

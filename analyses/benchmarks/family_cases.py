@@ -327,7 +327,8 @@ def _no_decoders() -> Iterable[Case]:
                {**state, "num_heads": 8, "head_dim": 8, "n_groups": 1}, mixed)  # fmt: skip
     yield case("Falcon Mamba", "FalconMambaForCausalLM", state, mixed)
     yield case("RWKV", "RwkvForCausalLM",
-               {**_IDS, "hidden_size": WIDTH, "num_hidden_layers": 2, "attention_hidden_size": WIDTH,
+               {**_IDS, "hidden_size": WIDTH, "num_hidden_layers": 2,
+                "attention_hidden_size": WIDTH,
                 "context_length": LENGTH}, mixed)  # fmt: skip
     yield case("RecurrentGemma", "RecurrentGemmaForCausalLM",
                {**_LLAMA, "num_hidden_layers": 3, "lru_width": WIDTH,
