@@ -332,6 +332,7 @@ class _Work:
             self._rounds()
         return {"family": self.subject.family, "vocabulary": self.subject.vocabulary,
                 "context": self.subject.n_ctx, "ran": True, "notes": self.notes,
+                "analysed": self.subject.analysed,
                 **groups}  # fmt: skip
 
     @property

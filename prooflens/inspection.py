@@ -63,6 +63,7 @@ __all__ = [
     "loss_tables",
     "measure",
     "performance",
+    "prompt_rows",
 ]
 
 MARKER = ".prooflens-inspect"
@@ -360,7 +361,7 @@ def _opened(
         vocabulary = _outputs(built, rows)
     subject = Pretrained(
         name if named else card.name, built, card.family, vocabulary, n_ctx or 1 << 20, card.bos,
-        card.tokenizer, card.notes,
+        card.tokenizer, card.notes, card.analysed,
     )  # fmt: skip
     return subject, factors
 

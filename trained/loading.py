@@ -26,6 +26,8 @@ from interp.models.pretrained import load_pretrained
 from interp.store import ActivationStore
 from interp.store.plan import weights_sha256
 from interp.tasks.catalogue import known_task
+from interp.weights.head_weights.analysed import analysed
+from interp.weights.head_weights.live import live_source
 from trained import zoo
 
 _OF_MODELS = ("config.json", "*.safetensors", "*.bin", "*.pt", "*.pth", "*.ckpt", "pytorch_model*")
@@ -95,7 +97,7 @@ def load(
             f"model {name!r} is not a shipped model (see 'prooflens models'), not a checkpoint's "
             f"folder, and no pretrained model: {error}"
         ) from error
-    said = ("family", "tokenizer", "vocabulary", "n_ctx", "bos", "notes")
+    said = ("family", "tokenizer", "vocabulary", "n_ctx", "bos", "notes", "analysed")
     card = ModelCard(name, **{field: getattr(found, field) for field in said})
     found.model.card = card  # type: ignore[attr-defined]
     return found.model
@@ -134,6 +136,7 @@ def _own_card(name: str, model: Any, about: dict[str, Any]) -> ModelCard:
         n_ctx=spec.n_ctx,
         bos=int((about.get("task") or {}).get("bos", -1)),
         notes=(note,) if note else (),
+        analysed=analysed(live_source(model)),
     )
 
 

@@ -35,7 +35,10 @@ from interp.hooks.transformer_lens_adapter import HookedModel, vocabulary_of
 PASS, FAIL, NOT_CHECKABLE = "pass", "fail", "not checkable"
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 _TOLERANCE_HALF = 3e-2
+_SEEING = "every query sees a key"
 _ADVICE = {
+    _SEEING: "give the example no row without a key, such as one of pads alone or a mask that "
+    "forbids all",
     "resid_": "check the sites of the residual stream; a model that scales it or has a norm after "
     "each sublayer has no such sums: leave hook_resid_mid out",
     "next resid_pre": "check that every block is named, in order, and that nothing lies between",
@@ -154,6 +157,8 @@ def conformance(
         output = model.run_with_hooks(*args, fwd_hooks=[])  # with none: attaching must not matter
         _, cache = model.run_with_cache(*args)
         values = {name: value for name, value in cache.items() if isinstance(value, Tensor)}
+        if blind := _blind_query(model, values):
+            return ConformanceReport((blind,))  # softmax is not defined there, nor what follows
         relations = block_relations(model, normalizer)
         checks = [*_relate(relations, values)]
         checks.append(_compare_output(model, output, args, reference))
@@ -161,6 +166,22 @@ def conformance(
             checks += _relate_changed(relations, values, model, args)
             checks.append(_patch_with_itself(model, output, values, args))
     return ConformanceReport(tuple(checks))
+
+
+def _blind_query(model: Any, values: Values) -> Check | None:
+    """The first query that may see no key, which no softmax can spread attention over."""
+    if getattr(getattr(model, "spec", None), "mask_self", False):
+        return None  # the first query of a row has none by design, and attends to nothing
+    for name, value in values.items():
+        if not name.endswith(("attn.hook_attn_scores", "attn.hook_pattern")) or value.ndim != 4:
+            continue
+        scores = name.endswith("scores")
+        blind = (value == -torch.inf).all(-1) if scores else value.isnan().all(-1)
+        if bool(blind.any()):
+            row, _, query = torch.nonzero(blind)[0].tolist()
+            note = f"row {row} has no key that position {query} may see"
+            return Check(_SEEING, name.partition(".attn")[0], FAIL, note=note)
+    return None
 
 
 def _check_ids(model: HookedModel, ids: Any) -> None:

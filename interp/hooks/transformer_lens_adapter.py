@@ -32,6 +32,7 @@ __all__ = [
     "TransformerLensConfig",
     "detect_head",
     "vocabulary_of",
+    "wrapped_architectures",
 ]
 
 _HOMES = {
@@ -51,6 +52,12 @@ def __getattr__(name: str) -> Any:
             _never_install()
         return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def wrapped_architectures() -> frozenset[str]:
+    """The classes of transformers that ``TransformerBridge`` has an adapter for."""
+    factory = import_module("transformer_lens.factories.architecture_adapter_factory")
+    return frozenset(factory.SUPPORTED_ARCHITECTURES)
 
 
 def _never_install() -> None:

@@ -31,6 +31,8 @@ class ModelCard:
         n_ctx: Length of the longest row it takes, in positions.
         bos: Id of the token that a row begins with; −1 where nothing names one.
         notes: What a reader of results should know.
+        analysed: One line that says what is run: class, number format, tied or not, norm, scales,
+            and what was left out.
     """
 
     name: str
@@ -45,3 +47,4 @@ class ModelCard:
     n_ctx: int = 0
     bos: int = -1
     notes: tuple[str, ...] = ()
+    analysed: str = ""

@@ -37,7 +37,7 @@ from interp.models.spec import TransformerSpec
 from interp.models.tensor_files import write_tensors
 from interp.models.transformer import Block, SequenceTransformer
 from interp.output import output_folder
-from interp.weights.head_weights.live import RENAMED, live_source
+from interp.weights.head_weights.live import RENAMED, WRAPPING, live_source
 
 _ABSORBED = 1e-5  # of the largest logit bias: what the final norm's bias may miss
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu"}
@@ -243,9 +243,20 @@ def _loaded_tensors(model: Any, hugging: Any) -> dict[str, torch.Tensor]:
     with torch.device("meta"):
         plain = type(hugging)(hugging.config)
     wanted = {saved.get(name, name): one.dtype for name, one in plain.named_parameters()}
+    beside = _beside(hugging, plain)
     if lacking := sorted(set(wanted) - set(files.names)):
         raise ArgumentError(
             f"model must have every tensor of a {type(hugging).__name__}, got one in which "
             f"{len(lacking)} go by other names, first {lacking[0]!r}: export the files it came from"
         )
-    return {name: files.read(name, dtype).contiguous() for name, dtype in wanted.items()}
+    return beside | {name: files.read(name, dtype).contiguous() for name, dtype in wanted.items()}
+
+
+def _beside(hugging: Any, plain: Any) -> dict[str, torch.Tensor]:
+    """What is saved beside the parameters: buffers, and an unembedding that is called tied and has
+    numbers of its own."""
+    each = (*hugging.named_parameters(), *hugging.named_buffers())  # of tied ones the first
+    live = {name.replace(WRAPPING, ""): tensor for name, tensor in each}
+    beside = set(plain.state_dict()) - {name for name, _ in plain.named_parameters()}
+    kept = sorted(beside & set(live))
+    return {name: live[name].detach().cpu().clone().contiguous() for name in kept}

@@ -16,10 +16,11 @@ other; it does not show that the weights are those of the published model.
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,13 @@ from interp.errors import CheckpointError
 from interp.hooks.conformance import ConformanceReport, conformance
 from interp.hooks.transformer_lens_adapter import HookedModel
 from interp.models.placing import check_place, placed
+from interp.models.refusals import refusal, stated_class
+from interp.weights.head_weights.analysed import analysed
 from interp.weights.head_weights.architectures import ARCHITECTURES
 from interp.weights.head_weights.config import check_sizes
 from interp.weights.head_weights.gpt_oss import SINKS
 from interp.weights.head_weights.hub import fetch_if_there
+from interp.weights.head_weights.live import live_source
 from interp.weights.head_weights.source import Source, find_source
 
 _ROW = 8  # positions of the row that hooks are checked on
@@ -47,8 +51,6 @@ _SCORES = "pattern = softmax(scores)"
 _ABLATED = ("hook_z", "hook_result", "hook_mlp_out")
 """The hooks that ablations patch where a model cannot be run from a
 middle layer on."""
-_HEADS = ("Classification", "QuestionAnswering", "MultipleChoice", "MaskedLM", "RewardModel")
-"""How classes of transformers end whose heads are not those of a language model."""
 _CONTEXTS = ("n_positions", "max_position_embeddings", "n_ctx", "max_sequence_length", "seq_length")
 
 
@@ -66,6 +68,8 @@ class Pretrained:
         bos: Id of the token a row begins with; −1 where the model names none.
         tokenizer: Its tokenizer; None where the files hold none.
         notes: What a reader of results should know.
+        analysed: One line that says what is run: class, number format, tied or not, norm, scales,
+            and what was left out.
     """
 
     name: str
@@ -76,6 +80,7 @@ class Pretrained:
     bos: int
     tokenizer: Any = None
     notes: tuple[str, ...] = ()
+    analysed: str = ""
 
 
 def load_pretrained(
@@ -107,7 +112,17 @@ def load_pretrained(
     check_place(device, dtype)
     found = _loaded(str(path_or_id), revision, trust_remote_code, device)
     placed(found.model, device=device, dtype=dtype)
-    return found
+    return found if dtype is None else replace(found, analysed=_in_format(found.analysed, dtype))
+
+
+def _in_format(words: str, dtype: str) -> str:
+    """The line of what is analysed, of a model that was rounded to another format."""
+    named, _, rest = words.partition("; ")
+    form, _, rest = rest.partition("; ")
+    _, _, stored = form.rpartition(" ")
+    return "; ".join(
+        filter(None, (named, dtype if dtype == stored else f"{dtype} from {stored}", rest))
+    )
 
 
 def _loaded(name: str, revision: str | None, trust_remote_code: bool, device: str) -> Pretrained:
@@ -124,8 +139,9 @@ def _loaded(name: str, revision: str | None, trust_remote_code: bool, device: st
     hugging = _weights(name, source.config, options)
     tokenizer = _tokenizer(name, options)
     config = hugging.config.get_text_config()
-    bos = _bos(config, tokenizer)  # before the bridge, which gives a tokenizer a BOS of its own
-    model = _bridge(name, _with_gains(hugging).to(device), tokenizer, device)
+    bos = _bos(config, tokenizer)
+    own = copy.deepcopy(tokenizer)  # the bridge gives the one it holds a BOS of its own
+    model = _bridge(name, _with_gains(hugging).to(device), own, device)
     found = Pretrained(
         name=name,
         model=model,
@@ -134,6 +150,7 @@ def _loaded(name: str, revision: str | None, trust_remote_code: bool, device: st
         n_ctx=next((int(v) for n in _CONTEXTS if (v := getattr(config, n, None))), 1024),
         bos=bos,
         tokenizer=tokenizer,
+        analysed=analysed(source, run_in="float32"),
     )
     return _checked(found)
 
@@ -146,7 +163,8 @@ def _own(name: str, device: str) -> Pretrained:
     if spec.input != "tokens":
         raise CheckpointError(f"{name} takes real values: only models of tokens can be inspected")
     bos = (about.get("task") or {}).get("bos", -1)
-    return Pretrained(name, model, "prooflens", spec.d_in, spec.n_ctx, int(bos))
+    told = analysed(live_source(model))
+    return Pretrained(name, model, "prooflens", spec.d_in, spec.n_ctx, int(bos), analysed=told)
 
 
 def _added(source: Source, load: Callable[[Path], Any]) -> Pretrained:
@@ -161,7 +179,9 @@ def _added(source: Source, load: Callable[[Path], Any]) -> Pretrained:
     n_ctx = next((int(v) for n in _CONTEXTS if (v := config.get(n))), 1024)
     bos = config.get("bos_token_id")
     bos = bos if isinstance(bos, int) and 0 <= bos < vocabulary else -1
-    return Pretrained(source.name, model, str(config["model_type"]), vocabulary, n_ctx, bos)
+    told = analysed(source)
+    kind = str(config["model_type"])
+    return Pretrained(source.name, model, kind, vocabulary, n_ctx, bos, analysed=told)
 
 
 def _check_config(source: Source, trust_remote_code: bool) -> None:
@@ -172,7 +192,8 @@ def _check_config(source: Source, trust_remote_code: bool) -> None:
     kind = source.config.get("model_type")
     if not source.config:
         raise CheckpointError(f"{source.name} has no config.json: its architecture is unknown")
-    _check_kind(source.name, source.config)
+    if words := refusal(source.config):
+        raise CheckpointError(f"{source.name} {words}")
     check_sizes(source.name, source.config)
     if kind in CONFIG_MAPPING or trust_remote_code:
         return
@@ -184,30 +205,10 @@ def _check_config(source: Source, trust_remote_code: bool) -> None:
     raise CheckpointError(f"{source.name}: transformers does not know the architecture {kind!r}")
 
 
-def _check_kind(name: str, config: Mapping[str, Any]) -> None:
-    """Refuse what config.json says is no language model, or is kept in a quantised format."""
-    stated = [str(one) for one in config.get("architectures") or ()]
-    others = [one for one in stated if one.endswith(_HEADS) or "Reward" in one]
-    if others:
-        raise CheckpointError(
-            f"{name} is a {others[0]}: it has no trained map to next tokens, and only language "
-            "models are run (weights alone: prooflens weights)"
-        )
-    quantised = config.get("quantization_config")
-    if isinstance(quantised, Mapping):
-        method = quantised.get("quant_method", "an unnamed method")
-        raise CheckpointError(
-            f"{name} is quantised by {method}: dequantise it first, and save it in float32, "
-            "float16 or bfloat16"
-        )
-
-
 def _weights(name: str, config: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
     """Transformers' model with every parameter from the files, finite, in float32."""
-    from transformers import AutoModelForCausalLM
-
     with _told(f"{name} cannot be loaded"), quiet_transformers():
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = _class_of(config).from_pretrained(
             name,
             use_safetensors=True,
             dtype=torch.float32,
@@ -237,6 +238,17 @@ def _weights(name: str, config: Mapping[str, Any], options: Mapping[str, Any]) -
     return model.eval()
 
 
+def _class_of(config: Mapping[str, Any]) -> Any:
+    """Transformers' class for a configuration: with other inputs beside text, the stated one."""
+    import transformers
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+
+    stated = stated_class(config)
+    if stated in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.values():
+        return getattr(transformers, stated)
+    return transformers.AutoModelForCausalLM
+
+
 def _tokenizer(name: str, options: Mapping[str, Any]) -> Any:
     """Load the tokenizer; None where the files hold none (transformers would make an empty one)."""
     from transformers import AutoTokenizer
@@ -253,10 +265,15 @@ def _tokenizer(name: str, options: Mapping[str, Any]) -> Any:
 
 
 def _bridge(name: str, hugging: Any, tokenizer: Any, device: str) -> HookedModel:
-    from interp.hooks.transformer_lens_adapter import TransformerBridge
+    from interp.hooks.transformer_lens_adapter import TransformerBridge, wrapped_architectures
 
     if tokenizer is None:
         tokenizer = _stand_in(int(hugging.config.get_text_config().vocab_size))
+    if type(hugging).__name__ not in wrapped_architectures():
+        raise CheckpointError(
+            f"{name} is of {type(hugging).__name__}, which TransformerLens does not wrap (weights "
+            "alone: prooflens weights; a module of your own: pl.wrap)"
+        )
     with _told(f"{name} cannot be wrapped by TransformerBridge"), quiet_transformers():
         bridge = TransformerBridge.boot_transformers(
             name, hf_model=hugging, tokenizer=tokenizer, device=device
@@ -268,11 +285,11 @@ def _bridge(name: str, hugging: Any, tokenizer: Any, device: str) -> HookedModel
 def _with_gains(hugging: Any) -> Any:
     """The model, whose norms without weights get gains of 1, which the bridge's formulas name.
 
-    OLMo's norms have none; its own forward pass never reads them.
+    Those of OLMo and NanoChat have none; their own forward passes never read them.
     """
     for module in hugging.modules():
-        if type(module).__name__ == "OlmoLayerNorm":
-            (size,) = module.normalized_shape
+        if type(module).__name__.endswith("Norm") and not hasattr(module, "weight"):
+            size = getattr(module, "normalized_shape", (1,))
             module.register_buffer("weight", torch.ones(size), persistent=False)
     return hugging
 
@@ -300,11 +317,13 @@ def _checked(found: Pretrained) -> Pretrained:
     with warnings.catch_warnings():  # changing a norm's hooks is what is being tried
         for words in ("A forward hook edited hook_scale", r"A hook on \S+ returned a modified"):
             warnings.filterwarnings("ignore", message=words)
-        read = conformance(found.model, tokens, changes=False)
-        known, notes = _understood(found, tokens) if read.failures else (set(), [])
+        with _told(f"{found.name} cannot be wrapped by TransformerBridge"):
+            read = conformance(found.model, tokens, changes=False)
+            known, notes = _understood(found, tokens) if read.failures else (set(), [])
         unread = [check for check in read.failures if check.relation not in known]
         ConformanceReport(tuple(unread)).raise_if_failed(found.name)
-        changed = conformance(found.model, tokens).failures
+        with _told(f"{found.name} cannot be wrapped by TransformerBridge"):
+            changed = conformance(found.model, tokens).failures
     kinds = sorted({check.relation for check in changed} - known)
     notes += [_consequence(kind) for kind in kinds if not kind.startswith("pattern = ")]
     if found.tokenizer is None:

@@ -79,7 +79,7 @@ class WrappedModule(HookedModule):
             HookError: if a hook fires twice, or one in use does not fire.
         """
         self._fired.clear()
-        with self._attached():
+        with self._attached(), _step_by_step():
             out = self.module(*args, **kwargs)
         silent = [
             name
@@ -286,7 +286,25 @@ def _config_seen(cache: Mapping[str, Tensor]) -> SimpleNamespace:
 
 
 def _unhooked(module: nn.Module, output: Output) -> Callable[..., Any]:
-    return lambda *args: _taken(module(*args), output)
+    def run(*args: Any) -> Any:
+        with _step_by_step():
+            return _taken(module(*args), output)
+
+    return run
+
+
+@contextmanager
+def _step_by_step() -> Iterator[None]:
+    """Keep PyTorch from its fast path, which fuses layers and cuts pads off in nested tensors.
+
+    With it hooks would see tensors without rows of one length, and padded places would be zero.
+    """
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 def _taken(returned: Any, output: Output) -> Any:

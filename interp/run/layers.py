@@ -71,7 +71,7 @@ class Layers(ABC):
 
     def streams(self, inputs: Tensor) -> list[Tensor]:
         """The streams ``[row, pos, d_model]`` that enter each layer, and the one after the last."""
-        self._know(inputs)
+        self.prepare(inputs)
         found: list[Tensor] = []
 
         def enter(module: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
@@ -110,8 +110,8 @@ class Layers(ABC):
                 return False
         return len(streams) == len(self.layers) + 1 and close(again, output.flatten(0, 1))
 
-    def _know(self, inputs: Tensor) -> None:
-        """Record the arguments of layers for rows of this length, on one row."""
+    def prepare(self, inputs: Tensor) -> None:
+        """Record the arguments of layers for rows of this length, on one row; once a length."""
         if inputs.shape[1] in self._arguments:
             return
         calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []

@@ -318,7 +318,10 @@ class Run:
     def _runner(self, sites: Sequence[Site]) -> Layers | None:
         """The quickest way to run with functions at sites; None for the model as a whole."""
         knowing = (one for one in self._layered if all(map(one.knows, sites)))
-        return next(knowing, None)
+        found = next(knowing, None)
+        if found is not None:  # the streams may come from another one
+            found.prepare(self.batch.inputs[:1].to(self._device))
+        return found
 
     def _inputs(self, rows: Tensor) -> Tensor:
         return self.batch.inputs[rows].to(self._device)

@@ -26,7 +26,14 @@ def card_of(model: Any) -> ModelCard:
         return card
     named = type(getattr(model, "module", model)).__name__
     size, cfg = vocabulary_of(model), getattr(model, "cfg", None)
-    return ModelCard(named, vocabulary=size or 0, n_ctx=int(getattr(cfg, "n_ctx", 0) or 0))
+    n_ctx = int(getattr(cfg, "n_ctx", 0) or 0)
+    formats = {
+        str(one.dtype).removeprefix("torch.") for one in getattr(model, "parameters", list)()
+    }
+    told = "; ".join(
+        filter(None, (named, " and ".join(sorted(formats)), "a module as it was given"))
+    )
+    return ModelCard(named, vocabulary=size or 0, n_ctx=n_ctx, analysed=told)
 
 
 def token_word(token: int, tokenizer: Any = None, words: Sequence[str] | None = None) -> str:
@@ -61,7 +68,10 @@ def _numbers(values: Sequence[float]) -> str:
 
 
 def prompt_rows(card: ModelCard, prompts: Iterable[str]) -> Iterator[Tensor]:
-    """Each prompt as token ids ``[1, pos]``, with the model's BOS in front if it has one.
+    """Each prompt as token ids ``[1, pos]``, as the model's tokenizer gives them.
+
+    Without a tokenizer they are the ids that are written, with the model's BOS in front if it has
+    one.
 
     Args:
         card: Of the model that reads them.
@@ -77,7 +87,7 @@ def prompt_rows(card: ModelCard, prompts: Iterable[str]) -> Iterator[Tensor]:
 def _ids(card: ModelCard, prompt: str) -> list[int]:
     problems = Problems("inspect")
     if card.tokenizer is not None:
-        ids = list(card.tokenizer(prompt, add_special_tokens=False)["input_ids"])
+        ids = list(card.tokenizer(prompt)["input_ids"])
     else:
         words = prompt.replace(",", " ").split()
         whole = bool(words) and all(word.isdigit() for word in words)
@@ -85,8 +95,8 @@ def _ids(card: ModelCard, prompt: str) -> list[int]:
         problems.need(whole, "prompt", rule, prompt, "write 3 1 4")
         problems.raise_if_any()
         ids = [int(word) for word in words]
-    if card.bos >= 0 and ids[:1] != [card.bos]:
-        ids = [card.bos, *ids]
+        if card.bos >= 0 and ids[:1] != [card.bos]:
+            ids = [card.bos, *ids]
     most = card.n_ctx or len(ids)
     known = max(ids, default=0) < (card.vocabulary or len(ids) + max(ids, default=0))
     rule = f"must be 2 to {most} tokens below {card.vocabulary}"

@@ -75,7 +75,7 @@ def certify(
     if out is not None:
         from prooflens.pages.certify import write_theorem
 
-        write_theorem(found, out, overwrite=overwrite)
+        write_theorem(found, out, overwrite=overwrite, analysed=built.card.analysed)
         typer.echo(f"certificate and page written to {out}")
 
 

@@ -172,7 +172,12 @@ def _source(
     if (Path(model) / "manifest.json").is_file():
         return ActivationStore(model), None, {"store": model}
     built, chosen = load_with_task(model, "own" if task is None else task, **place)
-    about = {"model": model, "task": chosen.to_dict(), "rows": rows}
+    about = {
+        "model": model,
+        "analysed": built.card.analysed,
+        "task": chosen.to_dict(),
+        "rows": rows,
+    }
     return built, chosen.sample(rows, seed=seed), about
 
 
@@ -199,7 +204,7 @@ def _own(
         raise ArgumentError(f"--data {data} gives rows: leave --task out")
     built, own = load_with_data(model, data, rows=rows, least=_LEAST, whole=labelled, **place)
     batch = replace(own.batch, latents={"label": own.batch.targets})
-    return built, batch, {"model": model, "data": own.about}
+    return built, batch, {"model": model, "analysed": built.card.analysed, "data": own.about}
 
 
 def _run(source: Any, batch: Any, positions: str | None, device: str) -> tuple[Any, Any]:

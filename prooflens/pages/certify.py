@@ -43,8 +43,14 @@ _HOLDS = (
 )
 
 
-def write_theorem(found: Any, out: Path, *, overwrite: bool) -> None:
+def write_theorem(found: Any, out: Path, *, overwrite: bool, analysed: str = "") -> None:
     """Write ``certificate.json``, ``result.json``, the figures and ``index.html`` to a folder.
+
+    Args:
+        found: What was proved.
+        out: The folder.
+        overwrite: Replace an earlier one.
+        analysed: One line that says what model it is of, for the page.
 
     Raises:
         OutputError: if the folder may not be written.
@@ -52,14 +58,14 @@ def write_theorem(found: Any, out: Path, *, overwrite: bool) -> None:
     with output_folder(out, overwrite=overwrite, marker="certificate.json") as draft:
         (draft / "certificate.json").write_text(_json(found.to_dict(), indent=None))
         (draft / "result.json").write_text(_json(found.result(), indent=2))
-        (draft / "index.html").write_text(_page(found, draft), encoding="utf-8")
+        (draft / "index.html").write_text(_page(found, draft, analysed), encoding="utf-8")
 
 
 def _json(data: Any, indent: int | None) -> str:
     return json.dumps(data, indent=indent, allow_nan=False) + "\n"
 
 
-def _page(found: Any, folder: Path) -> str:
+def _page(found: Any, folder: Path, analysed: str) -> str:
     ordered = sorted(found.proofs, key=lambda p: p.multiplications)
     table = pd.DataFrame(
         {
@@ -85,6 +91,7 @@ def _page(found: Any, folder: Path) -> str:
         sections.append(Section("Not tried", (), (), [Table(rows, caption)], folded=True))
     sections.append(Section("How to read this", [_MEANING, _HOLDS], folded=True))
     facts = [f"model {found.model}, weights SHA-256 {found.sha256}", f"domain: {found.statement}"]
+    facts += [f"What is analysed: {analysed}."] if analysed else []
     title = f"What is proved of {page_name(found.model)}"
     return render(Page(title, _findings(found), sections, facts, picture, _doubts(found)))
 

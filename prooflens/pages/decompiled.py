@@ -33,6 +33,7 @@ from probes.decompile.components import HeadDoes, mean_patterns
 from probes.decompile.decisions import Fidelity, decide
 from probes.decompile.judging import LEAST
 from probes.decompile.workflow import Decompiled
+from probes.inspection.texts import card_of
 from prooflens.pages.naming import page_name
 from prooflens.pages.page import Link, Page, Picture, Section, Table, render
 
@@ -230,7 +231,11 @@ def write_decompiled(
             title=f"{page_name(name)}, decompiled",
             findings=[told, f"The program: {lines}"],
             sections=list(_sections(found, model, folder, rest)),
-            facts=[f"{found.seconds:.1f} seconds", f"{len(found.data.fit)} rows fitted"],
+            facts=[
+                f"What is analysed: {card_of(model).analysed}.",
+                f"{found.seconds:.1f} seconds",
+                f"{len(found.data.fit)} rows fitted",
+            ],
             picture=picture,
             doubts=list(_doubts(found)),
         )

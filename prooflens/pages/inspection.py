@@ -477,6 +477,8 @@ def _facts(tables: Tables, about: About) -> Iterator[str]:
         f"{about['model']}: {', '.join(filter(None, known))}. {settings['rows']} rows of at most "
         f"{settings['length']} positions, seed {about['seed']}. {_PROFILE[about['profile']]}"
     )
+    if about.get("analysed"):
+        yield f"What is analysed: {about['analysed']}."
     yield f"Of the roles, {status_counts(tables['roles'])}."
     shown = tables["shown-heads"]
     off = shown.loc[shown["part"] == "pattern", "error"].max()

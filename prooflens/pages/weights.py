@@ -422,6 +422,7 @@ def _write_tables(inspection: Inspection, folder: Path) -> None:
         "family": factors.layout.family,
         "sizes": vars(sizes),
         "options": inspection.options,
+        "analysed": factors.analysed,
         "notes": notes_of(factors),
         "findings": said,
         "heads": _records(heads),
@@ -436,6 +437,7 @@ def _write_html(inspection: Inspection, folder: Path) -> None:
     facts = [
         f"{factors.layout.family}: {_listed_options(vars(factors.layout.sizes))}",
         f"options: {_listed_options(inspection.options)}",
+        *([f"What is analysed: {factors.analysed}."] if factors.analysed else []),
         *notes_of(factors),
     ]
     said = inspection.diagonals() or inspection.findings()

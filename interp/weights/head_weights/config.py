@@ -33,7 +33,8 @@ def check_sizes(name: str, config: Mapping[str, Any]) -> None:
             value = config.get(key)
             if value is None:
                 continue
-            if type(value) is not int or not 0 <= value <= _MOST[kind]:
+            each = value if isinstance(value, list | tuple) else (value,)  # one a layer
+            if not all(type(one) is int and 0 <= one <= _MOST[kind] for one in each):
                 raise CheckpointError(
                     f"{name}: {key} in its configuration must be a whole number up to "
                     f"{_MOST[kind]:,}, got {str(value)[:40]}"

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from interp.errors import ArgumentError, CheckpointError
+from interp.weights.head_weights.analysed import TOWERS, analysed
 from interp.weights.head_weights.architectures import ARCHITECTURES
 from interp.weights.head_weights.falcon import bloom, falcon
 from interp.weights.head_weights.gpt2 import gpt2
@@ -61,9 +62,6 @@ FAMILIES: dict[str, tuple[Adapter, str]] = {
 _BUFFERS = re.compile(
     r"\.(attn|attention)\.(attention\.)?(bias|masked_bias)$|inv_freq$|embed_positions$"
 )
-_TOWERS = {"vision_tower", "vision_model", "vision_encoder", "visual", "audio_tower", "audio_model",
-           "multi_modal_projector"}  # fmt: skip
-"""The parts of models of several kinds of input whose layers are named as those of the text's."""
 _UNTIED = ("lm_head.weight", "embed_out.weight")
 
 
@@ -106,7 +104,8 @@ def head_weights(
         source = live_source(model)
     else:
         source = find_source(model, revision=revision, download=download)
-    factors = HeadWeights(source.name, layout or _recognise(source), source.files, dtype)
+    found = layout or _recognise(source)
+    factors = HeadWeights(source.name, found, source.files, dtype, analysed(source))
     _check_complete(factors)
     _check_understood(factors)
     return factors
@@ -122,7 +121,7 @@ def _recognise(source: Source) -> Layout:
     if kind not in FAMILIES:
         raise CheckpointError(_unknown(source, kind))
     adapter, mark = FAMILIES[kind]
-    names = [name for name in source.files.names if not _TOWERS & {*name.split(".")}]
+    names = [name for name in source.files.names if not TOWERS & {*name.split(".")}]
     marked = [n for n in names if n == mark or n.endswith("." + mark)]
     if len(marked) != 1:
         raise CheckpointError(

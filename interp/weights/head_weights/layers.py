@@ -33,12 +33,14 @@ class HeadWeights:
         layout: what the architecture says (sizes, norm, rotary positions, notes).
         files: the tensors, read on demand.
         dtype: the dtype that tensors are converted to when they are read.
+        analysed: one line that says what the weights are of.
     """
 
     name: str
     layout: Layout
     files: Tensors
     dtype: torch.dtype = torch.float32
+    analysed: str = ""
 
     @property
     def n_layers(self) -> int:

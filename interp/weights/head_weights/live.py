@@ -32,7 +32,7 @@ from interp.weights.head_weights.tensors import checked
 
 Make = Callable[[], Tensor]
 
-_WRAPPING = "._original_component"
+WRAPPING = "._original_component"
 _BY_HEAD = ("p (h k) d -> (h p k) d", "p (h k) -> (h p k)")
 _IN_TURN = ("", "")  # all of the query, then key and value, which may be narrower
 # model_type → what holds query, key and value side by side, the output, and how, weight and bias
@@ -121,7 +121,7 @@ def _tensors(state: Iterable[tuple[str, Tensor]]) -> dict[str, Make]:
     only."""
     first: dict[int, tuple[str, Tensor]] = {}
     for name, tensor in state:
-        first.setdefault(id(tensor), (name.replace(_WRAPPING, ""), tensor))
+        first.setdefault(id(tensor), (name.replace(WRAPPING, ""), tensor))
     return {name: partial(_same, tensor) for name, tensor in first.values()}
 
 

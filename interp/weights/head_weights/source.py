@@ -31,6 +31,7 @@ from interp.weights.head_weights.remote import RemoteTensors
 from interp.weights.head_weights.tensors import TensorFiles, read_json
 
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
+_ADAPTER = "adapter_config.json"
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
@@ -113,6 +114,7 @@ def _file(name: str, path: Path) -> Source:
 
 
 def _folder(name: str, folder: Path) -> Source:
+    _need_base(folder)
     indexes = sorted(folder.glob("*.safetensors.index.json"))
     single = sorted(folder.glob("*.safetensors"))
     if (folder / SINGLE).is_file():
@@ -133,6 +135,17 @@ def _folder(name: str, folder: Path) -> Source:
             "and are never opened: convert them to safetensors"
         )
     raise CheckpointError(f"{folder} holds no .safetensors file")
+
+
+def _need_base(folder: Path) -> None:
+    """Refuse an adapter's folder, which holds only what is added to another model's weights."""
+    adapter = folder / _ADAPTER
+    if not adapter.is_file() or (folder / "config.json").is_file():
+        return
+    base = read_json(adapter).get("base_model_name_or_path") or "a model that it does not name"
+    raise CheckpointError(
+        f"{folder} holds an adapter alone, whose base model is {base}: give the base model"
+    )
 
 
 def _source(name: str, files: TensorFiles, folder: Path) -> Source:

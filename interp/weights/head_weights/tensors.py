@@ -100,6 +100,12 @@ class TensorFiles:
         """The tensor's shape, from the header alone."""
         return tuple(self._open[self._home[name]].get_slice(name).get_shape())
 
+    def formats(self) -> list[str]:
+        """Every tensor's number format as the header names it, such as ``BF16``."""
+        return [
+            str(self._open[home].get_slice(name).get_dtype()) for name, home in self._home.items()
+        ]
+
     def read(self, name: str, dtype: torch.dtype) -> Tensor:
         """The tensor, converted to ``dtype``.
 

@@ -1,0 +1,520 @@
+"""Tiny random checkpoints of many architectures, written as transformers writes the real ones.
+
+A case is a class of transformers, a configuration and, for some, what is done to the files after.
+Two layers, four heads, a width of 32 and 64 tokens, wherever the architecture allows; a window, a
+softcap, a scale or a bias that an architecture may have is on, so that leaving it out shows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from prooflens.architectures import quiet_transformers, read_tensors, write_tensors
+
+__all__ = ["CASES", "VOCABULARY", "Case", "write"]
+
+VOCABULARY, LENGTH, HEADS, WIDTH = 64, 64, 4, 32
+_STD = 0.3
+_GAIN = 0.2
+
+
+@dataclass(frozen=True)
+class Case:
+    """A checkpoint.
+
+    Attributes:
+        name: What the table calls it.
+        model: The class of transformers that writes it.
+        options: Entries of its configuration.
+        group: The part of the table it is in.
+        reason: Why it must be refused, as a name in ``REASONS``; empty where it must be loaded.
+        change: What is done to the folder after it was written.
+        save: Options of ``save_pretrained``.
+        dtype: The number format that it is saved in.
+        lacks: Operation → why it must be refused of a model that is loaded.
+    """
+
+    name: str
+    model: str
+    options: Mapping[str, Any]
+    group: str
+    reason: str = ""
+    change: Callable[[Path], None] | None = None
+    save: Mapping[str, Any] = field(default_factory=dict)
+    dtype: torch.dtype = torch.float32
+    lacks: Mapping[str, str] = field(default_factory=dict)
+
+
+def write(case: Case, folder: Path) -> None:
+    """Write the checkpoint and a tokenizer of 64 words, as the real ones of the kind have it."""
+    import transformers
+
+    kind = getattr(transformers, case.model)
+    with quiet_transformers():
+        torch.manual_seed(0)
+        model = kind(kind.config_class(**case.options))
+        _randomise(model)
+        model.to(case.dtype).save_pretrained(folder, **case.save)
+        if case.name not in _LACKING["texts", "no tokenizer"]:
+            _tokenizer(case.name).save_pretrained(folder)
+    if case.change is not None:
+        case.change(folder)
+
+
+def _tokenizer(name: str) -> Any:
+    """64 words; by the name rows begin with a BOS, one is known and not written, or there is none.
+
+    All three are found among real tokenizers (Llama's, GPT-2's, Qwen's).
+    """
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    words = ("<pad>", "<s>", "</s>", "<unk>", *(f"w{i}" for i in range(4, VOCABULARY)))
+    known = {word: i for i, word in enumerate(words)}
+    made = Tokenizer(models.WordLevel(known, unk_token="<unk>"))  # noqa: S106
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    manner = sum(name.encode()) % 3
+    if manner == 0:
+        begin = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+        made.post_processor = begin
+    special = {"unk_token": "<unk>", "eos_token": "</s>", "pad_token": "<pad>"}
+    special |= {} if manner == 1 else {"bos_token": "<s>"}
+    return PreTrainedTokenizerFast(tokenizer_object=made, **special)
+
+
+@torch.no_grad()
+def _randomise(model: torch.nn.Module) -> None:
+    """Biases and gains too: the library starts them at 0 and 1, where a loss does not show."""
+    generator = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        if parameter.ndim > 1:
+            parameter.copy_(noise * _STD)
+        else:
+            parameter.add_(noise * _GAIN)
+
+
+_IDS = {"vocab_size": VOCABULARY, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+_UNTIED = {"tie_word_embeddings": False}
+_SIZES = {
+    **_IDS, **_UNTIED, "hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": HEADS,
+    "max_position_embeddings": LENGTH,
+}  # fmt: skip
+_FFN = {**_SIZES, "intermediate_size": 48}
+_LLAMA = {**_FFN, "num_key_value_heads": 2, "head_dim": 8}
+_GPT2 = {**_IDS, "n_embd": WIDTH, "n_layer": 2, "n_head": HEADS, "n_positions": LENGTH}
+_WINDOW = {"sliding_window": 5}
+_MIXED = {**_WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
+_EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+_NAMED_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+_MLA = {
+    **_FFN, "num_key_value_heads": HEADS, "q_lora_rank": 16, "kv_lora_rank": 8,
+    "qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_head_dim": 8, "n_routed_experts": 4,
+    "num_experts_per_tok": 2, "moe_intermediate_size": 24, "first_k_dense_replace": 1,
+    "n_group": 1, "topk_group": 1,
+}  # fmt: skip
+_VISION = {
+    "hidden_size": WIDTH, "intermediate_size": 48, "num_hidden_layers": 1,
+    "num_attention_heads": HEADS, "image_size": 28, "patch_size": 14,
+}  # fmt: skip
+_ROPE = {"rope_type": "default", "rope_theta": 100.0}
+
+
+def _decoders() -> Iterable[Case]:
+    def case(name: str, model: str, options: Mapping[str, Any], **more: Any) -> Case:
+        return Case(name, model, options, "decoders", **more)
+
+    yield case("GPT-2", "GPT2LMHeadModel", _GPT2)
+    yield case("GPT-2, scores by layer", "GPT2LMHeadModel",
+               {**_GPT2, "scale_attn_by_inverse_layer_idx": True})  # fmt: skip
+    yield case("GPT-2, untied", "GPT2LMHeadModel", {**_GPT2, **_UNTIED})
+    yield case("GPT-1", "OpenAIGPTLMHeadModel", _GPT2)
+    yield case("GPT-BigCode", "GPTBigCodeForCausalLM", {**_GPT2, "multi_query": True})
+    yield case("GPT-Neo", "GPTNeoForCausalLM",
+               {**_IDS, "hidden_size": WIDTH, "num_layers": 2, "num_heads": HEADS,
+                "max_position_embeddings": LENGTH, "intermediate_size": 48, "window_size": 5,
+                "attention_types": [[["global", "local"], 1]]})  # fmt: skip
+    yield case("GPT-J", "GPTJForCausalLM", {**_GPT2, **_UNTIED, "rotary_dim": 4})
+    yield case("CodeGen", "CodeGenForCausalLM", {**_GPT2, **_UNTIED, "rotary_dim": 4})
+    yield case("GPT-NeoX, parallel", "GPTNeoXForCausalLM",
+               {**_FFN, "rotary_pct": 0.5, "use_parallel_residual": True})  # fmt: skip
+    yield case("GPT-NeoX, sequential", "GPTNeoXForCausalLM",
+               {**_FFN, "rotary_pct": 0.5, "use_parallel_residual": False})  # fmt: skip
+    yield case("OPT", "OPTForCausalLM", {**_SIZES, "ffn_dim": 48, "word_embed_proj_dim": WIDTH})
+    yield case("OPT, norms after", "OPTForCausalLM",
+               {**_SIZES, "ffn_dim": 48, "word_embed_proj_dim": 16,
+                "do_layer_norm_before": False})  # fmt: skip
+    yield case("XGLM", "XGLMForCausalLM",
+               {**_IDS, "d_model": WIDTH, "num_layers": 2, "attention_heads": HEADS,
+                "ffn_dim": 48, "max_position_embeddings": LENGTH})  # fmt: skip
+    yield case("BioGPT", "BioGptForCausalLM", _FFN)
+    yield case("Llama", "LlamaForCausalLM", _LLAMA)
+    yield case("Llama, tied", "LlamaForCausalLM", {**_LLAMA, "tie_word_embeddings": True})
+    yield case("Llama, biases", "LlamaForCausalLM",
+               {**_LLAMA, "attention_bias": True, "mlp_bias": True})  # fmt: skip
+    yield case("Llama 3, scaled rotary", "LlamaForCausalLM",
+               {**_LLAMA, "rope_parameters": {
+                   "rope_type": "llama3", "rope_theta": 100.0, "factor": 8.0,
+                   "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                   "original_max_position_embeddings": 32}})  # fmt: skip
+    yield case("Llama 4", "Llama4ForCausalLM",
+               {**_LLAMA, "intermediate_size_mlp": 48, "num_local_experts": 2,
+                "num_experts_per_tok": 1, "attention_chunk_size": 8,
+                "pad_token_id": 0})  # fmt: skip
+    yield case("Mistral, window", "MistralForCausalLM", {**_LLAMA, **_WINDOW})
+    yield case("Ministral", "MinistralForCausalLM", {**_LLAMA, **_MIXED})
+    yield case("Mixtral", "MixtralForCausalLM", {**_LLAMA, **_EXPERTS})
+    yield case("Qwen 2", "Qwen2ForCausalLM", _LLAMA)
+    yield case("Qwen 2 MoE", "Qwen2MoeForCausalLM",
+               {**_LLAMA, **_NAMED_EXPERTS, "shared_expert_intermediate_size": 24})  # fmt: skip
+    yield case("Qwen 3", "Qwen3ForCausalLM", _LLAMA)
+    yield case("Qwen 3 MoE", "Qwen3MoeForCausalLM", {**_LLAMA, **_NAMED_EXPERTS})
+    yield case("Gemma", "GemmaForCausalLM", {**_LLAMA, "tie_word_embeddings": True})
+    yield case("Gemma 2", "Gemma2ForCausalLM",
+               {**_LLAMA, **_MIXED, "tie_word_embeddings": True, "query_pre_attn_scalar": 12,
+                "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0})  # fmt: skip
+    yield case("Gemma 3", "Gemma3ForCausalLM",
+               {**_LLAMA, **_MIXED, "tie_word_embeddings": True,
+                "query_pre_attn_scalar": 12})  # fmt: skip
+    yield case("Gemma 3n", "Gemma3nForCausalLM",
+               {**_LLAMA, **_MIXED, "vocab_size_per_layer_input": VOCABULARY,
+                "hidden_size_per_layer_input": 8, "num_kv_shared_layers": 0, "laurel_rank": 4,
+                "activation_sparsity_pattern": [0.0, 0.0]})  # fmt: skip
+    yield case("VaultGemma", "VaultGemmaForCausalLM",
+               {**_LLAMA, **_MIXED, "query_pre_attn_scalar": 12})  # fmt: skip
+    yield case("Granite", "GraniteForCausalLM",
+               {**_LLAMA, "attention_multiplier": 0.2, "embedding_multiplier": 3.0,
+                "residual_multiplier": 0.5, "logits_scaling": 4.0})  # fmt: skip
+    yield case("Granite MoE", "GraniteMoeForCausalLM",
+               {**_LLAMA, **_EXPERTS, "attention_multiplier": 0.2, "embedding_multiplier": 3.0,
+                "residual_multiplier": 0.5, "logits_scaling": 4.0})  # fmt: skip
+    yield case("Cohere", "CohereForCausalLM",
+               {**_LLAMA, "logit_scale": 0.25, "use_qk_norm": True})  # fmt: skip
+    yield case("Cohere 2", "Cohere2ForCausalLM", {**_LLAMA, **_MIXED, "logit_scale": 0.25})
+    yield case("OLMo", "OlmoForCausalLM", {**_LLAMA, "clip_qkv": 0.5})
+    yield case("OLMo 2", "Olmo2ForCausalLM", _LLAMA)
+    yield case("OLMo 3", "Olmo3ForCausalLM", {**_LLAMA, **_MIXED})
+    yield case("OLMoE", "OlmoeForCausalLM", {**_LLAMA, **_NAMED_EXPERTS})
+    yield case("Phi", "PhiForCausalLM",
+               {**_LLAMA, "partial_rotary_factor": 0.5, "qk_layernorm": True})  # fmt: skip
+    yield case("Phi 3", "Phi3ForCausalLM", {**_LLAMA, **_WINDOW})
+    yield case("Phi MoE", "PhimoeForCausalLM", {**_LLAMA, **_EXPERTS, "lm_head_bias": True})
+    yield case("StableLM", "StableLmForCausalLM",
+               {**_LLAMA, "partial_rotary_factor": 0.5, "use_qkv_bias": True})  # fmt: skip
+    yield case("StableLM, parallel", "StableLmForCausalLM",
+               {**_LLAMA, "partial_rotary_factor": 0.5, "use_parallel_residual": True,
+                "qk_layernorm": True})  # fmt: skip
+    yield case("Falcon 7B", "FalconForCausalLM", {**_SIZES, "multi_query": True})
+    yield case("Falcon 40B", "FalconForCausalLM",
+               {**_SIZES, "new_decoder_architecture": True, "num_kv_heads": 2})  # fmt: skip
+    yield case("Falcon, ALiBi", "FalconForCausalLM",
+               {**_SIZES, "multi_query": False, "alibi": True, "bias": True,
+                "parallel_attn": False})  # fmt: skip
+    yield case("BLOOM", "BloomForCausalLM",
+               {**_IDS, "hidden_size": WIDTH, "n_layer": 2, "n_head": HEADS})  # fmt: skip
+    yield case("MPT", "MptForCausalLM",
+               {**_IDS, "d_model": WIDTH, "n_layers": 2, "n_heads": HEADS,
+                "max_seq_len": LENGTH, "expansion_ratio": 2})  # fmt: skip
+    yield case("GPT-OSS", "GptOssForCausalLM",
+               {**_LLAMA, **_MIXED, **_EXPERTS, "rope_parameters": _ROPE})  # fmt: skip
+    yield case("StarCoder 2", "Starcoder2ForCausalLM", {**_LLAMA, **_WINDOW})
+    yield case("Nemotron", "NemotronForCausalLM", {**_LLAMA, "partial_rotary_factor": 0.5})
+    yield case("Persimmon", "PersimmonForCausalLM", {**_FFN, "partial_rotary_factor": 0.5})
+    yield case("GLM", "GlmForCausalLM", {**_LLAMA, "partial_rotary_factor": 0.5})
+    yield case("GLM 4", "Glm4ForCausalLM", {**_LLAMA, "partial_rotary_factor": 0.5})
+    yield case("SmolLM 3, no rotary", "SmolLM3ForCausalLM",
+               {**_LLAMA, "no_rope_layers": [1, 0]})  # fmt: skip
+    yield case("Helium", "HeliumForCausalLM", _LLAMA)
+    yield case("EXAONE 4", "Exaone4ForCausalLM",
+               {**_LLAMA, **_MIXED, "sliding_window_pattern": "LG"})  # fmt: skip
+    yield case("Apertus", "ApertusForCausalLM", _LLAMA)
+    yield case("Arcee", "ArceeForCausalLM", _LLAMA)
+    yield case("Seed-OSS", "SeedOssForCausalLM", _LLAMA)
+    yield case("ERNIE 4.5", "Ernie4_5ForCausalLM", {**_LLAMA, "use_bias": True})
+    yield case("Hunyuan", "HunYuanDenseV1ForCausalLM", _LLAMA)
+    yield case("NanoChat", "NanoChatForCausalLM", _LLAMA)
+    yield case("BitNet", "BitNetForCausalLM", _LLAMA)
+    yield case("DeepSeek 2", "DeepseekV2ForCausalLM", _MLA)
+    yield case("DeepSeek 3", "DeepseekV3ForCausalLM", _MLA)
+    yield case("DiffLlama", "DiffLlamaForCausalLM", _LLAMA)
+    yield case("dots 1", "Dots1ForCausalLM",
+               {**_LLAMA, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1,
+                "topk_group": 1, "moe_intermediate_size": 24, "n_shared_experts": 1,
+                "first_k_dense_replace": 1})  # fmt: skip
+    yield case("CTRL", "CTRLLMHeadModel", {**_GPT2, "dff": 48})
+    yield case("ModernBERT, decoder", "ModernBertDecoderForCausalLM", _FFN)
+
+
+def _multimodal() -> Iterable[Case]:
+    def case(name: str, model: str, options: Mapping[str, Any], **more: Any) -> Case:
+        return Case(name, model, options, "with other inputs", **more)
+
+    ids = {"image_token_index": 63, "image_token_id": 63, "video_token_id": 62}
+    yield case("Gemma 3, vision", "Gemma3ForConditionalGeneration",
+               {"text_config": {**_LLAMA, **_MIXED, "tie_word_embeddings": True,
+                                "query_pre_attn_scalar": 12}, "vision_config": _VISION,
+                "mm_tokens_per_image": 4, "boi_token_index": 61, "eoi_token_index": 60,
+                "image_token_index": 63})  # fmt: skip
+    clip = {**_VISION, "model_type": "clip_vision_model", "projection_dim": WIDTH}
+    yield case("LLaVA", "LlavaForConditionalGeneration",
+               {"text_config": {**_LLAMA, "model_type": "llama"}, "vision_config": clip,
+                "image_token_index": 63, **_UNTIED})  # fmt: skip
+    yield case("Mistral 3, vision", "Mistral3ForConditionalGeneration",
+               {"text_config": {**_LLAMA, "model_type": "mistral"},
+                "vision_config": {**_VISION, "model_type": "pixtral"},
+                "image_token_index": 63, "spatial_merge_size": 1, **_UNTIED})  # fmt: skip
+    yield case("Qwen 2.5 VL", "Qwen2_5_VLForConditionalGeneration",
+               {"text_config": {**_LLAMA, "rope_parameters": {**_ROPE, "mrope_section": [1, 1, 2]}},
+                "vision_config": {"depth": 1, "hidden_size": WIDTH, "intermediate_size": 48,
+                                  "num_heads": HEADS, "out_hidden_size": WIDTH,
+                                  "fullatt_block_indexes": [0]}, **ids, **_UNTIED})  # fmt: skip
+    yield case("Qwen 3 VL", "Qwen3VLForConditionalGeneration",
+               {"text_config": {**_LLAMA, "rope_parameters": {**_ROPE, "mrope_section": [1, 1, 2]}},
+                "vision_config": {"depth": 1, "hidden_size": WIDTH, "intermediate_size": 48,
+                                  "num_heads": HEADS, "out_hidden_size": WIDTH,
+                                  "deepstack_visual_indexes": [0]}, **ids, **_UNTIED})  # fmt: skip
+    yield case("Llama 4, vision", "Llama4ForConditionalGeneration",
+               {"text_config": {**_LLAMA, "intermediate_size_mlp": 48, "num_local_experts": 2,
+                                "num_experts_per_tok": 1, "attention_chunk_size": 8},
+                "vision_config": {**_VISION, "vision_output_dim": WIDTH,
+                                  "projector_input_dim": WIDTH, "projector_output_dim": WIDTH,
+                                  "pixel_shuffle_ratio": 0.5},
+                "image_token_index": 63, "boi_token_index": 61,
+                "eoi_token_index": 60})  # fmt: skip
+
+
+def _no_decoders() -> Iterable[Case]:
+    def case(name: str, model: str, options: Mapping[str, Any], reason: str) -> Case:
+        return Case(name, model, options, "no decoders", reason)
+
+    bert = {**_FFN, "type_vocab_size": 2}
+    after, encoder = "encoder, norms after", "encoder"
+    seq2seq, mixed = "encoder-decoder", "not attention"
+    yield case("BERT", "BertForMaskedLM", bert, after)
+    yield case("BERT, without a head", "BertModel", bert, after)
+    yield case("RoBERTa", "RobertaForMaskedLM", bert, after)
+    yield case("DeBERTa 2", "DebertaV2ForMaskedLM", bert, after)
+    yield case("ELECTRA", "ElectraForMaskedLM", {**bert, "embedding_size": WIDTH}, after)
+    yield case("DistilBERT", "DistilBertForMaskedLM",
+               {**_IDS, "dim": WIDTH, "n_layers": 2, "n_heads": HEADS, "hidden_dim": 48},
+               after)  # fmt: skip
+    yield case("ALBERT", "AlbertForMaskedLM", {**bert, "embedding_size": 16}, after)
+    yield case("ModernBERT", "ModernBertForMaskedLM", {**_FFN, "local_attention": 4}, encoder)
+    yield case("BERT, as a decoder", "BertLMHeadModel", {**bert, "is_decoder": True}, "norms after")
+    t5 = {**_IDS, "d_model": WIDTH, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": HEADS,
+          "decoder_start_token_id": 0}  # fmt: skip
+    yield case("T5", "T5ForConditionalGeneration", t5, seq2seq)
+    yield case("T5, encoder", "T5EncoderModel", t5, encoder)
+    bart = {**_IDS, "d_model": WIDTH, "encoder_layers": 2, "decoder_layers": 2,
+            "encoder_attention_heads": HEADS, "decoder_attention_heads": HEADS,
+            "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": LENGTH,
+            "decoder_start_token_id": 2, "forced_eos_token_id": None}  # fmt: skip
+    yield case("BART", "BartForConditionalGeneration", bart, seq2seq)
+    yield case("Pegasus", "PegasusForConditionalGeneration", bart, seq2seq)
+    yield case("Marian", "MarianMTModel", bart, seq2seq)
+    yield case("Whisper", "WhisperForConditionalGeneration",
+               {**bart, "num_mel_bins": 8, "max_source_positions": 16,
+                "max_target_positions": LENGTH}, seq2seq)  # fmt: skip
+    state = {**_IDS, "hidden_size": WIDTH, "num_hidden_layers": 2, "state_size": 4}
+    yield case("Mamba", "MambaForCausalLM", state, mixed)
+    yield case("Mamba 2", "Mamba2ForCausalLM",
+               {**state, "num_heads": 8, "head_dim": 8, "n_groups": 1}, mixed)  # fmt: skip
+    yield case("Falcon Mamba", "FalconMambaForCausalLM", state, mixed)
+    yield case("RWKV", "RwkvForCausalLM",
+               {**_IDS, "hidden_size": WIDTH, "num_hidden_layers": 2,
+                "attention_hidden_size": WIDTH,
+                "context_length": LENGTH}, mixed)  # fmt: skip
+    yield case("RecurrentGemma", "RecurrentGemmaForCausalLM",
+               {**_LLAMA, "num_hidden_layers": 3, "lru_width": WIDTH,
+                "attention_window_size": 5}, mixed)  # fmt: skip
+    mamba = {"mamba_d_state": 4, "mamba_d_conv": 2, "mamba_expand": 2}
+    yield case("Jamba", "JambaForCausalLM",
+               {**_LLAMA, **mamba, "mamba_dt_rank": 4, "num_experts": 2, "num_experts_per_tok": 1,
+                "attn_layer_period": 2, "attn_layer_offset": 1,
+                "use_mamba_kernels": False}, mixed)  # fmt: skip
+    yield case("Bamba", "BambaForCausalLM",
+               {**_LLAMA, **mamba, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 1,
+                "attn_layer_indices": [1]}, mixed)  # fmt: skip
+    yield case("Granite, hybrid", "GraniteMoeHybridForCausalLM",
+               {**_LLAMA, **mamba, **_EXPERTS, "mamba_n_heads": 8, "mamba_d_head": 8,
+                "mamba_n_groups": 1, "layer_types": ["mamba", "attention"]}, mixed)  # fmt: skip
+    yield case("Falcon H1", "FalconH1ForCausalLM",
+               {**_LLAMA, **mamba, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 1,
+                "mamba_d_ssm": 64}, mixed)  # fmt: skip
+    yield case("Zamba 2", "Zamba2ForCausalLM",
+               {**_LLAMA, "mamba_d_state": 4, "mamba_ngroups": 1, "n_mamba_heads": 8,
+                "mamba_headdim": 8, "layers_block_type": ["mamba", "hybrid"],
+                "num_mem_blocks": 1}, mixed)  # fmt: skip
+    linear = {"linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 8,
+              "linear_value_head_dim": 8, "linear_conv_kernel_dim": 2}  # fmt: skip
+    yield case("Qwen 3 Next", "Qwen3NextForCausalLM",
+               {**_LLAMA, **_NAMED_EXPERTS, **linear, "shared_expert_intermediate_size": 24,
+                "layer_types": ["linear_attention", "full_attention"]}, mixed)  # fmt: skip
+    yield case("Qwen 3.5", "Qwen3_5ForCausalLM",
+               {**_LLAMA, **linear, "layer_types": ["linear_attention", "full_attention"]},
+               mixed)  # fmt: skip
+    yield case("LFM 2", "Lfm2ForCausalLM",
+               {**_LLAMA, "layer_types": ["conv", "full_attention"]}, mixed)  # fmt: skip
+
+
+def _other_heads() -> Iterable[Case]:
+    def case(name: str, model: str, options: Mapping[str, Any], **more: Any) -> Case:
+        return Case(name, model, options, "other heads", more.pop("reason", "other head"), **more)
+
+    labels = {"num_labels": 1}
+    yield case("GPT-2, classifier", "GPT2ForSequenceClassification", {**_GPT2, **labels})
+    yield case("Llama, reward model", "LlamaForSequenceClassification", {**_LLAMA, **labels})
+    yield case("Qwen 2, tokens' labels", "Qwen2ForTokenClassification", {**_LLAMA, **labels})
+    yield case("Mistral, answers", "MistralForQuestionAnswering", _LLAMA)
+    yield case("Gemma, classifier", "GemmaForSequenceClassification", {**_LLAMA, **labels})
+    yield case(
+        "Llama, value head", "LlamaForCausalLM", _LLAMA, reason="unread tensors", change=_value_head
+    )
+
+
+def _files() -> Iterable[Case]:
+    def case(name: str, model: str = "LlamaForCausalLM", **more: Any) -> Case:
+        options = _GPT2 if model.startswith("GPT2") else _LLAMA
+        return Case(name, model, options, "files", **more)
+
+    yield case("Llama, sharded", save={"max_shard_size": "20KB"})
+    yield case("Llama, float16", dtype=torch.float16)
+    yield case("Llama, bfloat16", dtype=torch.bfloat16)
+    yield case("GPT-2, bfloat16", "GPT2LMHeadModel", dtype=torch.bfloat16)
+    yield case("Llama, FP8", reason="quantised", change=_fp8)
+    yield case("Llama, FP8 without scales", change=_fp8_unsaid)
+    for method in ("bitsandbytes", "gptq", "awq", "compressed-tensors"):
+        yield case(f"Llama, {method}", reason="quantised", change=_quantised_by(method))
+    yield case("LoRA alone", reason="adapter", change=_adapter_alone)
+    yield case("LoRA beside weights", change=_adapter)
+    yield case("Llama, pickled", reason="pickled", change=_pickled)
+    yield case("Llama, undeclared biases", reason="unread tensors", change=_undeclared)
+    yield case("Llama, a shard lost", reason="damaged", save={"max_shard_size": "20KB"},
+               change=_lose_a_shard)  # fmt: skip
+    yield case("Llama, not finite", reason="damaged", change=_not_finite)
+    yield case("Llama, two matrices called tied", change=_tied_unsaid)
+    yield case("Qwen 3, a body alone", "Qwen3Model", reason="no head")
+
+
+def edit_config(folder: Path, **changes: Any) -> None:
+    """Change entries of config.json; None takes one out."""
+    file = folder / "config.json"
+    config = json.loads(file.read_text()) | changes
+    kept = {name: value for name, value in config.items() if value is not None}
+    file.write_text(json.dumps(kept))
+
+
+def _edit_tensors(folder: Path, edit: Callable[[dict[str, torch.Tensor]], Any]) -> None:
+    tensors, words = read_tensors(folder / "model.safetensors")
+    edit(tensors)
+    write_tensors(tensors, folder / "model.safetensors", words)
+
+
+def _value_head(folder: Path) -> None:
+    """As TRL writes it: the language model's tensors, and a head that gives one number."""
+    added = {"v_head.summary.weight": torch.ones(1, WIDTH), "v_head.summary.bias": torch.ones(1)}
+    _edit_tensors(folder, lambda tensors: tensors.update(added))
+
+
+def _fp8_unsaid(folder: Path) -> None:
+    def cast(tensors: dict[str, torch.Tensor]) -> None:
+        for name, tensor in list(tensors.items()):
+            if name.endswith("_proj.weight"):
+                tensors[name] = tensor.to(torch.float8_e4m3fn)
+
+    _edit_tensors(folder, cast)
+
+
+def _fp8(folder: Path) -> None:
+    _fp8_unsaid(folder)
+    edit_config(folder, quantization_config={"quant_method": "fp8", "weight_block_size": [32, 32]})
+
+
+def _quantised_by(method: str) -> Callable[[Path], None]:
+    return lambda folder: edit_config(
+        folder, quantization_config={"quant_method": method, "bits": 4, "load_in_4bit": True}
+    )
+
+
+def _adapter(folder: Path) -> None:
+    config = {"peft_type": "LORA", "base_model_name_or_path": "someone/a-base-model", "r": 2,
+              "lora_alpha": 4, "target_modules": ["q_proj"], "task_type": "CAUSAL_LM"}  # fmt: skip
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    at = "base_model.model.model.layers.0.self_attn.q_proj."
+    tensors = {
+        at + "lora_A.weight": torch.ones(2, WIDTH),
+        at + "lora_B.weight": torch.ones(WIDTH, 2),
+    }
+    write_tensors(tensors, folder / "adapter_model.safetensors", {"format": "pt"})
+
+
+def _adapter_alone(folder: Path) -> None:
+    for file in folder.iterdir():
+        file.unlink()
+    _adapter(folder)
+
+
+def _pickled(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+def _undeclared(folder: Path) -> None:
+    added = {"model.layers.0.self_attn.q_proj.bias": torch.ones(WIDTH)}
+    _edit_tensors(folder, lambda tensors: tensors.update(added))
+
+
+def _lose_a_shard(folder: Path) -> None:
+    max(folder.glob("*.safetensors")).unlink()
+
+
+def _not_finite(folder: Path) -> None:
+    _edit_tensors(folder, lambda tensors: tensors["model.norm.weight"].fill_(torch.inf))
+
+
+def _tied_unsaid(folder: Path) -> None:
+    """Two matrices, and a configuration that says they are one."""
+    edit_config(folder, tie_word_embeddings=True)
+
+
+_REFUSED = {
+    "norms after": ("GPT-1", "OPT, norms after"),
+    "latent attention": ("DeepSeek 2", "DeepSeek 3"),
+    "hooks": ("OLMo", "BitNet"),  # clipped keys; a norm between heads and their output
+    "not wrapped": ("BioGPT", "Ministral", "Gemma 3n", "Phi", "Phi MoE", "Falcon 40B", "Persimmon",
+                    "Helium", "DiffLlama", "dots 1", "CTRL", "Qwen 2.5 VL", "Qwen 3 VL"),
+}  # fmt: skip
+"""Why decoders must be refused: reason → their names."""
+
+_LACKING = {
+    ("weights", "unknown layout"): (
+        "GPT-BigCode", "CodeGen", "XGLM", "Llama 4", "VaultGemma", "Granite", "Granite MoE",
+        "Cohere", "Cohere 2", "OLMo 3", "OLMoE", "MPT", "StarCoder 2", "Nemotron", "GLM", "GLM 4",
+        "SmolLM 3, no rotary", "EXAONE 4", "Apertus", "Arcee", "Seed-OSS", "ERNIE 4.5", "Hunyuan",
+        "NanoChat", "ModernBERT, decoder", "LLaVA", "Mistral 3, vision", "Llama 4, vision",
+    ),
+    ("weights", "unread tensors"): ("StableLM, parallel",),
+    ("weights", "rotary scaling"): ("Gemma 3", "Gemma 3, vision"),
+    ("stream", "other terms"): ("XGLM", "NanoChat"),
+    ("attribution", "other terms"): ("XGLM", "NanoChat", "ModernBERT, decoder"),
+    ("export", "renamed tensors"): ("GPT-BigCode", "CodeGen", "MPT"),
+    ("texts", "no tokenizer"): ("Qwen 2",),
+}  # fmt: skip
+"""What must be refused of models that are loaded: (operation, reason) → their names."""
+
+
+def _stated(case: Case) -> Case:
+    """The case with what the tables above say of it."""
+    reason = next((why for why, names in _REFUSED.items() if case.name in names), case.reason)
+    lacks = {operation: why for (operation, why), names in _LACKING.items() if case.name in names}
+    return replace(case, reason=reason, lacks=lacks)
+
+
+CASES: tuple[Case, ...] = tuple(
+    map(_stated, (*_decoders(), *_multimodal(), *_no_decoders(), *_other_heads(), *_files()))
+)

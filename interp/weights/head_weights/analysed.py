@@ -1,0 +1,109 @@
+"""One line that says what is analysed: the model that the numbers are of, and what was left out.
+
+    LlamaForCausalLM; float32 from bfloat16; unembedding of its own; RMSNorm; logits × 0.25;
+    left out: vision_tower (26 tensors)
+
+It is read from what is stated and stored (config.json, the files' headers), not from a name. A
+scale that is not listed here is applied all the same where transformers applies it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from interp.weights.head_weights.source import Source
+
+TOWERS = frozenset({
+    "vision_tower", "vision_model", "vision_encoder", "visual", "audio_tower", "audio_model",
+    "multi_modal_projector",
+})  # fmt: skip
+"""The parts of models of several kinds of input whose layers are named as those of the text's."""
+_UNEMBEDDINGS = ("lm_head.weight", "embed_out.weight", "decoder.weight")
+_NORMS = {
+    "rms_norm_eps": "RMSNorm", "layer_norm_eps": "LayerNorm", "layer_norm_epsilon": "LayerNorm",
+    "norm_epsilon": "LayerNorm", "norm_eps": "a norm",
+}  # fmt: skip
+_NORMED = {"opt": "LayerNorm", "bloom": "LayerNorm", "mpt": "LayerNorm", "olmo": "LayerNorm"}
+_SCALES = {
+    "embedding_multiplier": "embeddings × {}", "residual_multiplier": "what parts write × {}",
+    "attention_multiplier": "scores × {}", "logit_scale": "logits × {}",
+    "logits_scaling": "logits ÷ {}", "attn_logit_softcapping": "scores capped at {}",
+    "final_logit_softcapping": "logits capped at {}", "lm_head_multiplier": "logits × {}",
+}  # fmt: skip
+_SCALED = ("gemma", "vaultgemma")  # begins a type whose embeddings enter times √d_model
+_FORMATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16",
+            "F8_E4M3": "float8", "F8_E5M2": "float8"}  # fmt: skip
+
+
+def analysed(source: Source, *, run_in: str = "") -> str:
+    """What a checkpoint's numbers are of, in one line.
+
+    Args:
+        source: The opened checkpoint.
+        run_in: The number format that it runs in; empty where it is not run.
+    """
+    if source.description is not None:
+        return _own(source.description, run_in)
+    config = source.config
+    text = {**config, **(config.get("text_config") or {})}
+    named = str((config.get("architectures") or (config.get("model_type", "a model"),))[0])
+    parts = [named, _format(source, run_in), _tied(source, text), *_norm(text), *_scales(text)]
+    if left := list(_left_out(source)):
+        parts.append(f"left out: {', '.join(left)}")
+    return "; ".join(filter(None, parts))
+
+
+def _own(description: Mapping[str, Any], run_in: str) -> str:
+    spec: Mapping[str, Any] = description.get("spec") or {}
+    stored = str(spec.get("dtype", ""))
+    form = f"{run_in} from {stored}" if run_in and run_in != stored else stored
+    tied = "unembedding tied" if spec.get("tied_unembedding") else "unembedding of its own"
+    norm = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}.get(str(spec.get("norm")), "no norm")
+    return "; ".join(filter(None, ("SequenceTransformer", form, tied, norm)))
+
+
+def _format(source: Source, run_in: str) -> str:
+    """The number formats of the files, most tensors first, and the one that is run."""
+    formats = getattr(source.files, "formats", None)
+    if formats is None:
+        return run_in
+    counts = Counter(_FORMATS.get(one, one) for one in formats())
+    stored = " and ".join(name for name, _ in counts.most_common())
+    return f"{run_in} from {stored}" if run_in and run_in != stored else stored
+
+
+def _tied(source: Source, config: Mapping[str, Any]) -> str:
+    has_own = any(name.endswith(_UNEMBEDDINGS) for name in source.files.names)
+    if has_own and config.get("tie_word_embeddings") is True:
+        return "unembedding of its own, though it is called tied"
+    return "unembedding of its own" if has_own else "unembedding tied"
+
+
+def _norm(config: Mapping[str, Any]) -> Iterator[str]:
+    kind = str(config.get("model_type"))
+    found = _NORMED.get(kind) or next((n for key, n in _NORMS.items() if key in config), "")
+    if kind.startswith("cohere"):
+        found = "LayerNorm"
+    yield found
+
+
+def _scales(config: Mapping[str, Any]) -> Iterator[str]:
+    if str(config.get("model_type")).startswith(_SCALED):
+        yield "embeddings × √d_model"
+    for key, words in _SCALES.items():
+        value = config.get(key)
+        if isinstance(value, int | float) and value not in (0, 1):
+            yield words.format(f"{value:g}")
+
+
+def _left_out(source: Source) -> Iterator[str]:
+    towers = Counter(
+        part for name in source.files.names for part in name.split(".") if part in TOWERS
+    )
+    yield from (f"{part} ({count} tensors)" for part, count in sorted(towers.items()))
+    folder = Path(source.name)
+    if folder.is_dir():
+        yield from (f.name for f in sorted(folder.glob("adapter_model*")) if f.is_file())
