@@ -198,8 +198,8 @@ def store_digests(folder: Path) -> Answer:
 
 
 def store_is_sound(folder: Path) -> bool:
-    """Whether ``prooflens store verify`` finds nothing wrong."""
-    command("store", "verify", folder)
+    """Whether ``prooflens store --verify`` finds nothing wrong."""
+    command("store", "--verify", folder)
     return True
 
 
