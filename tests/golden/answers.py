@@ -87,7 +87,7 @@ def weights(model: str | Path, metrics: Sequence[str], every: int = 1) -> Answer
 
 def compositions(model: str | Path, every: int = 1) -> Answer:
     """The composition table of a model, whole or every so many rows, and its columns' sums."""
-    return _thinned(pl.composition_table(str(model)), every)
+    return _thinned(pl.weights.composition_table(str(model)), every)
 
 
 def shipped_folder(name: str) -> Path:

@@ -92,7 +92,7 @@ def test_a_folder_is_named_after_the_model(model: Path, monkeypatch) -> None:
     assert run(monkeypatch, *asked) == 0
     assert Path("out/model-inspect/report.html").is_file()
     assert run(monkeypatch, "store", "--figures", "out/model-inspect") == 0
-    assert Path("out/model-inspect-plot/roles.png").is_file()
+    assert Path("out/model-inspect-figures/roles.png").is_file()
     assert run(monkeypatch, *asked) == 2, "what is there is not replaced"
 
 
