@@ -43,15 +43,18 @@ def environment_json() -> str:
     return json.dumps(environment(), indent=1) + "\n"
 
 
+def installed(package: str) -> str:
+    """The version of a package, or ``not installed``."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
 @cache
 def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+    found = {package: installed(package) for package in _PACKAGES}
+    return {"python": platform.python_version(), **found}
 
 
 def _torch() -> Any:

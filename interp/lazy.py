@@ -43,7 +43,7 @@ def lazy(
 
     def load(name: str) -> Any:
         if name not in homes:
-            text = f"module {package!r} has no attribute {name!r}"
+            text = f"module {package!r} has no attribute {name!r}{_elsewhere(package, file, name)}"
             raise AttributeError(text, name=name, obj=sys.modules[package])
         home, there = homes[name]
         if home == package:  # one of its own submodules
@@ -55,3 +55,16 @@ def lazy(
         return import_module(f"{home}.{there}") if found is None else found
 
     return load, lambda: names, names
+
+
+def _elsewhere(package: str, file: str, name: str) -> str:
+    """Where a submodule of the package offers the name that the package itself does not."""
+    if name.startswith("_"):
+        return ""
+    folder = Path(file).parent
+    if (folder / f"{name}.py").is_file():
+        return f": it is a module of its own, import {package}.{name}"
+    for path in sorted(folder.glob("[a-z]*.py")):
+        if f'\n    "{name}",\n' in path.read_text(encoding="utf-8"):  # a line of its __all__
+            return f": it is {package}.{path.stem}.{name}"
+    return ""

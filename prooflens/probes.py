@@ -2,6 +2,7 @@
 
 from probes.agreement import (
     Readable,
+    agree,
     agreement,
     answered_share,
     overall,
@@ -9,12 +10,13 @@ from probes.agreement import (
     statements_of,
 )
 from probes.controls import curve_table
+from probes.head_scores import null
 from probes.interchange import interchange_table
 from probes.kernels import kernel_null, kernel_table, layer_kernels
 from probes.linear import decode
 from probes.locate import holders, locate
 from probes.nesting import nesting_panel
-from probes.probe_table import layer_map
+from probes.probe_table import layer_map, probe_table
 from probes.probing import probe_source
 from probes.rounds import first_decodable, round_order
 from probes.sampling import sampled_positions
@@ -22,6 +24,7 @@ from probes.sites import residual_sites
 
 __all__ = [
     "Readable",
+    "agree",
     "agreement",
     "answered_share",
     "curve_table",
@@ -35,8 +38,10 @@ __all__ = [
     "layer_map",
     "locate",
     "nesting_panel",
+    "null",
     "overall",
     "probe_source",
+    "probe_table",
     "residual_sites",
     "roles_and_layers",
     "round_order",

@@ -1,5 +1,6 @@
 """What can be read from weights alone: circuits, scores and their nulls."""
 
+from interp.weights.composition import composition_table
 from interp.weights.head_weights import Circuit, HeadWeights, head_weights
 from interp.weights.head_weights.architectures import Architecture
 from interp.weights.low_rank_circuit import low_rank_circuits
@@ -16,6 +17,7 @@ __all__ = [
     "HeadWeights",
     "WeightNull",
     "circuit_crop",
+    "composition_table",
     "effective_rank",
     "head_weights",
     "low_rank_circuits",

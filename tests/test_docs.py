@@ -138,7 +138,7 @@ def test_blocks_are_found_with_their_lines_and_excuses() -> None:
     ]
 
 
-@pytest.mark.parametrize("code", ["prooflens store info store", "prooflens store info store\ntrue"])
+@pytest.mark.parametrize("code", ["prooflens store store", "prooflens store store\ntrue"])
 def test_a_failing_command_fails_its_block(code: str) -> None:
     with pytest.raises(AssertionError, match="store: not an activation store"):
         run_shell(code)

@@ -57,7 +57,7 @@ def said(*command: str) -> dict[str, Any]:
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     case = import_module("prooflens_example.role").planted(passing=True, seed=3)
     folder = tmp_path_factory.mktemp("models") / "planted"
-    pl.save_checkpoint(case.model, folder)
+    pl.architectures.save_checkpoint(case.model, folder)
     return folder
 
 

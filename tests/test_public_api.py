@@ -1,5 +1,6 @@
 """One door, ``import prooflens``: what it offers is a decision, kept in public_names.txt."""
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -71,13 +72,28 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     assert not hasattr(pl, "numpy")
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("FixedMemory", "'FixedMemory': it is prooflens.tasks.FixedMemory$"),
+        ("Component", "'Component': it is prooflens.interventions.Component$"),
+        ("stats", "'stats': it is a module of its own, import prooflens.stats$"),
+    ],
+)
+def test_a_name_that_a_submodule_offers_is_an_error_that_says_so(name: str, said: str) -> None:
+    """Asked in a process of its own, as an imported submodule is an attribute like any other."""
+    code = f"import prooflens as pl\ntry: pl.{name}\nexcept AttributeError as e: print(e)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert re.search(said, done.stdout.strip())
+
+
 def test_version_is_the_packages() -> None:
     told = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert pl.__version__ == told
 
 
 def test_modules_of_the_door_are_modules() -> None:
-    for name in ("plot", "tasks", "proofs", "crasp", "weights", "attention", "stats", "errors"):
+    for name in ("plot", "tasks", "proofs", "crasp", "weights", "attention", "run", "errors"):
         assert isinstance(getattr(pl, name), ModuleType), name
 
 

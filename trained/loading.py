@@ -143,7 +143,7 @@ def _own_card(name: str, model: Any, about: dict[str, Any]) -> ModelCard:
 def _no_store(name: str, place: Path) -> None:
     if (place / "manifest.json").is_file():
         raise CheckpointError(
-            f"{name} is a store of activations and not a model: 'prooflens store info' says which "
+            f"{name} is a store of activations and not a model: 'prooflens store STORE' says which "
             "model it is of"
         )
 

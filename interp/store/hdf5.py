@@ -42,7 +42,9 @@ def open_hdf5(path: Path) -> h5py.File:
     try:
         return h5py.File(path, "r")
     except _ERRORS as error:
-        raise StoreError(f"{path}: cannot be opened: {error}: see prooflens store verify") from None
+        raise StoreError(
+            f"{path}: cannot be opened: {error}: see prooflens store --verify"
+        ) from None
 
 
 def reading(place: str, read: Callable[[], Found]) -> Found:
@@ -55,7 +57,9 @@ def reading(place: str, read: Callable[[], Found]) -> Found:
         return read()
     except _ERRORS as error:
         said = str(error).strip("'\"") or type(error).__name__
-        raise StoreError(f"{place}: cannot be read: {said}: see prooflens store verify") from error
+        raise StoreError(
+            f"{place}: cannot be read: {said}: see prooflens store --verify"
+        ) from error
 
 
 def dataset(file: h5py.File, name: str, shape: Shape | None = None) -> h5py.Dataset:
@@ -72,9 +76,9 @@ def dataset(file: h5py.File, name: str, shape: Shape | None = None) -> h5py.Data
     place = f"{file.filename}: {name.strip('/')}"
     found = reading(place, lambda: _linked(file, name))
     if not isinstance(found, h5py.Dataset):
-        raise StoreError(f"{place}: is no data set: see prooflens store verify")
+        raise StoreError(f"{place}: is no data set: see prooflens store --verify")
     if faults := reading(place, lambda: _faults(found, shape)):
-        raise StoreError(f"{place}: {'; '.join(faults)}: see prooflens store verify")
+        raise StoreError(f"{place}: {'; '.join(faults)}: see prooflens store --verify")
     return found
 
 

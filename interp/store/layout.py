@@ -400,10 +400,10 @@ def index_entries(folder: Path) -> Iterator[dict[str, Any]]:
         place = f"{index}: line {number}"
         entry, faults = lines.read(line, place)
         if faults:
-            raise StoreError(f"{'; '.join(faults[:3])}: see prooflens store verify")
+            raise StoreError(f"{'; '.join(faults[:3])}: see prooflens store --verify")
         name = entry.get("file")
         if name in seen:
-            raise StoreError(f"{place} names {name} a second time: see prooflens store verify")
+            raise StoreError(f"{place} names {name} a second time: see prooflens store --verify")
         if isinstance(name, str):
             seen.add(name)
         yield entry

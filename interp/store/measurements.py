@@ -222,7 +222,7 @@ def _sealed(folder: Path, name: str) -> Path:
     if os.path.lexists(path) and reading(str(path), lambda: sha256_file(path)) not in hashes:
         again = _entries(folder).get(name, {})  # another process may have replaced it meanwhile
         if reading(str(path), lambda: sha256_file(path)) not in _hashes(again):
-            raise StoreError(f"{path}: is not as it was sealed: see prooflens store verify")
+            raise StoreError(f"{path}: is not as it was sealed: see prooflens store --verify")
     return path
 
 

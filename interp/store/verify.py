@@ -185,7 +185,7 @@ def _damage(file: h5py.File, name: str, shape: tuple[int, ...], read: bool) -> s
 
 
 def _reason(error: StoreError, place: Path) -> str:
-    return str(error).removeprefix(f"{place}: ").removesuffix(": see prooflens store verify")
+    return str(error).removeprefix(f"{place}: ").removesuffix(": see prooflens store --verify")
 
 
 def _row_faults(manifest: dict[str, Any], runs: list[tuple[int, int]]) -> Iterator[Fault]:

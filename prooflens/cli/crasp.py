@@ -1,55 +1,81 @@
-"""``prooflens crasp``: run, check and compile C-RASP programs."""
+"""``prooflens crasp``: check, run and compile C-RASP programs."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from prooflens.cli.usage import App, default_out, facts
+from prooflens.cli.usage import default_out, facts, not_for
 
-app = App(
-    help="Run, check and compile programs that count (C-RASP).",
-    example="prooflens crasp run dyck.cr '( ( ) )'",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+if TYPE_CHECKING:
+    from interp.program.syntax import Program
 
-_File = Annotated[Path, typer.Argument(help="A program (.cr).")]
+_OF_COMPILING = ("out", "longest", "precision", "overwrite")
 
 
-@app.command("run", example="prooflens crasp run dyck.cr '( ( ) )'")
-def run(
-    file: _File,
+def crasp(
+    file: Annotated[Path, typer.Argument(help="A program (.cr).")],
     tokens: Annotated[
         list[str] | None, typer.Argument(help="One input; its tokens are set apart by white space.")
     ] = None,
     cases: Annotated[
         Path | None, typer.Option("--file", help="Inputs, one a line; - is standard input.")
     ] = None,
+    compile_: Annotated[
+        bool, typer.Option("--compile", help="Write a transformer that computes the program.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the checkpoint; by default named after the file.")
+    ] = None,
+    longest: Annotated[int, typer.Option(help="Tokens of the longest input.")] = 1000,
+    precision: Annotated[
+        Literal["ramp", "sign"],
+        typer.Option(help="sign for weights that do not depend on the length."),
+    ] = "ramp",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder.")] = False,
 ) -> None:
-    """Print True or False for every input: does the last line hold at the last position?
+    """Check a program that counts (C-RASP), run it on inputs, or compile it into a transformer.
 
-    Empty lines of inputs and lines that begin with // are skipped. A token that begins with a dash
-    goes after a lone --.
+    The file alone: its depth, alphabet, names and warnings. With inputs: True or False for each, by
+    whether the last line holds at the last position; empty lines and lines that begin with // are
+    skipped, and a token that begins with a dash goes after a lone --. With --compile: a transformer
+    with as many layers as the program's counts nest. Programs that count the future are not
+    compiled, nor are guards other than predN.
     """
+    from interp.errors import Problems
+    from interp.program.parser import read_program
+
+    problems = Problems("crasp")
+    asked = (bool(tokens), "TOKENS"), (cases is not None, "--file"), (compile_, "--compile")
+    given = " and ".join(word for there, word in asked if there)
+    rule = "must be one of TOKENS, --file CASES and --compile"
+    problems.need(" and " not in given, "what to do", rule, given, "keep one")
+    problems.raise_if_any()
+    if compile_:
+        _compile(file, default_out(file.with_suffix(""), out, "compile"), longest, precision,
+                 overwrite)  # fmt: skip
+        return
+    not_for("a program that is not compiled", "which writes nothing", *_OF_COMPILING)
+    program = read_program(file)
+    if tokens or cases is not None:
+        _run(program, [" ".join(tokens)] if tokens else _read_cases(cases))
+    else:
+        _check(program)
+
+
+def _run(program: Program, lines: Sequence[str]) -> None:
+    """Print whether the program accepts each line."""
     from interp.errors import Problems
     from interp.program.analysis import alphabet
     from interp.program.evaluation import evaluate
-    from interp.program.parser import read_program
 
-    problems = Problems("crasp run")
-    given = tokens is not None and bool(tokens), cases is not None
-    advice = "give TOKENS or --file CASES"
-    problems.need(sum(given) == 1, "input", "must be given once", list(tokens or ()), advice)
-    problems.raise_if_any()
-    program = read_program(file)
-    lines = [" ".join(tokens)] if tokens else _read_cases(cases)
+    problems = Problems("crasp")
     strings = [line.split() for line in lines if line.strip()]
-    problems.need(bool(strings), "input", "must hold a line with tokens", lines, "add one")
+    problems.need(bool(strings), "input", "must hold a line with tokens", list(lines), "add one")
     problems.raise_if_any()
     verdicts = [bool(accepted) for accepted in evaluate(program, strings).accepted]
     facts(accepted=verdicts)
@@ -58,13 +84,10 @@ def run(
     _tell_strange(alphabet(program), strings)
 
 
-@app.command("check", example="prooflens crasp check dyck.cr")
-def check(file: _File) -> None:
+def _check(program: Program) -> None:
     """Print a program's depth, alphabet, names and warnings."""
     from interp.program.analysis import analyse
-    from interp.program.parser import read_program
 
-    program = read_program(file)
     found = analyse(program)
     facts(
         depth=found.depth,
@@ -83,30 +106,17 @@ def check(file: _File) -> None:
         typer.echo(f"warning   {warning}")
 
 
-@app.command("compile", example="prooflens crasp compile dyck.cr --out dyck --longest 100")
-def compile_(
-    file: _File,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of the checkpoint; by default named after the file.")
-    ] = None,
-    longest: Annotated[int, typer.Option(help="Tokens of the longest input.")] = 1000,
-    precision: Annotated[
-        Literal["ramp", "sign"],
-        typer.Option(help="sign for weights that do not depend on the length."),
-    ] = "ramp",
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder.")] = False,
+def _compile(
+    file: Path, out: Path, longest: int, precision: Literal["ramp", "sign"], overwrite: bool
 ) -> None:
-    """Write a transformer that computes the program, with as many layers as its counts nest.
-
-    Programs that count the future are refused, and so are guards other than predN.
-    """
+    """Write the checkpoint of a transformer that computes the program."""
     from interp.models.checkpoint import save_checkpoint
     from interp.output import check_output
     from interp.program.parser import read_program
     from interp.program.printer import program_text
     from interp.proofs.depth.compiler import compile_program, vocabulary_of
 
-    program, out = read_program(file), default_out(file.with_suffix(""), out, "compile")
+    program = read_program(file)
     check_output(out, overwrite=overwrite, marker="model.json", inputs=[file])
     made = compile_program(program, longest=longest, precision=precision)
     about = {"program": program_text(program), "vocabulary": vocabulary_of(program)}

@@ -6,9 +6,7 @@ answer at once, so each command imports what it needs when it runs.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -18,11 +16,9 @@ from prooflens.cli import (
     crasp,
     decompile,
     demo,
-    doctor,
     extract,
     inspect,
     models,
-    plot,
     probe,
     store,
     tasks,
@@ -32,7 +28,8 @@ from prooflens.cli import (
 from prooflens.cli.running import run_app
 from prooflens.cli.usage import App
 
-_PLAIN = warnings.formatwarning
+_OPTIONAL = ("ray", "hdf5plugin", "anywidget")
+"""Packages that prooflens uses where they are installed."""
 
 app = App(
     name="prooflens",
@@ -45,33 +42,41 @@ app = App(
 )
 _COMMANDS: dict[Callable[..., None], str] = {
     certify.certify: "certify fixed-memory-multiplexer --length 12 --out theorem",
+    crasp.crasp: "crasp dyck.cr '( ( ) )'",
     decompile.decompile: "decompile depth-L3-layers1 --out program",
     demo.demo: "demo --out demo",
-    doctor.doctor: "doctor --json",
     extract.extract: "extract induction-mlp --hooks '*hook_pattern' --rows 256 --out store",
     inspect.inspect: "inspect code-lm --out report",
     models.models: "models --json",
-    plot.plot: "plot report/store --out figures",
     probe.probe: "probe fixed-memory-multiplexer --out probes",
+    store.store: "store report --figures --out figures",
     tasks.tasks: "tasks fixed_memory",
     train.train: "train fixed-memory-multiplexer --out trained",
     weights.weights: "weights code-lm --revisions step-500,step-900,main --out weights",
 }
-"""Every command that stands alone, named as its function, with the example of its help."""
+"""Every command, named as its function, with the example of its help."""
 
 for _command, _example in _COMMANDS.items():
     app.command(_command.__name__, example=f"prooflens {_example}")(_command)
-for _name, _group in (
-    ("crasp", crasp.app),
-    ("store", store.app),
-):
-    app.add_typer(_group, name=_name)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"prooflens {version('prooflens')}")
-        raise typer.Exit
+def _print_versions(wanted: bool) -> None:
+    """Print what is installed, on what machine: versions, threads and device."""
+    if not wanted:
+        return
+    import torch
+
+    from interp.environment import environment, installed
+
+    found = environment()
+    rows = {"prooflens": found.pop("prooflens"), **found}
+    rows |= {package: installed(package) for package in _OPTIONAL}
+    gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
+    rows["device"] = f"cuda ({gpu})" if gpu else "cpu"
+    width = max(map(len, rows))
+    for name, value in rows.items():
+        typer.echo(f"{name:<{width}}  {value}")
+    raise typer.Exit
 
 
 @app.callback()
@@ -79,7 +84,10 @@ def _options(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version."
+            "--version",
+            callback=_print_versions,
+            is_eager=True,
+            help="Print versions, threads and device.",
         ),
     ] = False,
 ) -> None:
@@ -92,11 +100,5 @@ def main() -> None:
 
 
 def command_names() -> list[str]:
-    """Every command, those of a group with the group's name before: ``store verify``."""
-    alone = [command.__name__ for command in _COMMANDS]
-    grouped = [
-        f"{group.name} {command.name}"
-        for group in app.registered_groups
-        for command in (group.typer_instance or app).registered_commands
-    ]
-    return sorted(alone + grouped)
+    """Every command."""
+    return sorted(command.__name__ for command in _COMMANDS)

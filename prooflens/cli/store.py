@@ -1,4 +1,4 @@
-"""``prooflens store``: show, verify and repair activation stores."""
+"""``prooflens store``: show, verify and repair activation stores, and draw their figures."""
 
 from __future__ import annotations
 
@@ -10,18 +10,67 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from prooflens.cli.usage import App, facts
+from prooflens.cli.usage import default_out, facts, not_for
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from interp.store import ActivationStore
 
-app = App(
-    help="Look at, check and mend activation stores.",
-    example="prooflens store info store",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-Folder = Annotated[Path, typer.Argument(help="The store.")]
+
+def store(
+    folder: Annotated[
+        Path, typer.Argument(metavar="STORE", help="A store, or the folder of an inspection.")
+    ],
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify", help="Re-read every checksum and shape; exit with 1 if one is wrong."
+        ),
+    ] = False,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair",
+            help="Move damaged files to damaged/, so that extract --resume refills them.",
+        ),
+    ] = False,
+    drop: Annotated[
+        bool, typer.Option("--drop", help="Delete what was moved to damaged/, now or before.")
+    ] = False,
+    figures: Annotated[
+        bool, typer.Option("--figures", help="Draw every figure from the sealed tables.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the figures; by default named after the store.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the figures.")] = False,
+) -> None:
+    """Print what is in an activation store; verify or repair it, or draw its figures again.
+
+    No model is needed for any of it.
+    """
+    from interp.errors import Problems
+
+    asked = " ".join(["--verify"] * verify + ["--repair"] * repair + ["--figures"] * figures)
+    problems = Problems("store")
+    rule = "must be one of --verify, --repair and --figures"
+    problems.need(" " not in asked, "what to do", rule, asked, "keep one")
+    problems.raise_if_any()
+    if not repair:
+        not_for("a store that is not repaired", "of which nothing is deleted", "drop")
+    if not figures:
+        not_for("a store whose figures are not drawn", "as --figures does", "out", "overwrite")
+    inside = folder / "store"
+    place = inside if (inside / "manifest.json").is_file() else folder
+    if verify:
+        _verify(place)
+    elif repair:
+        _repair(place, drop)
+    elif figures:
+        _draw(place, default_out(folder, out, "figures"), overwrite)
+    else:
+        _describe(place)
 
 
 @contextmanager
@@ -42,8 +91,7 @@ def _bytes(path: Path) -> int:
     return sum(file.stat().st_size for file in store_files(path)) if path.is_dir() else 0
 
 
-@app.command("info", example="prooflens store info store")
-def info(store: Folder) -> None:
+def _describe(store: Path) -> None:
     """Print what is in a store."""
     from interp.store import ActivationStore
 
@@ -88,8 +136,7 @@ def _summary(store: ActivationStore) -> Iterator[str]:
         yield f"  {name}  {len(table):,} rows: {columns}"
 
 
-@app.command("verify", example="prooflens store verify store")
-def verify(store: Folder) -> None:
+def _verify(store: Path) -> None:
     """Re-read every checksum and shape; exit with 1 if something is damaged."""
     from interp.store import ActivationStore
     from interp.store import verify as check
@@ -102,7 +149,7 @@ def verify(store: Folder) -> None:
         typer.echo(str(fault))
     if faults:
         bad = {fault.file for fault in faults}
-        advice = f"prooflens store repair {store}"
+        advice = f"prooflens store {store} --repair"
         if MANIFEST in bad:
             advice = "put back the manifest that was written, or extract again with --overwrite"
         typer.echo(f"{len(bad)} of its files are damaged: {advice}", err=True)
@@ -111,13 +158,7 @@ def verify(store: Folder) -> None:
     typer.echo(f"{store}: sound{rest}")
 
 
-@app.command("repair", example="prooflens store repair store")
-def repair(
-    store: Folder,
-    drop: Annotated[
-        bool, typer.Option("--drop", help="Delete what was moved to damaged/, now or before.")
-    ] = False,
-) -> None:
+def _repair(store: Path, drop: bool) -> None:
     """Move damaged files to damaged/, so that extract --resume refills them."""
     from interp.store import repair as mend
     from interp.store import verify as check
@@ -145,3 +186,40 @@ def repair(
 
 def _folder(place: Path) -> bool:
     return place.is_dir() and not place.is_symlink()
+
+
+def _draw(store: Path, out: Path, overwrite: bool) -> None:
+    """Redraw every figure from the tables sealed into a store; no model is needed."""
+    from interp.output import check_output, output_folder
+
+    marker = ".prooflens-figures"
+    check_output(out, overwrite=overwrite, marker=marker, inputs=[store])
+
+    from interp.errors import StoreError
+    from interp.store import ActivationStore
+    from prooflens.pages.head_figures import draw
+
+    opened = ActivationStore(store)
+    tables = _tables(opened)
+    told = opened.provenance("roles") if "roles" in tables else {}
+    unit = "variance" if told.get("profile") == "task" else "nats"
+    with output_folder(out, overwrite=overwrite, marker=marker) as folder:
+        written = draw(tables, folder, unit)
+        if not written:
+            raise StoreError(
+                f"{store} holds no table to draw from: run prooflens inspect on it first"
+            )
+    facts(figures=sorted(path.name for path in written))
+    typer.echo(f"{len(written)} files in {out}")
+
+
+def _tables(store: ActivationStore) -> dict[str, pd.DataFrame]:
+    """The sealed tables, without those that belong to another run's roles or probes."""
+    of = {"attention-": "roles", "curves": "probes"}
+    found = {}
+    for name in store.measurements:
+        whole = next((other for start, other in of.items() if name.startswith(start)), name)
+        alone = whole not in store.measurements
+        if alone or store.provenance(name) == store.provenance(whole):
+            found[name] = store.measurement(name)
+    return found

@@ -58,8 +58,13 @@ OWN_ROWS = "Rows of your own: .jsonl, .npy, .safetensors or .json, or a text."
 
 _LARGEST = 2**63 - 1
 _NO_COMMAND = re.compile(r"no such command '([^']*)'")
-_GONE = {"heads": "inspect", "view": "inspect"}
-"""Commands of earlier versions → the one that does their work."""
+_GONE = {
+    "doctor": "--version",
+    "heads": "inspect",
+    "plot": "store STORE --figures",
+    "view": "inspect",
+}
+"""Commands of earlier versions → what does their work after ``prooflens``."""
 MOST = {
     "batch": 1 << 20,
     "drawn": 100,

@@ -68,7 +68,7 @@ _NULLS = (
     "differs from some null: the roles above ask for an effect above a floor as well."
 )
 _OF_FEW = (
-    "So few heads make a table and no maps (prooflens plot draws them from the store). The null "
+    "So few heads make a table and no maps (prooflens store --figures draws them). The null "
     "is attention with permuted positions, copying of other rows' tokens, rises of the loss with "
     "random signs, and circuits with their bases turned at random."
 )

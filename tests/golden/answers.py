@@ -87,7 +87,7 @@ def weights(model: str | Path, metrics: Sequence[str], every: int = 1) -> Answer
 
 def compositions(model: str | Path, every: int = 1) -> Answer:
     """The composition table of a model, whole or every so many rows, and its columns' sums."""
-    return _thinned(pl.composition_table(str(model)), every)
+    return _thinned(pl.weights.composition_table(str(model)), every)
 
 
 def shipped_folder(name: str) -> Path:
@@ -198,8 +198,8 @@ def store_digests(folder: Path) -> Answer:
 
 
 def store_is_sound(folder: Path) -> bool:
-    """Whether ``prooflens store verify`` finds nothing wrong."""
-    command("store", "verify", folder)
+    """Whether ``prooflens store --verify`` finds nothing wrong."""
+    command("store", "--verify", folder)
     return True
 
 

@@ -234,13 +234,13 @@ def _other_constructions() -> Answer:
     """The proofs of tasks that are no memories."""
     small: dict[str, Any] = {"train": (0, 10), "test": (10, 20)}
     tasks: dict[str, Any] = {
-        **{f"prefix L_{k}": pl.PrefixPrediction(f"L_{k}", ((k, 12),)) for k in range(3, 7)},
+        **{f"prefix L_{k}": pl.tasks.PrefixPrediction(f"L_{k}", ((k, 12),)) for k in range(3, 7)},
         **{f"template {name}": make(**small) for name, make in pl.tasks.NAMED.items()},
         **{
-            f"relation {kind} {value}": pl.TokenRelation(kind, value, symbols=6, length=9)
+            f"relation {kind} {value}": pl.tasks.TokenRelation(kind, value, symbols=6, length=9)
             for kind, value in _RELATIONS.items()
         },
-        **{f"coupling {rank}": pl.PodCoupling(rank, length=8) for rank in (2, 5)},
+        **{f"coupling {rank}": pl.tasks.PodCoupling(rank, length=8) for rank in (2, 5)},
     }
     return {name: answers.construction(task) for name, task in tasks.items()}
 

@@ -1,4 +1,4 @@
-"""``pl.null``: any head score beside models that nobody trained."""
+"""``pl.probes.null``: any head score beside models that nobody trained."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def first(model, rows=None):
 
 
 def test_the_null_is_the_score_of_fresh_models() -> None:
-    table = pl.null(first, MODEL, draws=24, seed=5)
+    table = pl.probes.null(first, MODEL, draws=24, seed=5)
     assert table[["layer", "head"]].to_numpy().tolist() == [[0, 0], [0, 1], [1, 0], [1, 1], [1, 2]]
     assert table["score"].to_numpy() == pytest.approx([x for x in first(MODEL).ravel() if x == x])
     drawn = []
@@ -42,7 +42,7 @@ def test_untrained_models_are_rarely_beyond_their_null() -> None:
     p = []
     for seed in range(12):
         model = pl.SequenceTransformer(SPEC, seed=seed).eval()
-        p += pl.null(first, model, draws=40, seed=10_000 + 100 * seed)["p"].tolist()
+        p += pl.probes.null(first, model, draws=40, seed=10_000 + 100 * seed)["p"].tolist()
     assert (np.array(p) < 0.1).mean() < 0.2
     assert 0.35 < np.mean(p) < 0.65
 
@@ -59,7 +59,7 @@ def test_a_planted_score_is_beyond_it_and_the_model_is_left_as_it_is() -> None:
         *[torch.randint(7, (4, 8), generator=torch.Generator().manual_seed(2))] * 2,
         torch.ones(4, 8).bool(),
     )
-    table = pl.null(first, model, batch, name="sink", draws=200, seed=1).set_index(
+    table = pl.probes.null(first, model, batch, name="sink", draws=200, seed=1).set_index(
         ["layer", "head"]
     )
     assert table.loc[(1, 2), "q"] < 0.01
@@ -87,10 +87,10 @@ def test_without_a_spec_matrices_are_shuffled() -> None:
 
 def test_what_is_no_score_is_refused() -> None:
     with pytest.raises(pl.errors.ArgumentError, match=r"shape \(2, 3\) for this model, got shape"):
-        pl.null(lambda model: torch.zeros(4), MODEL)
+        pl.probes.null(lambda model: torch.zeros(4), MODEL)
     with pytest.raises(pl.errors.ArgumentError, match=r"must be finite for every head.*L1H2"):
-        pl.null(lambda model: [[0, 0, 0], [0, 0, float("nan")]], MODEL)
+        pl.probes.null(lambda model: [[0, 0, 0], [0, 0, float("nan")]], MODEL)
     with pytest.raises(pl.errors.ArgumentError, match=r"must give \[layer, head\] numbers: "):
-        pl.null(lambda model: "high", MODEL, name="mood")
+        pl.probes.null(lambda model: "high", MODEL, name="mood")
     with pytest.raises(pl.errors.ArgumentError, match="draws must be at least 20, got 3"):
-        pl.null(first, MODEL, draws=3)
+        pl.probes.null(first, MODEL, draws=3)

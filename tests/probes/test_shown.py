@@ -124,7 +124,7 @@ def test_effects_are_those_of_ablation(model, found) -> None:
 
 
 def test_row_scores_average_to_the_attention_table(model, found) -> None:
-    table = pl.attention_table(model, rows_of(found, 1), batch=4)
+    table = pl.attention.attention_table(model, rows_of(found, 1), batch=4)
     scores = found.measured["shown-scores"]
     scores = scores[scores["group"] == 1]
     for keys in ("previous", "after_same", "first"):

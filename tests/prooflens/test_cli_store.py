@@ -58,10 +58,10 @@ def test_extract_info_verify_repair(run, model, tokens, tmp_path):
     said = run(*words).stdout
     assert said.startswith(plan.split("time")[0])
     assert "12 rows of 4 hooks" in said
-    info = run("store", "info", out).stdout
+    info = run("store", out).stdout
     assert "12 in 3 parts, complete" in info
     assert "3 (4 rows), 4 (8 rows)" in info
-    assert "sound" in run("store", "verify", out).stdout
+    assert "sound" in run("store", "--verify", out).stdout
     part = out / "part-00001.h5"
     with h5py.File(part) as file:
         dataset = file["activations/blocks.1.hook_resid_post"]
@@ -69,13 +69,13 @@ def test_extract_info_verify_repair(run, model, tokens, tmp_path):
     data = bytearray(part.read_bytes())
     data[at] ^= 255
     part.write_bytes(data)
-    bad = run("store", "verify", out)
+    bad = run("store", "--verify", out)
     assert bad.exit_code == 1
     assert "part-00001.h5: activations/blocks.1.hook_resid_post: cannot be read" in bad.stdout
-    assert "moved to damaged/: part-00001.h5" in run("store", "repair", out).stdout
-    assert "not complete" in run("store", "info", out).stdout
+    assert "moved to damaged/: part-00001.h5" in run("store", "--repair", out).stdout
+    assert "not complete" in run("store", out).stdout
     assert "12 rows" in run(*words, "--resume").stdout
-    assert "sound" in run("store", "verify", out).stdout
+    assert "sound" in run("store", "--verify", out).stdout
     with pytest.raises(StoreError, match="batch was 2, is now 4"):
         run(*words, "--batch", 4, "--resume")
 
@@ -105,7 +105,7 @@ def test_a_store_finds_its_model_in_the_precision_that_it_ran_in(run, tmp_path):
     assert np.array_equal(store.activation(hook), cache[hook].float().numpy())
     model, reason = model_of(store)
     assert (model.cfg.dtype, reason) == (torch.bfloat16, "")
-    assert "model     induction-attention, weights" in run("store", "info", out).stdout
+    assert "model     induction-attention, weights" in run("store", out).stdout
     run(*words, "--dtype", "bfloat16", "--stored-dtype", "float32", "--overwrite")
     assert ActivationStore(out).manifest["hooks"][hook]["dtype"] == "float32"
 
@@ -123,7 +123,7 @@ def test_refusals(run, model, tokens, tmp_path):
     with pytest.raises(ArgumentError, match="from 0 to 8, the model's vocabulary, got 300"):
         run(*words, "--tokens", tmp_path / "other.txt")
     with pytest.raises(StoreError, match="not an activation store"):
-        run("store", "info", tmp_path)
+        run("store", tmp_path)
 
 
 def test_tasks_are_written_as_kind_and_arguments():

@@ -44,14 +44,13 @@ def test_help_lists_the_commands_without_loading_anything_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
-    for command in ("demo", "doctor", "extract", "store", "train", "weights"):
+    for command in ("demo", "extract", "store", "train", "weights"):
         assert f"\n  {command}" in done.stdout
 
 
-def test_version_and_doctor() -> None:
-    runner = CliRunner()
-    assert runner.invoke(cli.app, ["--version"]).output.startswith("prooflens 0.")
-    output = runner.invoke(cli.app, ["doctor"]).output
+def test_the_version_tells_what_is_installed() -> None:
+    output = CliRunner().invoke(cli.app, ["--version"]).output
+    assert output.startswith("prooflens ")
     for word in ("python", "torch", "transformer-lens", "device", "threads", "ray"):
         assert word in output
 

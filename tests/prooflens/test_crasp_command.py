@@ -41,17 +41,17 @@ def test_tokens_are_one_input_however_they_are_given(dyck, monkeypatch, capsys) 
         (["(", "(", ")"], False),
         (["( )", ")", "("], False),
     ):
-        assert run(monkeypatch, "run", dyck, *words) == 0
+        assert run(monkeypatch, dyck, *words) == 0
         assert capsys.readouterr().out == f"{wanted}\n"
 
 
 def test_tokens_that_the_program_does_not_name_are_told(dyck, monkeypatch, capsys) -> None:
-    assert run(monkeypatch, "run", dyck, "( a ) z a") == 0
+    assert run(monkeypatch, dyck, "( a ) z a") == 0
     said = capsys.readouterr()
     assert said.out == "True\n"
     told = "note: not among the program's tokens (( )), so none of them holds there: a z\n"
     assert said.err == told
-    assert run(monkeypatch, "run", dyck, "( )") == 0
+    assert run(monkeypatch, dyck, "( )") == 0
     assert capsys.readouterr().err == ""
 
 
@@ -61,16 +61,16 @@ CASES = "( )\n\n// skipped ( )\n   \n( ( )\n\t( ) ( )\n) (\n"
 def test_cases_come_from_a_file_or_standard_input(dyck, monkeypatch, capsys) -> None:
     cases = dyck.parent / "cases.txt"
     cases.write_text(CASES)
-    assert run(monkeypatch, "run", dyck, "--file", cases) == 0
+    assert run(monkeypatch, dyck, "--file", cases) == 0
     assert capsys.readouterr().out == "True\nFalse\nTrue\nFalse\n"
     monkeypatch.setattr("sys.stdin", io.StringIO(CASES))
-    assert run(monkeypatch, "run", dyck, "--file", "-") == 0
+    assert run(monkeypatch, dyck, "--file", "-") == 0
     assert capsys.readouterr().out == "True\nFalse\nTrue\nFalse\n"
 
 
 def test_check_tells_depth_alphabet_names_and_warnings(dyck, monkeypatch, capsys) -> None:
     dyck.write_text(DYCK.replace("below == 0 && ", "") + "// end\n")
-    assert run(monkeypatch, "check", dyck) == 0
+    assert run(monkeypatch, dyck) == 0
     assert capsys.readouterr().out.splitlines() == [
         "depth     1",
         "counts    the past only",
@@ -87,7 +87,7 @@ def test_check_tells_depth_alphabet_names_and_warnings(dyck, monkeypatch, capsys
 
 def test_compile_writes_a_checkpoint_that_computes_the_program(dyck, monkeypatch, capsys) -> None:
     out = dyck.parent / "model"
-    assert run(monkeypatch, "compile", dyck, "--out", out, "--longest", 6) == 0
+    assert run(monkeypatch, "--compile", dyck, "--out", out, "--longest", 6) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("2 layers, width")
     assert said[1] == "exact for every string of 1 to 6 tokens, at every position after BOS"
@@ -97,9 +97,9 @@ def test_compile_writes_a_checkpoint_that_computes_the_program(dyck, monkeypatch
     model = load_checkpoint(out)
     answers = model(torch.tensor([[0, 1, 2, 1, 1, 2, 2]]))[0, 1:, 0]
     assert answers.tolist() == [0, 1, 0, 0, 0, 1]
-    assert run(monkeypatch, "compile", dyck, "--out", out) == 2
+    assert run(monkeypatch, "--compile", dyck, "--out", out) == 2
     assert "exists" in capsys.readouterr().err
-    signs = ("compile", dyck, "--out", out, "--precision", "sign", "--overwrite")
+    signs = ("--compile", dyck, "--out", out, "--precision", "sign", "--overwrite")
     assert run(monkeypatch, *signs) == 0
     assert "the same weights are exact to" in capsys.readouterr().out
     assert load_checkpoint(out).spec.activation_of(0) == "pair_sign"
@@ -107,7 +107,7 @@ def test_compile_writes_a_checkpoint_that_computes_the_program(dyck, monkeypatch
 
 def test_mistakes_are_shown_with_a_caret(dyck, monkeypatch, capsys) -> None:
     dyck.write_text('x = # "a" &&\ny = z\n')
-    for command in (["check", dyck], ["run", dyck, "a"]):
+    for command in ([dyck], [dyck, "a"]):
         assert run(monkeypatch, *command) == 2
         error = capsys.readouterr().err.splitlines()
         assert error[0] == f"prooflens: {dyck}: 2 mistakes"
@@ -120,16 +120,17 @@ def test_mistakes_are_shown_with_a_caret(dyck, monkeypatch, capsys) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("run", "{file}"), "input must be given once, got []: give TOKENS or --file CASES"),
-        (("run", "{file}", "a", "--file", "x"), "input must be given once, got ['a']"),
-        (("run", "{file}", " "), "input must hold a line with tokens"),
-        (("run", "{file}", "--file", "/nowhere.txt"), "/nowhere.txt cannot be read: No such file"),
-        (("run", "/nowhere.cr", "a"), "/nowhere.cr cannot be read: No such file"),
-        (("compile", "{file}", "--out", "{folder}/m", "--longest", "0"), "longest must be at"),
-        (("compile", "{file}", "--out", "{folder}/m", "--precision", "x"), "of 'ramp', 'sign'"),
-        (("compile", "{number}", "--out", "{folder}/m"), "program must end with a formula"),
-        (("check", "{folder}"), "cannot be read: Is a directory"),
-        (("run", "{number}", "a"), "last line must be a formula"),
+        (("{file}", "--out", "x"), "--out is not for a program that is not compiled"),
+        (("{file}", "a", "--compile"), "--compile, got 'TOKENS and --compile': keep one"),
+        (("{file}", "a", "--file", "x"), "what to do must be one of TOKENS, --file CASES and --co"),
+        (("{file}", " "), "input must hold a line with tokens"),
+        (("{file}", "--file", "/nowhere.txt"), "/nowhere.txt cannot be read: No such file"),
+        (("/nowhere.cr", "a"), "/nowhere.cr cannot be read: No such file"),
+        (("--compile", "{file}", "--out", "{folder}/m", "--longest", "0"), "longest must be at"),
+        (("--compile", "{file}", "--out", "{folder}/m", "--precision", "x"), "of 'ramp', 'sign'"),
+        (("--compile", "{number}", "--out", "{folder}/m"), "program must end with a formula"),
+        (("{folder}",), "cannot be read: Is a directory"),
+        (("{number}", "a"), "last line must be a formula"),
     ],
 )
 def test_refusals_are_one_line_and_code_two(words, said, dyck, monkeypatch, capsys) -> None:
@@ -145,7 +146,7 @@ def test_refusals_are_one_line_and_code_two(words, said, dyck, monkeypatch, caps
 def test_running_a_program_does_not_load_torch(dyck) -> None:
     code = (
         "import sys\nfrom prooflens.cli.main import app\n"
-        f"app(['crasp', 'run', {str(dyck)!r}, '( )'], standalone_mode=False)\n"
+        f"app(['crasp', {str(dyck)!r}, '( )'], standalone_mode=False)\n"
         "print([name for name in ('torch', 'transformer_lens') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

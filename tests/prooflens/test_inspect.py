@@ -250,7 +250,9 @@ def test_plot_draws_again_what_the_inspection_drew(
 ) -> None:
     _, folder, _ = trained_model
     for given, name in ((folder / "out", "whole"), (folder / "out" / "store", "store")):
-        done = CliRunner().invoke(app, ["plot", str(given), "--out", str(tmp_path / name)])
+        done = CliRunner().invoke(
+            app, ["store", str(given), "--figures", "--out", str(tmp_path / name)]
+        )
         assert done.exit_code == 0, repr(done.exception)
         drawn = {path.stem for path in (tmp_path / name).glob("*.png")}
         assert drawn >= {"roles", "map-attention_mass-0", "map-copying-0", "map-loss_increase-0",

@@ -1,4 +1,4 @@
-"""``prooflens inspect`` of models of tasks and of stores, and ``prooflens plot``, from outside."""
+"""``prooflens inspect`` of models of tasks and of stores, and their figures, from outside."""
 
 import json
 import re
@@ -64,7 +64,9 @@ def test_table_figures_and_store(model: Path, monkeypatch, capsys) -> None:
     assert sealed["evidence"].tolist() == table["evidence"].tolist()
     first = {p.name: p.read_bytes() for p in (out / "figures").iterdir() if "narrow" not in p.name}
     assert {"attention-previous-token.png", "attention-copying.png", "roles.png"} <= set(first)
-    assert run(monkeypatch, "plot", out / "store", "--out", model.parent / "again") == 0
+    assert (
+        run(monkeypatch, "store", "--figures", out / "store", "--out", model.parent / "again") == 0
+    )
     again = {p.name: p.read_bytes() for p in (model.parent / "again").iterdir()}
     assert {name: again[name] for name in first} == first
     shutil.rmtree(model)
@@ -77,7 +79,9 @@ def test_table_figures_and_store(model: Path, monkeypatch, capsys) -> None:
     assert "candidates (cause: no model could be run)" in told.out
     assert "no more than candidates" in told.err
     assert "No model was run" in Path("candidates/report.html").read_text()
-    assert run(monkeypatch, "plot", out / "store", "--out", model.parent / "later") == 0
+    assert (
+        run(monkeypatch, "store", "--figures", out / "store", "--out", model.parent / "later") == 0
+    )
     later = {p.name for p in (model.parent / "later").iterdir()}
     assert "attention-previous-token.png" in later
     assert "attention-copying.png" not in later, "it was taken for roles that are no more"
@@ -87,8 +91,8 @@ def test_a_folder_is_named_after_the_model(model: Path, monkeypatch) -> None:
     asked = ("inspect", "model", "--task", TASK, "--rows", 48)
     assert run(monkeypatch, *asked) == 0
     assert Path("out/model-inspect/report.html").is_file()
-    assert run(monkeypatch, "plot", "out/model-inspect") == 0
-    assert Path("out/model-inspect-plot/roles.png").is_file()
+    assert run(monkeypatch, "store", "--figures", "out/model-inspect") == 0
+    assert Path("out/model-inspect-figures/roles.png").is_file()
     assert run(monkeypatch, *asked) == 2, "what is there is not replaced"
 
 
@@ -144,7 +148,7 @@ def test_another_model_under_the_stores_name_is_not_run(model: Path, monkeypatch
 def test_refusals_are_one_line(model: Path, monkeypatch, capsys) -> None:
     for words, told in (
         (["inspect", "none", "--task", "no_such"], "kind must be one of"),
-        (["plot", model, "--out", model.parent / "figures"], "manifest.json"),
+        (["store", "--figures", model, "--out", model.parent / "figures"], "manifest.json"),
         (["inspect", model, "--out", model], "exists: choose another name"),
         (["inspect", model, "--task", TASK, "--data", model], "must be a task's or your own"),
         (["inspect", model, "--profile", "speech"], "'speech' is not one of 'task', 'language'"),

@@ -57,18 +57,18 @@ def _sites(root: Path) -> dict[str, Callable[[Path], tuple[str, ...]]]:
     return {
         "train": lambda f: ("train", f"{f}", *out),
         "tokens": lambda f: ("extract", model, "--tokens", f"{f}", *hooks, *out),
-        "crasp-run": lambda f: ("crasp", "run", f"{f}", "a"),
-        "crasp-cases": lambda f: ("crasp", "run", f"{root}/p.cr", "--file", f"{f}"),
-        "crasp-check": lambda f: ("crasp", "check", f"{f}"),
-        "crasp-compile": lambda f: ("crasp", "compile", f"{f}", *out),
+        "crasp-run": lambda f: ("crasp", f"{f}", "a"),
+        "crasp-cases": lambda f: ("crasp", f"{root}/p.cr", "--file", f"{f}"),
+        "crasp-check": lambda f: ("crasp", f"{f}"),
+        "crasp-compile": lambda f: ("crasp", "--compile", f"{f}", *out),
         "apply": lambda f: ("decompile", "apply", f"{f}", "--data", f"{f}"),
         "data": lambda f: ("decompile", model, "--data", f"{f}", *out),
         "certificate": lambda f: ("certify", model, "--check", f"{f}"),
         "mapping": lambda f: ("weights", model, "--mapping", f"{f}"),
         "weights": lambda f: ("weights", f"{f}"),
-        "store": lambda f: ("store", "info", f"{f}"),
-        "verify": lambda f: ("store", "verify", f"{f}"),
-        "plot": lambda f: ("plot", f"{f}", *out),
+        "store": lambda f: ("store", f"{f}"),
+        "verify": lambda f: ("store", "--verify", f"{f}"),
+        "plot": lambda f: ("store", "--figures", f"{f}", *out),
         "model": lambda f: ("inspect", f"{f}", *out),
         "probe": lambda f: ("probe", f"{f}", *out),
         "inspect": lambda f: ("inspect", f"{f}", *out, "--json"),
@@ -86,15 +86,15 @@ def _in_place(root: Path) -> dict[str, tuple[str, tuple[str, ...]]]:
         "model.json-weights": ("model/model.json", ("weights", f"{root}/model")),
         "safetensors": ("model/model.safetensors", ("extract", f"{root}/model", *hooks)),
         "safetensors-weights": ("model/model.safetensors", ("weights", f"{root}/model")),
-        "manifest-info": ("st/manifest.json", ("store", "info", f"{root}/st")),
-        "manifest-verify": ("st/manifest.json", ("store", "verify", f"{root}/st")),
-        "manifest-repair": ("st/manifest.json", ("store", "repair", f"{root}/st")),
+        "manifest-info": ("st/manifest.json", ("store", f"{root}/st")),
+        "manifest-verify": ("st/manifest.json", ("store", "--verify", f"{root}/st")),
+        "manifest-repair": ("st/manifest.json", ("store", "--repair", f"{root}/st")),
         "manifest-inspect": ("st/manifest.json", ("inspect", f"{root}/st", f"--out={root}/out")),
-        "index-info": ("st/index.jsonl", ("store", "info", f"{root}/st")),
-        "index-verify": ("st/index.jsonl", ("store", "verify", f"{root}/st")),
-        "index-repair": ("st/index.jsonl", ("store", "repair", f"{root}/st")),
-        "part-verify": ("st/part-00000.h5", ("store", "verify", f"{root}/st")),
-        "part-repair": ("st/part-00000.h5", ("store", "repair", f"{root}/st")),
+        "index-info": ("st/index.jsonl", ("store", f"{root}/st")),
+        "index-verify": ("st/index.jsonl", ("store", "--verify", f"{root}/st")),
+        "index-repair": ("st/index.jsonl", ("store", "--repair", f"{root}/st")),
+        "part-verify": ("st/part-00000.h5", ("store", "--verify", f"{root}/st")),
+        "part-repair": ("st/part-00000.h5", ("store", "--repair", f"{root}/st")),
     }
 
 
@@ -111,7 +111,7 @@ def _numbers(root: Path) -> dict[str, tuple[str, ...]]:
         **{f"certify --{n}": ("certify", gone, *out) for n in ("length", "seed")},
         **{f"extract --{n}": rows for n in ("rows", "batch", "part-rows", "heads", "positions")},
         **{f"train --{n}": train for n in ("workers", "minutes", "seed")},
-        "crasp compile --longest": ("crasp", "compile", f"{root}/p.cr", *out),
+        "crasp --compile --longest": ("crasp", "--compile", f"{root}/p.cr", *out),
         "weights --top": ("weights", f"{root}/none"),
         "weights --seed": ("weights", f"{root}/none"),
         "weights --lag": ("weights", f"{root}/none"),
@@ -151,12 +151,12 @@ def named(root: Path) -> Iterator[Row]:
         yield f"tokens {name}", moved("t.txt", name), (
             "extract", "model", f"--tokens={name}", *hooks, f"--out={name}.store"
         )  # fmt: skip
-        yield f"store {name}", moved("st", name), ("store", "verify", given)
+        yield f"store {name}", moved("st", name), ("store", "--verify", given)
         yield f"program {name}", moved("p.cr", name), (
-            "crasp", "run", given, "a", "--json"
+            "crasp", given, "a", "--json"
         )  # fmt: skip
         yield f"compile {name}", lambda: None, (
-            "crasp", "compile", "p.cr", f"--out={name}"
+            "crasp", "--compile", "p.cr", f"--out={name}"
         )  # fmt: skip
     for name in (WORST, NAMES[-3]):
         yield f"weights {name}", moved("model", name), ("weights", name, f"--out={name}.csv")
@@ -217,11 +217,11 @@ def found(root: Path) -> Iterator[Row]:
     yield "grid|10⁹ combinations", write(root / "r.toml", RECIPE + "[grid]\n" + grid), train
     seeds = ",".join(map(str, range(200_000)))
     yield "10,000 trainings|many seeds", lambda: None, (*train, f"--seeds={seeds}")
-    compiling = split("crasp compile {root}/p.cr {out}", root)
+    compiling = split("crasp --compile {root}/p.cr {out}", root)
     yield "margin|a program that doubles", write(root / "p.cr", DOUBLING), compiling
     hook = {"shape": [1], "dtype": "float32", "labels": ["row"]}
     hooks = change(root / "st/manifest.json", hooks={"hook_embed": hook})
-    yield "labels for|labels of too few axes", hooks, split("store info {st}", root)
+    yield "labels for|labels of too few axes", hooks, split("store {st}", root)
     for verb in ("inspect {out}", "probe"):
         long = change(root / "st/index.jsonl", **LONG)
         yield f"are free|10¹² rows: {verb}", long, split(f"{verb} {{st}}", root)
@@ -234,7 +234,7 @@ def found(root: Path) -> Iterator[Row]:
     for words in (
         "train {root}/r.toml", "weights {m}",
         "extract {m} --hooks=hook_embed {tokens}", "certify {m}",
-        "inspect {m}", "plot {st}", "crasp compile {root}/p.cr",
+        "inspect {m}", "store --figures {st}", "crasp --compile {root}/p.cr",
         "probe {m}", "decompile {m} {rows}",
     ):  # fmt: skip
         yield f"- is not written to|{words}", lambda: None, split(f"{words} --out=-", root)

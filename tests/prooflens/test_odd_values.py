@@ -83,11 +83,11 @@ CALLS = (
     "inspect {m} {rows} --out={root}/t.txt/x",
     "inspect {m} {rows} --out={root}/rows.json --overwrite",
     "inspect {m} {rows} --out=/dev/full --overwrite",
-    "plot {st} --out={st} --overwrite", "plot {root}/t.txt {out}",
+    "store --figures {st} --out={st} --overwrite", "store --figures {root}/t.txt {out}",
     f"decompile {{m}} {{rows}} {{out}} --lines={MANY}",
     f"decompile {SHIPPED} --rows={MANY} {{out}}",
     "decompile apply {m} {rows}", "decompile apply {rows}",
-    f"crasp compile {{root}}/p.cr --longest={MANY} {{out}}",
+    f"crasp --compile {{root}}/p.cr --longest={MANY} {{out}}",
     "claims run depth-programs --out={root}/t.txt", "claims run depth-programs --option== {out}",
     "claims run depth-programs --option=blocks=[[1]] {out}",
     "claims run depth-programs --option=blocks=nan {out}",
@@ -123,7 +123,7 @@ def files(root: Path) -> Iterator[Row]:
         text = text.replace("[training]", f"[training]\n{key} = {value}")
         yield f"recipe {key}", write(recipe, text), split("train {root}/r.toml {out}", root)
     for key, value in MANIFESTS.items():
-        for verb in ("store info", "store verify", "inspect {out}", "plot {out}"):
+        for verb in ("store", "store --verify", "inspect {out}", "store --figures {out}"):
             words = split(f"{verb} {{st}}", root)
             yield (
                 f"manifest {key}: {verb}",
@@ -131,11 +131,11 @@ def files(root: Path) -> Iterator[Row]:
                 words,
             )
     for name, values in {"long": LONG, "flat": FLAT}.items():
-        for verb in ("store info", "store verify", "inspect {out}", "probe"):
+        for verb in ("store", "store --verify", "inspect {out}", "probe"):
             words = split(f"{verb} {{st}}", root)
             yield f"index {name}: {verb}", change(root / "st/index.jsonl", **values), words
     for name, text in PROGRAMS.items():
-        for verb in ("check", "run", "compile {out}"):
+        for verb in ("", "--compile {out}"):
             words = split(f"crasp {verb} {{root}}/p.cr", root)
             yield f"program {name}: {verb}", write(root / "p.cr", text), words
     for name, text in LINES.items():
@@ -179,13 +179,13 @@ def odd_result(make: Callable[[Path], Any]) -> Callable[[Path], None]:
 PLACES: dict[str, tuple[Callable[[Path], Any], str]] = {
     **{
         f"part of another store: {verb}": (other_store, f"store {verb} {{st}}")
-        for verb in ("info", "verify", "repair")
+        for verb in ("", "--verify", "--repair")
     },
-    "a part is a link": (part_elsewhere, "store repair {st}"),
-    "damaged is a file": (odd_damaged, "store repair {st}"),
-    "a lock is a folder": (odd_lock(Path.mkdir), "store repair {st}"),
-    "a lock is a FIFO": (odd_lock(os.mkfifo), "store repair {st}"),
-    "a lock is a loop": (odd_lock(lambda p: p.symlink_to(p)), "store repair {st}"),
+    "a part is a link": (part_elsewhere, "store --repair {st}"),
+    "damaged is a file": (odd_damaged, "store --repair {st}"),
+    "a lock is a folder": (odd_lock(Path.mkdir), "store --repair {st}"),
+    "a lock is a FIFO": (odd_lock(os.mkfifo), "store --repair {st}"),
+    "a lock is a loop": (odd_lock(lambda p: p.symlink_to(p)), "store --repair {st}"),
     "a result is a list": (odd_result(lambda p: p.write_text("[]")), "claims report {out}"),
     "a result is deep": (odd_result(lambda p: p.write_text("[" * 20_000)), "claims report {out}"),
     "a result is a FIFO": (odd_result(os.mkfifo), "claims report {out}"),

@@ -50,8 +50,8 @@ def words(root: Path) -> Iterator[Row]:
         for before in (
             ("inspect",),
             ("weights",),
-            ("store", "info"),
-            ("crasp", "run"),
+            ("store",),
+            ("crasp",),
             ("claims", "run"),
         ):
             yield f"name {number}: {before}", lambda: None, (*before, odd)
@@ -136,9 +136,9 @@ STATES: dict[str, Callable[[Path], None]] = {
 VERBS = (
     "extract {m} --hooks=hook_embed {tokens} {out}",
     "extract {m} --hooks=hook_embed --tokens={root}/t.txt --out={st} --resume",
-    "inspect {st} {out}", "probe {st}", "plot {st} {out}",
-    "store info {st}", "store verify {st}", "store repair {st}",
-    "weights {m}", "decompile {m} {rows} {out} --lines=1", "crasp run {root}/p.cr a",
+    "inspect {st} {out}", "probe {st}", "store --figures {st} {out}",
+    "store {st}", "store --verify {st}", "store --repair {st}",
+    "weights {m}", "decompile {m} {rows} {out} --lines=1", "crasp {root}/p.cr a",
     "decompile apply {root}/p.txt {rows}", "train {root}/r.toml {out}",
 )  # fmt: skip
 
@@ -155,7 +155,7 @@ NAMES = (
 WRITERS = (
     "weights {m} --out={root}/out/NAME", "train {root}/r.toml --out={root}/out/NAME",
     "extract {m} --hooks=hook_embed {tokens} --out={root}/out/NAME",
-    "crasp compile {root}/p.cr --out={root}/out/NAME",
+    "crasp --compile {root}/p.cr --out={root}/out/NAME",
     "inspect {m} --rows=4 {rows} --out={root}/out/NAME",
 )  # fmt: skip
 

@@ -23,8 +23,9 @@ NAME = "fixed-memory-multiplexer"
 
 
 def drawn(store: Path, out: Path) -> int:
-    """How many files ``prooflens plot`` writes."""
-    assert CliRunner().invoke(app, ["plot", str(store), "--out", str(out)]).exit_code == 0
+    """How many files ``prooflens store --figures`` writes."""
+    words = ["store", "--figures", str(store), "--out", str(out)]
+    assert CliRunner().invoke(app, words).exit_code == 0
     return len([file for file in out.iterdir() if file.suffix in (".png", ".svg")])
 
 

@@ -47,8 +47,8 @@ def test_arguments_have_types_defaults_and_meanings() -> None:
         ("weights", "[OPTIONS] MODEL"),
         ("train", "[OPTIONS] [RECIPE]"),
         ("tasks", "[OPTIONS] [KIND]"),
-        ("crasp run", "[OPTIONS] FILE [TOKENS]..."),
-        ("store info", "[OPTIONS] STORE"),
+        ("crasp", "[OPTIONS] FILE [TOKENS]..."),
+        ("store", "[OPTIONS] STORE"),
     ],
 )
 def test_usage_names_what_must_be_given_in_capitals(command: str, usage: str) -> None:

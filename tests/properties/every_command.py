@@ -22,12 +22,12 @@ CALLS = {
     "probe": ("probe", "ck", "--rows=24", "--out=probed"),
     "inspect-task": ("inspect", "ck", "--rows=16", "--out=headed"),
     "inspect-store": ("inspect", "st", "--out=headed-store"),
-    "plot": ("plot", "st", "--out=plotted"),
+    "plot": ("store", "--figures", "st", "--out=plotted"),
     "weights": ("weights", "small", "--metrics=trace_share", "--out=weighed"),
     "weights-csv": ("weights", "ck", "--out=w.csv"),
     "inspect": ("inspect", "gpt2", "--rows=16", "--out=inspected"),
     "certify": ("certify", "ck", "--strategy=black-box", "--out=certified"),
-    "compile": ("crasp", "compile", "p.cr", "--longest=8", "--out=compiled"),
+    "compile": ("crasp", "--compile", "p.cr", "--longest=8", "--out=compiled"),
     "decompile": ("decompile", "small", "--data=rows.json", "--lines=3", "--out=found"),
 }
 """In this order: some take what another wrote."""

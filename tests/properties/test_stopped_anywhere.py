@@ -122,8 +122,8 @@ CASES = {
         tail=14,
     ),
     "compile": Case(
-        words("crasp", "compile", "{root}/p.cr", "--out", "{root}/made", "--overwrite"),
-        words("crasp", "compile", "{root}/p.cr", "--out", "{root}/made", "--overwrite"),
+        words("crasp", "--compile", "{root}/p.cr", "--out", "{root}/made", "--overwrite"),
+        words("crasp", "--compile", "{root}/p.cr", "--out", "{root}/made", "--overwrite"),
         old_or_new,
     ),
     "weights": Case(

@@ -73,7 +73,9 @@ CASES = {
         every=10,
         tail=4,
     ),
-    "plot": Case(words("plot", "{root}/st", "--out={root}/out", "--overwrite"), draft=True),
+    "plot": Case(
+        words("store", "--figures", "{root}/st", "--out={root}/out", "--overwrite"), draft=True
+    ),
     "inspect": Case(
         words("inspect", "{root}/gpt2", "--out={root}/new", "--rows=16"),
         words("inspect", "{root}/gpt2", "--out={root}/new", "--rows=16", "--resume"),

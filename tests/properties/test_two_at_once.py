@@ -86,7 +86,7 @@ WRITERS = {
                       "--out {root}/st --resume"),
     "extract-overwrite": ("st", "extract {root}/model --tokens {root}/t.txt --hooks hook_embed "
                                 "--batch 2 --out {root}/st --overwrite"),
-    "repair": ("st", "store repair {root}/st"),
+    "repair": ("st", "store --repair {root}/st"),
     "inspect": ("new", "inspect {root}/model --out {root}/new --resume"),
     "train": ("zoo.partial", "train --all --out {root}/zoo"),
 }  # fmt: skip
@@ -185,7 +185,7 @@ def both(*words: str) -> list[Ended]:
 
 CALLS = {
     "extract": "extract {root}/model --tokens {root}/t.txt --hooks hook_embed --out {root}/two",
-    "repair": "store repair {root}/st",
+    "repair": "store --repair {root}/st",
     "train": "train {root}/r.toml --out {root}/trained",
     "train-all": "train --all --out {root}/zoo",
 }

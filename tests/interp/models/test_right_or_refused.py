@@ -202,9 +202,9 @@ def test_rows_beyond_the_model_are_refused_at_every_door(
     model = pl.load(llama)
     doors = (
         lambda: pl.ablate(model, pl.next_tokens(rows)),
-        lambda: pl.attention_table(model, rows),
+        lambda: pl.attention.attention_table(model, rows),
         lambda: pl.extract(model, rows, [RESID], tmp_path / "s"),
-        lambda: pl.residual_decomposition(model, rows),
+        lambda: pl.interventions.residual_decomposition(model, rows),
     )
     for door in doors:
         with pytest.raises(ArgumentError, match=words):
@@ -216,7 +216,7 @@ def test_what_is_obviously_meant_is_taken(llama: Path) -> None:
     model = pl.load(llama)
     ids = torch.randint(3, 40, (16, 12), generator=torch.Generator().manual_seed(0))
     batch = pl.next_tokens(ids)
-    heads = [pl.Component("head", 1, 0), pl.Component("ffn", 0)]
+    heads = [pl.interventions.Component("head", 1, 0), pl.interventions.Component("ffn", 0)]
     expected = pl.ablate(model, batch, heads)
     for rows in (ids, ids.tolist(), {"input_ids": ids}):
         pd.testing.assert_frame_equal(pl.ablate(model, rows, ["L1H0", "L0 FFN"]), expected)

@@ -87,7 +87,7 @@ def test_what_is_damaged_is_moved_and_deleted_only_on_request(store: Path) -> No
     (store / "part-00000.h5").write_bytes(b"again")
     assert repair(store) == ["part-00000.h5"]
     assert (store / "damaged" / "part-00000.h5.2").read_bytes() == b"again"
-    said = CliRunner().invoke(app, ["store", "repair", str(store), "--drop"])
+    said = CliRunner().invoke(app, ["store", "--repair", str(store), "--drop"])
     names = ("part-00000.h5", "part-00000.h5.2")
     told = "".join(f"deleted from damaged/: {name}\n" for name in names)
     assert (said.exit_code, said.output) == (0, f"{told}{store}: nothing to move\n")
@@ -97,13 +97,13 @@ def test_what_is_damaged_is_moved_and_deleted_only_on_request(store: Path) -> No
 def test_what_verify_advises_mends_it(store: Path) -> None:
     index = store / "index.jsonl"
     index.write_text(index.read_text() * 2)
-    said = CliRunner().invoke(app, ["store", "verify", str(store)])
-    assert (said.exit_code, f"prooflens store repair {store}" in said.output) == (1, True)
-    said = CliRunner().invoke(app, ["store", "repair", str(store)])
+    said = CliRunner().invoke(app, ["store", "--verify", str(store)])
+    assert (said.exit_code, f"prooflens store {store} --repair" in said.output) == (1, True)
+    said = CliRunner().invoke(app, ["store", "--repair", str(store)])
     assert said.output == f"{store}: nothing to move; 3 lines left the index\n"
     assert verify(store) == []
     change_manifest(store, lambda manifest: manifest.update(plan_digest="0" * 64))
-    said = CliRunner().invoke(app, ["store", "verify", str(store)])
+    said = CliRunner().invoke(app, ["store", "--verify", str(store)])
     assert "put back the manifest that was written" in said.output
 
 

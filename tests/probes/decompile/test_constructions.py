@@ -24,8 +24,8 @@ RIGHT = Fidelity(1.0, 1.0)
 
 @pytest.mark.parametrize("hidden", [False, True])
 def test_a_compiled_program_is_read_off_exactly(hidden: bool) -> None:
-    made = pl.compile_program(pl.crasp.membership_program(2), longest=50)
-    made = pl.random_basis(made, seed=1) if hidden else made
+    made = pl.proofs.compile_program(pl.crasp.membership_program(2), longest=50)
+    made = pl.proofs.random_basis(made, seed=1) if hidden else made
     found = pl.decompile(made, count=60)
     assert found.answer == "found"
     assert found.best.exact
@@ -40,7 +40,9 @@ def test_guards_and_predicates_are_read_off_and_stand_for_heads() -> None:
     """The text runs again, and the head of the guard is the one that a count needs most."""
     text = '#import pred2\n#import pos_even\nm = #[pred2] ("b" && pos_even)\n'
     text += 'answer = # !"a" >= 2 && m >= 1 || "a"'
-    found = pl.decompile(pl.compile_program(pl.parse_program(text), longest=40), count=60)
+    found = pl.decompile(
+        pl.proofs.compile_program(pl.crasp.parse_program(text), longest=40), count=60
+    )
     program = found.best.program
     assert found.best.exact
     assert found.best.held == found.best.longer == found.best.off_task == RIGHT
