@@ -45,7 +45,8 @@ REASONS: Mapping[str, str] = {
     "norms after": r"is an? \w+: a decoder with norms after each sublayer",
     "not wrapped": r"which TransformerLens does not wrap|cannot be wrapped by TransformerBridge",
     "hooks": r"blocks\.\d+: .*\(off by .* of the largest value\)",
-    "other terms": r"this architecture adds something else to its stream|does something that is not",
+    "other terms": r"this architecture adds something else to its stream|"
+    r"does something that is not",
     "unread tensors": r"tensors that \w+ has no place for|attention tensors that .* does not have",
     "adapter": r"holds an adapter alone, whose base model is someone/a-base-model",
     "pickled": r"holds only pickled weights",
@@ -77,7 +78,7 @@ def measured_case(case: Case) -> Iterator[tuple[str, str]]:
 def _loaded(folder: Path, case: Case) -> tuple[Any, str]:
     try:
         return pl.load(folder), ""
-    except pl.ProoflensError as error:
+    except pl.errors.ProoflensError as error:
         return None, _refused(str(error), case.reason)
     except Exception as error:
         return None, f"wrong: {_first_line(error)}"
@@ -104,7 +105,7 @@ def _reference(case: Case, folder: Path) -> Any:
 def _asked(operation: Any, subject: Subject, case: Case, name: str) -> str:
     try:
         off = operation(subject)
-    except pl.ProoflensError as error:
+    except pl.errors.ProoflensError as error:
         return _refused(str(error), case.lacks.get(name, ""))
     except Exception as error:
         return f"wrong: {_first_line(error)}"

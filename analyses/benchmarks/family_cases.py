@@ -85,7 +85,8 @@ def _tokenizer(name: str) -> Any:
         made.post_processor = begin
     special = {"unk_token": "<unk>", "eos_token": "</s>", "pad_token": "<pad>"}
     special |= {} if manner == 1 else {"bos_token": "<s>"}
-    return PreTrainedTokenizerFast(tokenizer_object=made, **special)
+    build: Any = PreTrainedTokenizerFast
+    return build(tokenizer_object=made, **special)
 
 
 @torch.no_grad()

@@ -130,7 +130,7 @@ def stream(of: Subject) -> float:
     cache, true = of.model.run_with_cache(of.tokens)[1], of.streams(of.tokens)
     worst = 0.0
     for layer, value in enumerate(true):
-        parts = pl.residual_decomposition(of.model, of.tokens, layer + 1)
+        parts = pl.interventions.residual_decomposition(of.model, of.tokens, layer + 1)
         worst = max(worst, _off(torch.stack([*parts.values()]).sum(0), value))
         worst = max(worst, _off(cache[f"blocks.{layer}.hook_resid_post"], value))
     return worst
@@ -139,7 +139,7 @@ def stream(of: Subject) -> float:
 def attribution(of: Subject) -> float:
     """Direct contributions sum to the target's centred logit, before its cap."""
     batch = pl.next_tokens(of.tokens)
-    table = pl.direct_logit_attribution(of.model, batch)
+    table = pl.interventions.direct_logit_attribution(of.model, batch)
     found = of.logits(of.tokens).double()
     if cap := getattr(of.config, "final_logit_softcapping", None):
         found = cap * torch.atanh(found / cap)
@@ -176,7 +176,7 @@ def weights(of: Subject) -> float:
 def ablation(of: Subject) -> float:
     """A head and an FFN that write nothing, and a head's mean, as with hooks set by hand."""
     layers = len(of.layers)
-    head, ffn = pl.Component("head", 0, 2), pl.Component("ffn", layers - 1)
+    head, ffn = pl.interventions.Component("head", 0, 2), pl.interventions.Component("ffn", layers - 1)
     found = {one.kind: out for one, out in ablated(of.model, of.tokens, [head, ffn], how="zero")}
     heads = int(of.config.num_attention_heads)
 
@@ -244,7 +244,7 @@ def roles(of: Subject) -> float:
     table = pl.find_roles(of.model, rows, profile="language")
     if not {"role", "status"} <= set(table.columns):
         return math.inf
-    keys = pl.attention_table(of.model, of.tokens)
+    keys = pl.attention.attention_table(of.model, of.tokens)
     previous = keys[(keys["target"] == "previous") & (keys["metric"] == "attention_mass")]
     worst = 0.0
     for layer, true in enumerate(of.patterns):
@@ -286,7 +286,7 @@ OPERATIONS: Mapping[str, Callable[[Subject], float]] = {
 
 
 def _child(module: nn.Module, names: Sequence[str]) -> nn.Module:
-    known = dict(module.named_modules())
+    known: dict[str, nn.Module] = dict(module.named_modules())
     for name in names:
         if name in known:
             return known[name]
