@@ -16,7 +16,7 @@ hooks that carry something else, tensors without a place) shows when the model i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,7 +107,7 @@ def _no_head(config: Config) -> str:
     return name if name in bodies and not headed else ""
 
 
-def _each(given: str | tuple[str, ...]) -> tuple[str, ...]:
+def _each(given: str | Sequence[str]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
 
 
