@@ -45,8 +45,7 @@ REASONS: Mapping[str, str] = {
     "norms after": r"is an? \w+: a decoder with norms after each sublayer",
     "not wrapped": r"which TransformerLens does not wrap|cannot be wrapped by TransformerBridge",
     "hooks": r"blocks\.\d+: .*\(off by .* of the largest value\)",
-    "other terms": r"this architecture adds something else to its stream|"
-    r"does something that is not",
+    "other terms": r"this architecture adds something else to its stream|does something that is",
     "unread tensors": r"tensors that \w+ has no place for|attention tensors that .* does not have",
     "adapter": r"holds an adapter alone, whose base model is someone/a-base-model",
     "pickled": r"holds only pickled weights",

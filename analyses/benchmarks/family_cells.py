@@ -176,7 +176,10 @@ def weights(of: Subject) -> float:
 def ablation(of: Subject) -> float:
     """A head and an FFN that write nothing, and a head's mean, as with hooks set by hand."""
     layers = len(of.layers)
-    head, ffn = pl.interventions.Component("head", 0, 2), pl.interventions.Component("ffn", layers - 1)
+    head, ffn = (
+        pl.interventions.Component("head", 0, 2),
+        pl.interventions.Component("ffn", layers - 1),
+    )
     found = {one.kind: out for one, out in ablated(of.model, of.tokens, [head, ffn], how="zero")}
     heads = int(of.config.num_attention_heads)
 

@@ -128,7 +128,7 @@ class Copying:
             hook, written = _written(model, rows, layer)
             after = self._output[layer][heads] if hook.endswith("hook_z") else None
             if after is not None and post_norm(model, layer) is not None:
-                after = reaching(model, layer, after, torch.ones(()))
+                after = reaching(model, layer, after, torch.ones_like(after[..., :1]))
             paired = _paired_logits(share[:, real].float(), written[:, :, real], after, embedded)
             self._sums.add(layer, heads, *_permuted(paired), counts)
 
