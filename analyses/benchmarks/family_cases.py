@@ -101,12 +101,13 @@ def _randomise(model: torch.nn.Module) -> None:
             parameter.add_(noise * _GAIN)
 
 
+# fmt: off
 _IDS = {"vocab_size": VOCABULARY, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 _UNTIED = {"tie_word_embeddings": False}
 _SIZES = {
     **_IDS, **_UNTIED, "hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": HEADS,
     "max_position_embeddings": LENGTH,
-}  # fmt: skip
+}
 _FFN = {**_SIZES, "intermediate_size": 48}
 _LLAMA = {**_FFN, "num_key_value_heads": 2, "head_dim": 8}
 _GPT2 = {**_IDS, "n_embd": WIDTH, "n_layer": 2, "n_head": HEADS, "n_positions": LENGTH}
@@ -119,264 +120,252 @@ _MLA = {
     "qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_head_dim": 8, "n_routed_experts": 4,
     "num_experts_per_tok": 2, "moe_intermediate_size": 24, "first_k_dense_replace": 1,
     "n_group": 1, "topk_group": 1,
-}  # fmt: skip
+}
 _VISION = {
     "hidden_size": WIDTH, "intermediate_size": 48, "num_hidden_layers": 1,
     "num_attention_heads": HEADS, "image_size": 28, "patch_size": 14,
-}  # fmt: skip
+}
 _ROPE = {"rope_type": "default", "rope_theta": 100.0}
+_OTHER_INPUTS = {"image_token_index": 63, "image_token_id": 63, "video_token_id": 62}
+_CLIP = {**_VISION, "model_type": "clip_vision_model", "projection_dim": WIDTH}
+_BERT = {**_FFN, "type_vocab_size": 2}
+_T5 = {
+    **_IDS, "d_model": WIDTH, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": HEADS,
+    "decoder_start_token_id": 0,
+}
+_BART = {
+    **_IDS, "d_model": WIDTH, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads":
+    HEADS, "decoder_attention_heads": HEADS, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48,
+    "max_position_embeddings": LENGTH, "decoder_start_token_id": 2, "forced_eos_token_id": None,
+}
+_STATE = {**_IDS, "hidden_size": WIDTH, "num_hidden_layers": 2, "state_size": 4}
+_MAMBA = {"mamba_d_state": 4, "mamba_d_conv": 2, "mamba_expand": 2}
+_LINEAR = {
+    "linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8, "linear_conv_kernel_dim": 2,
+}
+_LABELS = {"num_labels": 1}
+
+Written = tuple[str, Mapping[str, Any]]
+"""The class of transformers that writes a checkpoint, and its configuration."""
+
+_DECODERS: Mapping[str, Written] = {
+    "GPT-2": ("GPT2LMHeadModel", _GPT2),
+    "GPT-2, scores by layer": ("GPT2LMHeadModel",
+        {**_GPT2, "scale_attn_by_inverse_layer_idx": True}),
+    "GPT-2, untied": ("GPT2LMHeadModel", {**_GPT2, **_UNTIED}),
+    "GPT-1": ("OpenAIGPTLMHeadModel", _GPT2),
+    "GPT-BigCode": ("GPTBigCodeForCausalLM", {**_GPT2, "multi_query": True}),
+    "GPT-Neo": ("GPTNeoForCausalLM",
+        {**_IDS, "hidden_size": WIDTH, "num_layers": 2, "num_heads": HEADS,
+        "max_position_embeddings": LENGTH, "intermediate_size": 48, "window_size": 5,
+        "attention_types": [[["global", "local"], 1]]}),
+    "GPT-J": ("GPTJForCausalLM", {**_GPT2, **_UNTIED, "rotary_dim": 4}),
+    "CodeGen": ("CodeGenForCausalLM", {**_GPT2, **_UNTIED, "rotary_dim": 4}),
+    "GPT-NeoX, parallel": ("GPTNeoXForCausalLM",
+        {**_FFN, "rotary_pct": 0.5, "use_parallel_residual": True}),
+    "GPT-NeoX, sequential": ("GPTNeoXForCausalLM",
+        {**_FFN, "rotary_pct": 0.5, "use_parallel_residual": False}),
+    "OPT": ("OPTForCausalLM", {**_SIZES, "ffn_dim": 48, "word_embed_proj_dim": WIDTH}),
+    "OPT, norms after": ("OPTForCausalLM",
+        {**_SIZES, "ffn_dim": 48, "word_embed_proj_dim": 16, "do_layer_norm_before": False}),
+    "XGLM": ("XGLMForCausalLM",
+        {**_IDS, "d_model": WIDTH, "num_layers": 2, "attention_heads": HEADS, "ffn_dim": 48,
+        "max_position_embeddings": LENGTH}),
+    "BioGPT": ("BioGptForCausalLM", _FFN),
+    "Llama": ("LlamaForCausalLM", _LLAMA),
+    "Llama, tied": ("LlamaForCausalLM", {**_LLAMA, "tie_word_embeddings": True}),
+    "Llama, biases": ("LlamaForCausalLM", {**_LLAMA, "attention_bias": True, "mlp_bias": True}),
+    "Llama 3, scaled rotary": ("LlamaForCausalLM",
+        {**_LLAMA, "rope_parameters": {"rope_type": "llama3", "rope_theta": 100.0, "factor": 8.0,
+        "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}}),
+    "Llama 4": ("Llama4ForCausalLM",
+        {**_LLAMA, "intermediate_size_mlp": 48, "num_local_experts": 2, "num_experts_per_tok": 1,
+        "attention_chunk_size": 8, "pad_token_id": 0}),
+    "Mistral, window": ("MistralForCausalLM", {**_LLAMA, **_WINDOW}),
+    "Ministral": ("MinistralForCausalLM", {**_LLAMA, **_MIXED}),
+    "Mixtral": ("MixtralForCausalLM", {**_LLAMA, **_EXPERTS}),
+    "Qwen 2": ("Qwen2ForCausalLM", _LLAMA),
+    "Qwen 2 MoE": ("Qwen2MoeForCausalLM",
+        {**_LLAMA, **_NAMED_EXPERTS, "shared_expert_intermediate_size": 24}),
+    "Qwen 3": ("Qwen3ForCausalLM", _LLAMA),
+    "Qwen 3 MoE": ("Qwen3MoeForCausalLM", {**_LLAMA, **_NAMED_EXPERTS}),
+    "Gemma": ("GemmaForCausalLM", {**_LLAMA, "tie_word_embeddings": True}),
+    "Gemma 2": ("Gemma2ForCausalLM",
+        {**_LLAMA, **_MIXED, "tie_word_embeddings": True, "query_pre_attn_scalar": 12,
+        "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}),
+    "Gemma 3": ("Gemma3ForCausalLM",
+        {**_LLAMA, **_MIXED, "tie_word_embeddings": True, "query_pre_attn_scalar": 12}),
+    "Gemma 3n": ("Gemma3nForCausalLM",
+        {**_LLAMA, **_MIXED, "vocab_size_per_layer_input": VOCABULARY,
+        "hidden_size_per_layer_input": 8, "num_kv_shared_layers": 0, "laurel_rank": 4,
+        "activation_sparsity_pattern": [0.0, 0.0]}),
+    "VaultGemma": ("VaultGemmaForCausalLM", {**_LLAMA, **_MIXED, "query_pre_attn_scalar": 12}),
+    "Granite": ("GraniteForCausalLM",
+        {**_LLAMA, "attention_multiplier": 0.2, "embedding_multiplier": 3.0, "residual_multiplier":
+        0.5, "logits_scaling": 4.0}),
+    "Granite MoE": ("GraniteMoeForCausalLM",
+        {**_LLAMA, **_EXPERTS, "attention_multiplier": 0.2, "embedding_multiplier": 3.0,
+        "residual_multiplier": 0.5, "logits_scaling": 4.0}),
+    "Cohere": ("CohereForCausalLM", {**_LLAMA, "logit_scale": 0.25, "use_qk_norm": True}),
+    "Cohere 2": ("Cohere2ForCausalLM", {**_LLAMA, **_MIXED, "logit_scale": 0.25}),
+    "OLMo": ("OlmoForCausalLM", {**_LLAMA, "clip_qkv": 0.5}),
+    "OLMo 2": ("Olmo2ForCausalLM", _LLAMA),
+    "OLMo 3": ("Olmo3ForCausalLM", {**_LLAMA, **_MIXED}),
+    "OLMoE": ("OlmoeForCausalLM", {**_LLAMA, **_NAMED_EXPERTS}),
+    "Phi": ("PhiForCausalLM", {**_LLAMA, "partial_rotary_factor": 0.5, "qk_layernorm": True}),
+    "Phi 3": ("Phi3ForCausalLM", {**_LLAMA, **_WINDOW}),
+    "Phi MoE": ("PhimoeForCausalLM", {**_LLAMA, **_EXPERTS, "lm_head_bias": True}),
+    "StableLM": ("StableLmForCausalLM",
+        {**_LLAMA, "partial_rotary_factor": 0.5, "use_qkv_bias": True}),
+    "StableLM, parallel": ("StableLmForCausalLM",
+        {**_LLAMA, "partial_rotary_factor": 0.5, "use_parallel_residual": True, "qk_layernorm":
+        True}),
+    "Falcon 7B": ("FalconForCausalLM", {**_SIZES, "multi_query": True}),
+    "Falcon 40B": ("FalconForCausalLM",
+        {**_SIZES, "new_decoder_architecture": True, "num_kv_heads": 2}),
+    "Falcon, ALiBi": ("FalconForCausalLM",
+        {**_SIZES, "multi_query": False, "alibi": True, "bias": True, "parallel_attn": False}),
+    "BLOOM": ("BloomForCausalLM", {**_IDS, "hidden_size": WIDTH, "n_layer": 2, "n_head": HEADS}),
+    "MPT": ("MptForCausalLM",
+        {**_IDS, "d_model": WIDTH, "n_layers": 2, "n_heads": HEADS, "max_seq_len": LENGTH,
+        "expansion_ratio": 2}),
+    "GPT-OSS": ("GptOssForCausalLM", {**_LLAMA, **_MIXED, **_EXPERTS, "rope_parameters": _ROPE}),
+    "StarCoder 2": ("Starcoder2ForCausalLM", {**_LLAMA, **_WINDOW}),
+    "Nemotron": ("NemotronForCausalLM", {**_LLAMA, "partial_rotary_factor": 0.5}),
+    "Persimmon": ("PersimmonForCausalLM", {**_FFN, "partial_rotary_factor": 0.5}),
+    "GLM": ("GlmForCausalLM", {**_LLAMA, "partial_rotary_factor": 0.5}),
+    "GLM 4": ("Glm4ForCausalLM", {**_LLAMA, "partial_rotary_factor": 0.5}),
+    "SmolLM 3, no rotary": ("SmolLM3ForCausalLM", {**_LLAMA, "no_rope_layers": [1, 0]}),
+    "Helium": ("HeliumForCausalLM", _LLAMA),
+    "EXAONE 4": ("Exaone4ForCausalLM", {**_LLAMA, **_MIXED, "sliding_window_pattern": "LG"}),
+    "Apertus": ("ApertusForCausalLM", _LLAMA),
+    "Arcee": ("ArceeForCausalLM", _LLAMA),
+    "Seed-OSS": ("SeedOssForCausalLM", _LLAMA),
+    "ERNIE 4.5": ("Ernie4_5ForCausalLM", {**_LLAMA, "use_bias": True}),
+    "Hunyuan": ("HunYuanDenseV1ForCausalLM", _LLAMA),
+    "NanoChat": ("NanoChatForCausalLM", _LLAMA),
+    "BitNet": ("BitNetForCausalLM", _LLAMA),
+    "DeepSeek 2": ("DeepseekV2ForCausalLM", _MLA),
+    "DeepSeek 3": ("DeepseekV3ForCausalLM", _MLA),
+    "DiffLlama": ("DiffLlamaForCausalLM", _LLAMA),
+    "dots 1": ("Dots1ForCausalLM",
+        {**_LLAMA, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1,
+        "moe_intermediate_size": 24, "n_shared_experts": 1, "first_k_dense_replace": 1}),
+    "CTRL": ("CTRLLMHeadModel", {**_GPT2, "dff": 48}),
+    "ModernBERT, decoder": ("ModernBertDecoderForCausalLM", _FFN),
+}
+
+_WITH_OTHER_INPUTS: Mapping[str, Written] = {
+    "Gemma 3, vision": ("Gemma3ForConditionalGeneration",
+        {"text_config": {**_LLAMA, **_MIXED, "tie_word_embeddings": True, "query_pre_attn_scalar":
+        12}, "vision_config": _VISION, "mm_tokens_per_image": 4, "boi_token_index": 61,
+        "eoi_token_index": 60, "image_token_index": 63}),
+    "LLaVA": ("LlavaForConditionalGeneration",
+        {"text_config": {**_LLAMA, "model_type": "llama"}, "vision_config": _CLIP,
+        "image_token_index": 63, **_UNTIED}),
+    "Mistral 3, vision": ("Mistral3ForConditionalGeneration",
+        {"text_config": {**_LLAMA, "model_type": "mistral"}, "vision_config": {**_VISION,
+        "model_type": "pixtral"}, "image_token_index": 63, "spatial_merge_size": 1, **_UNTIED}),
+    "Qwen 2.5 VL": ("Qwen2_5_VLForConditionalGeneration",
+        {"text_config": {**_LLAMA, "rope_parameters": {**_ROPE, "mrope_section": [1, 1, 2]}},
+        "vision_config": {"depth": 1, "hidden_size": WIDTH, "intermediate_size": 48, "num_heads":
+        HEADS, "out_hidden_size": WIDTH, "fullatt_block_indexes": [0]}, **_OTHER_INPUTS,
+        **_UNTIED}),
+    "Qwen 3 VL": ("Qwen3VLForConditionalGeneration",
+        {"text_config": {**_LLAMA, "rope_parameters": {**_ROPE, "mrope_section": [1, 1, 2]}},
+        "vision_config": {"depth": 1, "hidden_size": WIDTH, "intermediate_size": 48, "num_heads":
+        HEADS, "out_hidden_size": WIDTH, "deepstack_visual_indexes": [0]}, **_OTHER_INPUTS,
+        **_UNTIED}),
+    "Llama 4, vision": ("Llama4ForConditionalGeneration",
+        {"text_config": {**_LLAMA, "intermediate_size_mlp": 48, "num_local_experts": 2,
+        "num_experts_per_tok": 1, "attention_chunk_size": 8}, "vision_config": {**_VISION,
+        "vision_output_dim": WIDTH, "projector_input_dim": WIDTH, "projector_output_dim": WIDTH,
+        "pixel_shuffle_ratio": 0.5}, "image_token_index": 63, "boi_token_index": 61,
+        "eoi_token_index": 60}),
+}
+
+_NO_DECODERS: Mapping[str, Mapping[str, Written]] = {
+    "encoder, norms after": {
+        "BERT": ("BertForMaskedLM", _BERT),
+        "BERT, without a head": ("BertModel", _BERT),
+        "RoBERTa": ("RobertaForMaskedLM", _BERT),
+        "DeBERTa 2": ("DebertaV2ForMaskedLM", _BERT),
+        "ELECTRA": ("ElectraForMaskedLM", {**_BERT, "embedding_size": WIDTH}),
+        "DistilBERT": ("DistilBertForMaskedLM",
+            {**_IDS, "dim": WIDTH, "n_layers": 2, "n_heads": HEADS, "hidden_dim": 48}),
+        "ALBERT": ("AlbertForMaskedLM", {**_BERT, "embedding_size": 16}),
+    },
+    "encoder": {
+        "ModernBERT": ("ModernBertForMaskedLM", {**_FFN, "local_attention": 4}),
+        "T5, encoder": ("T5EncoderModel", _T5),
+    },
+    "norms after": {
+        "BERT, as a decoder": ("BertLMHeadModel", {**_BERT, "is_decoder": True}),
+    },
+    "encoder-decoder": {
+        "T5": ("T5ForConditionalGeneration", _T5),
+        "BART": ("BartForConditionalGeneration", _BART),
+        "Pegasus": ("PegasusForConditionalGeneration", _BART),
+        "Marian": ("MarianMTModel", _BART),
+        "Whisper": ("WhisperForConditionalGeneration",
+            {**_BART, "num_mel_bins": 8, "max_source_positions": 16,
+            "max_target_positions": LENGTH}),
+    },
+    "not attention": {
+        "Mamba": ("MambaForCausalLM", _STATE),
+        "Mamba 2": ("Mamba2ForCausalLM", {**_STATE, "num_heads": 8, "head_dim": 8, "n_groups": 1}),
+        "Falcon Mamba": ("FalconMambaForCausalLM", _STATE),
+        "RWKV": ("RwkvForCausalLM",
+            {**_IDS, "hidden_size": WIDTH, "num_hidden_layers": 2, "attention_hidden_size": WIDTH,
+            "context_length": LENGTH}),
+        "RecurrentGemma": ("RecurrentGemmaForCausalLM",
+            {**_LLAMA, "num_hidden_layers": 3, "lru_width": WIDTH, "attention_window_size": 5}),
+        "Jamba": ("JambaForCausalLM",
+            {**_LLAMA, **_MAMBA, "mamba_dt_rank": 4, "num_experts": 2, "num_experts_per_tok": 1,
+            "attn_layer_period": 2, "attn_layer_offset": 1, "use_mamba_kernels": False}),
+        "Bamba": ("BambaForCausalLM",
+            {**_LLAMA, **_MAMBA, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 1,
+            "attn_layer_indices": [1]}),
+        "Granite, hybrid": ("GraniteMoeHybridForCausalLM",
+            {**_LLAMA, **_MAMBA, **_EXPERTS, "mamba_n_heads": 8, "mamba_d_head": 8,
+            "mamba_n_groups": 1,
+            "layer_types": ["mamba", "attention"]}),
+        "Falcon H1": ("FalconH1ForCausalLM",
+            {**_LLAMA, **_MAMBA, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 1,
+            "mamba_d_ssm": 64}),
+        "Zamba 2": ("Zamba2ForCausalLM",
+            {**_LLAMA, "mamba_d_state": 4, "mamba_ngroups": 1, "n_mamba_heads": 8,
+            "mamba_headdim": 8,
+            "layers_block_type": ["mamba", "hybrid"], "num_mem_blocks": 1}),
+        "Qwen 3 Next": ("Qwen3NextForCausalLM",
+            {**_LLAMA, **_NAMED_EXPERTS, **_LINEAR, "shared_expert_intermediate_size": 24,
+            "layer_types": ["linear_attention", "full_attention"]}),
+        "Qwen 3.5": ("Qwen3_5ForCausalLM",
+            {**_LLAMA, **_LINEAR, "layer_types": ["linear_attention", "full_attention"]}),
+        "LFM 2": ("Lfm2ForCausalLM", {**_LLAMA, "layer_types": ["conv", "full_attention"]}),
+    },
+}
+"""Why they must be refused → what they are."""
+
+_OTHER_HEADS: Mapping[str, Written] = {
+    "GPT-2, classifier": ("GPT2ForSequenceClassification", {**_GPT2, **_LABELS}),
+    "Llama, reward model": ("LlamaForSequenceClassification", {**_LLAMA, **_LABELS}),
+    "Qwen 2, tokens' labels": ("Qwen2ForTokenClassification", {**_LLAMA, **_LABELS}),
+    "Mistral, answers": ("MistralForQuestionAnswering", _LLAMA),
+    "Gemma, classifier": ("GemmaForSequenceClassification", {**_LLAMA, **_LABELS}),
+}
+# fmt: on
 
 
-def _decoders() -> Iterable[Case]:
-    def case(name: str, model: str, options: Mapping[str, Any], **more: Any) -> Case:
-        return Case(name, model, options, "decoders", **more)
-
-    yield case("GPT-2", "GPT2LMHeadModel", _GPT2)
-    yield case("GPT-2, scores by layer", "GPT2LMHeadModel",
-               {**_GPT2, "scale_attn_by_inverse_layer_idx": True})  # fmt: skip
-    yield case("GPT-2, untied", "GPT2LMHeadModel", {**_GPT2, **_UNTIED})
-    yield case("GPT-1", "OpenAIGPTLMHeadModel", _GPT2)
-    yield case("GPT-BigCode", "GPTBigCodeForCausalLM", {**_GPT2, "multi_query": True})
-    yield case("GPT-Neo", "GPTNeoForCausalLM",
-               {**_IDS, "hidden_size": WIDTH, "num_layers": 2, "num_heads": HEADS,
-                "max_position_embeddings": LENGTH, "intermediate_size": 48, "window_size": 5,
-                "attention_types": [[["global", "local"], 1]]})  # fmt: skip
-    yield case("GPT-J", "GPTJForCausalLM", {**_GPT2, **_UNTIED, "rotary_dim": 4})
-    yield case("CodeGen", "CodeGenForCausalLM", {**_GPT2, **_UNTIED, "rotary_dim": 4})
-    yield case("GPT-NeoX, parallel", "GPTNeoXForCausalLM",
-               {**_FFN, "rotary_pct": 0.5, "use_parallel_residual": True})  # fmt: skip
-    yield case("GPT-NeoX, sequential", "GPTNeoXForCausalLM",
-               {**_FFN, "rotary_pct": 0.5, "use_parallel_residual": False})  # fmt: skip
-    yield case("OPT", "OPTForCausalLM", {**_SIZES, "ffn_dim": 48, "word_embed_proj_dim": WIDTH})
-    yield case("OPT, norms after", "OPTForCausalLM",
-               {**_SIZES, "ffn_dim": 48, "word_embed_proj_dim": 16,
-                "do_layer_norm_before": False})  # fmt: skip
-    yield case("XGLM", "XGLMForCausalLM",
-               {**_IDS, "d_model": WIDTH, "num_layers": 2, "attention_heads": HEADS,
-                "ffn_dim": 48, "max_position_embeddings": LENGTH})  # fmt: skip
-    yield case("BioGPT", "BioGptForCausalLM", _FFN)
-    yield case("Llama", "LlamaForCausalLM", _LLAMA)
-    yield case("Llama, tied", "LlamaForCausalLM", {**_LLAMA, "tie_word_embeddings": True})
-    yield case("Llama, biases", "LlamaForCausalLM",
-               {**_LLAMA, "attention_bias": True, "mlp_bias": True})  # fmt: skip
-    yield case("Llama 3, scaled rotary", "LlamaForCausalLM",
-               {**_LLAMA, "rope_parameters": {
-                   "rope_type": "llama3", "rope_theta": 100.0, "factor": 8.0,
-                   "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-                   "original_max_position_embeddings": 32}})  # fmt: skip
-    yield case("Llama 4", "Llama4ForCausalLM",
-               {**_LLAMA, "intermediate_size_mlp": 48, "num_local_experts": 2,
-                "num_experts_per_tok": 1, "attention_chunk_size": 8,
-                "pad_token_id": 0})  # fmt: skip
-    yield case("Mistral, window", "MistralForCausalLM", {**_LLAMA, **_WINDOW})
-    yield case("Ministral", "MinistralForCausalLM", {**_LLAMA, **_MIXED})
-    yield case("Mixtral", "MixtralForCausalLM", {**_LLAMA, **_EXPERTS})
-    yield case("Qwen 2", "Qwen2ForCausalLM", _LLAMA)
-    yield case("Qwen 2 MoE", "Qwen2MoeForCausalLM",
-               {**_LLAMA, **_NAMED_EXPERTS, "shared_expert_intermediate_size": 24})  # fmt: skip
-    yield case("Qwen 3", "Qwen3ForCausalLM", _LLAMA)
-    yield case("Qwen 3 MoE", "Qwen3MoeForCausalLM", {**_LLAMA, **_NAMED_EXPERTS})
-    yield case("Gemma", "GemmaForCausalLM", {**_LLAMA, "tie_word_embeddings": True})
-    yield case("Gemma 2", "Gemma2ForCausalLM",
-               {**_LLAMA, **_MIXED, "tie_word_embeddings": True, "query_pre_attn_scalar": 12,
-                "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0})  # fmt: skip
-    yield case("Gemma 3", "Gemma3ForCausalLM",
-               {**_LLAMA, **_MIXED, "tie_word_embeddings": True,
-                "query_pre_attn_scalar": 12})  # fmt: skip
-    yield case("Gemma 3n", "Gemma3nForCausalLM",
-               {**_LLAMA, **_MIXED, "vocab_size_per_layer_input": VOCABULARY,
-                "hidden_size_per_layer_input": 8, "num_kv_shared_layers": 0, "laurel_rank": 4,
-                "activation_sparsity_pattern": [0.0, 0.0]})  # fmt: skip
-    yield case("VaultGemma", "VaultGemmaForCausalLM",
-               {**_LLAMA, **_MIXED, "query_pre_attn_scalar": 12})  # fmt: skip
-    yield case("Granite", "GraniteForCausalLM",
-               {**_LLAMA, "attention_multiplier": 0.2, "embedding_multiplier": 3.0,
-                "residual_multiplier": 0.5, "logits_scaling": 4.0})  # fmt: skip
-    yield case("Granite MoE", "GraniteMoeForCausalLM",
-               {**_LLAMA, **_EXPERTS, "attention_multiplier": 0.2, "embedding_multiplier": 3.0,
-                "residual_multiplier": 0.5, "logits_scaling": 4.0})  # fmt: skip
-    yield case("Cohere", "CohereForCausalLM",
-               {**_LLAMA, "logit_scale": 0.25, "use_qk_norm": True})  # fmt: skip
-    yield case("Cohere 2", "Cohere2ForCausalLM", {**_LLAMA, **_MIXED, "logit_scale": 0.25})
-    yield case("OLMo", "OlmoForCausalLM", {**_LLAMA, "clip_qkv": 0.5})
-    yield case("OLMo 2", "Olmo2ForCausalLM", _LLAMA)
-    yield case("OLMo 3", "Olmo3ForCausalLM", {**_LLAMA, **_MIXED})
-    yield case("OLMoE", "OlmoeForCausalLM", {**_LLAMA, **_NAMED_EXPERTS})
-    yield case("Phi", "PhiForCausalLM",
-               {**_LLAMA, "partial_rotary_factor": 0.5, "qk_layernorm": True})  # fmt: skip
-    yield case("Phi 3", "Phi3ForCausalLM", {**_LLAMA, **_WINDOW})
-    yield case("Phi MoE", "PhimoeForCausalLM", {**_LLAMA, **_EXPERTS, "lm_head_bias": True})
-    yield case("StableLM", "StableLmForCausalLM",
-               {**_LLAMA, "partial_rotary_factor": 0.5, "use_qkv_bias": True})  # fmt: skip
-    yield case("StableLM, parallel", "StableLmForCausalLM",
-               {**_LLAMA, "partial_rotary_factor": 0.5, "use_parallel_residual": True,
-                "qk_layernorm": True})  # fmt: skip
-    yield case("Falcon 7B", "FalconForCausalLM", {**_SIZES, "multi_query": True})
-    yield case("Falcon 40B", "FalconForCausalLM",
-               {**_SIZES, "new_decoder_architecture": True, "num_kv_heads": 2})  # fmt: skip
-    yield case("Falcon, ALiBi", "FalconForCausalLM",
-               {**_SIZES, "multi_query": False, "alibi": True, "bias": True,
-                "parallel_attn": False})  # fmt: skip
-    yield case("BLOOM", "BloomForCausalLM",
-               {**_IDS, "hidden_size": WIDTH, "n_layer": 2, "n_head": HEADS})  # fmt: skip
-    yield case("MPT", "MptForCausalLM",
-               {**_IDS, "d_model": WIDTH, "n_layers": 2, "n_heads": HEADS,
-                "max_seq_len": LENGTH, "expansion_ratio": 2})  # fmt: skip
-    yield case("GPT-OSS", "GptOssForCausalLM",
-               {**_LLAMA, **_MIXED, **_EXPERTS, "rope_parameters": _ROPE})  # fmt: skip
-    yield case("StarCoder 2", "Starcoder2ForCausalLM", {**_LLAMA, **_WINDOW})
-    yield case("Nemotron", "NemotronForCausalLM", {**_LLAMA, "partial_rotary_factor": 0.5})
-    yield case("Persimmon", "PersimmonForCausalLM", {**_FFN, "partial_rotary_factor": 0.5})
-    yield case("GLM", "GlmForCausalLM", {**_LLAMA, "partial_rotary_factor": 0.5})
-    yield case("GLM 4", "Glm4ForCausalLM", {**_LLAMA, "partial_rotary_factor": 0.5})
-    yield case("SmolLM 3, no rotary", "SmolLM3ForCausalLM",
-               {**_LLAMA, "no_rope_layers": [1, 0]})  # fmt: skip
-    yield case("Helium", "HeliumForCausalLM", _LLAMA)
-    yield case("EXAONE 4", "Exaone4ForCausalLM",
-               {**_LLAMA, **_MIXED, "sliding_window_pattern": "LG"})  # fmt: skip
-    yield case("Apertus", "ApertusForCausalLM", _LLAMA)
-    yield case("Arcee", "ArceeForCausalLM", _LLAMA)
-    yield case("Seed-OSS", "SeedOssForCausalLM", _LLAMA)
-    yield case("ERNIE 4.5", "Ernie4_5ForCausalLM", {**_LLAMA, "use_bias": True})
-    yield case("Hunyuan", "HunYuanDenseV1ForCausalLM", _LLAMA)
-    yield case("NanoChat", "NanoChatForCausalLM", _LLAMA)
-    yield case("BitNet", "BitNetForCausalLM", _LLAMA)
-    yield case("DeepSeek 2", "DeepseekV2ForCausalLM", _MLA)
-    yield case("DeepSeek 3", "DeepseekV3ForCausalLM", _MLA)
-    yield case("DiffLlama", "DiffLlamaForCausalLM", _LLAMA)
-    yield case("dots 1", "Dots1ForCausalLM",
-               {**_LLAMA, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1,
-                "topk_group": 1, "moe_intermediate_size": 24, "n_shared_experts": 1,
-                "first_k_dense_replace": 1})  # fmt: skip
-    yield case("CTRL", "CTRLLMHeadModel", {**_GPT2, "dff": 48})
-    yield case("ModernBERT, decoder", "ModernBertDecoderForCausalLM", _FFN)
-
-
-def _multimodal() -> Iterable[Case]:
-    def case(name: str, model: str, options: Mapping[str, Any], **more: Any) -> Case:
-        return Case(name, model, options, "with other inputs", **more)
-
-    ids = {"image_token_index": 63, "image_token_id": 63, "video_token_id": 62}
-    yield case("Gemma 3, vision", "Gemma3ForConditionalGeneration",
-               {"text_config": {**_LLAMA, **_MIXED, "tie_word_embeddings": True,
-                                "query_pre_attn_scalar": 12}, "vision_config": _VISION,
-                "mm_tokens_per_image": 4, "boi_token_index": 61, "eoi_token_index": 60,
-                "image_token_index": 63})  # fmt: skip
-    clip = {**_VISION, "model_type": "clip_vision_model", "projection_dim": WIDTH}
-    yield case("LLaVA", "LlavaForConditionalGeneration",
-               {"text_config": {**_LLAMA, "model_type": "llama"}, "vision_config": clip,
-                "image_token_index": 63, **_UNTIED})  # fmt: skip
-    yield case("Mistral 3, vision", "Mistral3ForConditionalGeneration",
-               {"text_config": {**_LLAMA, "model_type": "mistral"},
-                "vision_config": {**_VISION, "model_type": "pixtral"},
-                "image_token_index": 63, "spatial_merge_size": 1, **_UNTIED})  # fmt: skip
-    yield case("Qwen 2.5 VL", "Qwen2_5_VLForConditionalGeneration",
-               {"text_config": {**_LLAMA, "rope_parameters": {**_ROPE, "mrope_section": [1, 1, 2]}},
-                "vision_config": {"depth": 1, "hidden_size": WIDTH, "intermediate_size": 48,
-                                  "num_heads": HEADS, "out_hidden_size": WIDTH,
-                                  "fullatt_block_indexes": [0]}, **ids, **_UNTIED})  # fmt: skip
-    yield case("Qwen 3 VL", "Qwen3VLForConditionalGeneration",
-               {"text_config": {**_LLAMA, "rope_parameters": {**_ROPE, "mrope_section": [1, 1, 2]}},
-                "vision_config": {"depth": 1, "hidden_size": WIDTH, "intermediate_size": 48,
-                                  "num_heads": HEADS, "out_hidden_size": WIDTH,
-                                  "deepstack_visual_indexes": [0]}, **ids, **_UNTIED})  # fmt: skip
-    yield case("Llama 4, vision", "Llama4ForConditionalGeneration",
-               {"text_config": {**_LLAMA, "intermediate_size_mlp": 48, "num_local_experts": 2,
-                                "num_experts_per_tok": 1, "attention_chunk_size": 8},
-                "vision_config": {**_VISION, "vision_output_dim": WIDTH,
-                                  "projector_input_dim": WIDTH, "projector_output_dim": WIDTH,
-                                  "pixel_shuffle_ratio": 0.5},
-                "image_token_index": 63, "boi_token_index": 61,
-                "eoi_token_index": 60})  # fmt: skip
-
-
-def _no_decoders() -> Iterable[Case]:
-    def case(name: str, model: str, options: Mapping[str, Any], reason: str) -> Case:
-        return Case(name, model, options, "no decoders", reason)
-
-    bert = {**_FFN, "type_vocab_size": 2}
-    after, encoder = "encoder, norms after", "encoder"
-    seq2seq, mixed = "encoder-decoder", "not attention"
-    yield case("BERT", "BertForMaskedLM", bert, after)
-    yield case("BERT, without a head", "BertModel", bert, after)
-    yield case("RoBERTa", "RobertaForMaskedLM", bert, after)
-    yield case("DeBERTa 2", "DebertaV2ForMaskedLM", bert, after)
-    yield case("ELECTRA", "ElectraForMaskedLM", {**bert, "embedding_size": WIDTH}, after)
-    yield case("DistilBERT", "DistilBertForMaskedLM",
-               {**_IDS, "dim": WIDTH, "n_layers": 2, "n_heads": HEADS, "hidden_dim": 48},
-               after)  # fmt: skip
-    yield case("ALBERT", "AlbertForMaskedLM", {**bert, "embedding_size": 16}, after)
-    yield case("ModernBERT", "ModernBertForMaskedLM", {**_FFN, "local_attention": 4}, encoder)
-    yield case("BERT, as a decoder", "BertLMHeadModel", {**bert, "is_decoder": True}, "norms after")
-    t5 = {**_IDS, "d_model": WIDTH, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": HEADS,
-          "decoder_start_token_id": 0}  # fmt: skip
-    yield case("T5", "T5ForConditionalGeneration", t5, seq2seq)
-    yield case("T5, encoder", "T5EncoderModel", t5, encoder)
-    bart = {**_IDS, "d_model": WIDTH, "encoder_layers": 2, "decoder_layers": 2,
-            "encoder_attention_heads": HEADS, "decoder_attention_heads": HEADS,
-            "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": LENGTH,
-            "decoder_start_token_id": 2, "forced_eos_token_id": None}  # fmt: skip
-    yield case("BART", "BartForConditionalGeneration", bart, seq2seq)
-    yield case("Pegasus", "PegasusForConditionalGeneration", bart, seq2seq)
-    yield case("Marian", "MarianMTModel", bart, seq2seq)
-    yield case("Whisper", "WhisperForConditionalGeneration",
-               {**bart, "num_mel_bins": 8, "max_source_positions": 16,
-                "max_target_positions": LENGTH}, seq2seq)  # fmt: skip
-    state = {**_IDS, "hidden_size": WIDTH, "num_hidden_layers": 2, "state_size": 4}
-    yield case("Mamba", "MambaForCausalLM", state, mixed)
-    yield case("Mamba 2", "Mamba2ForCausalLM",
-               {**state, "num_heads": 8, "head_dim": 8, "n_groups": 1}, mixed)  # fmt: skip
-    yield case("Falcon Mamba", "FalconMambaForCausalLM", state, mixed)
-    yield case("RWKV", "RwkvForCausalLM",
-               {**_IDS, "hidden_size": WIDTH, "num_hidden_layers": 2,
-                "attention_hidden_size": WIDTH,
-                "context_length": LENGTH}, mixed)  # fmt: skip
-    yield case("RecurrentGemma", "RecurrentGemmaForCausalLM",
-               {**_LLAMA, "num_hidden_layers": 3, "lru_width": WIDTH,
-                "attention_window_size": 5}, mixed)  # fmt: skip
-    mamba = {"mamba_d_state": 4, "mamba_d_conv": 2, "mamba_expand": 2}
-    yield case("Jamba", "JambaForCausalLM",
-               {**_LLAMA, **mamba, "mamba_dt_rank": 4, "num_experts": 2, "num_experts_per_tok": 1,
-                "attn_layer_period": 2, "attn_layer_offset": 1,
-                "use_mamba_kernels": False}, mixed)  # fmt: skip
-    yield case("Bamba", "BambaForCausalLM",
-               {**_LLAMA, **mamba, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 1,
-                "attn_layer_indices": [1]}, mixed)  # fmt: skip
-    yield case("Granite, hybrid", "GraniteMoeHybridForCausalLM",
-               {**_LLAMA, **mamba, **_EXPERTS, "mamba_n_heads": 8, "mamba_d_head": 8,
-                "mamba_n_groups": 1, "layer_types": ["mamba", "attention"]}, mixed)  # fmt: skip
-    yield case("Falcon H1", "FalconH1ForCausalLM",
-               {**_LLAMA, **mamba, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 1,
-                "mamba_d_ssm": 64}, mixed)  # fmt: skip
-    yield case("Zamba 2", "Zamba2ForCausalLM",
-               {**_LLAMA, "mamba_d_state": 4, "mamba_ngroups": 1, "n_mamba_heads": 8,
-                "mamba_headdim": 8, "layers_block_type": ["mamba", "hybrid"],
-                "num_mem_blocks": 1}, mixed)  # fmt: skip
-    linear = {"linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 8,
-              "linear_value_head_dim": 8, "linear_conv_kernel_dim": 2}  # fmt: skip
-    yield case("Qwen 3 Next", "Qwen3NextForCausalLM",
-               {**_LLAMA, **_NAMED_EXPERTS, **linear, "shared_expert_intermediate_size": 24,
-                "layer_types": ["linear_attention", "full_attention"]}, mixed)  # fmt: skip
-    yield case("Qwen 3.5", "Qwen3_5ForCausalLM",
-               {**_LLAMA, **linear, "layer_types": ["linear_attention", "full_attention"]},
-               mixed)  # fmt: skip
-    yield case("LFM 2", "Lfm2ForCausalLM",
-               {**_LLAMA, "layer_types": ["conv", "full_attention"]}, mixed)  # fmt: skip
-
-
-def _other_heads() -> Iterable[Case]:
-    def case(name: str, model: str, options: Mapping[str, Any], **more: Any) -> Case:
-        return Case(name, model, options, "other heads", more.pop("reason", "other head"), **more)
-
-    labels = {"num_labels": 1}
-    yield case("GPT-2, classifier", "GPT2ForSequenceClassification", {**_GPT2, **labels})
-    yield case("Llama, reward model", "LlamaForSequenceClassification", {**_LLAMA, **labels})
-    yield case("Qwen 2, tokens' labels", "Qwen2ForTokenClassification", {**_LLAMA, **labels})
-    yield case("Mistral, answers", "MistralForQuestionAnswering", _LLAMA)
-    yield case("Gemma, classifier", "GemmaForSequenceClassification", {**_LLAMA, **labels})
-    yield case(
-        "Llama, value head", "LlamaForCausalLM", _LLAMA, reason="unread tensors", change=_value_head
-    )
+def _without_files() -> Iterable[Case]:
+    """Every case that is nothing but a class and a configuration."""
+    for group, table in (("decoders", _DECODERS), ("with other inputs", _WITH_OTHER_INPUTS)):
+        yield from (Case(name, *one, group) for name, one in table.items())
+    for reason, table in _NO_DECODERS.items():
+        yield from (Case(name, *one, "no decoders", reason) for name, one in table.items())
+    heads = _OTHER_HEADS.items()
+    yield from (Case(name, *one, "other heads", "other head") for name, one in heads)
 
 
 def _files() -> Iterable[Case]:
@@ -384,6 +373,7 @@ def _files() -> Iterable[Case]:
         options = _GPT2 if model.startswith("GPT2") else _LLAMA
         return Case(name, model, options, "files", **more)
 
+    yield case("Llama, value head", reason="unread tensors", change=_value_head)
     yield case("Llama, sharded", save={"max_shard_size": "20KB"})
     yield case("Llama, float16", dtype=torch.float16)
     yield case("Llama, bfloat16", dtype=torch.bfloat16)
@@ -396,8 +386,12 @@ def _files() -> Iterable[Case]:
     yield case("LoRA beside weights", change=_adapter)
     yield case("Llama, pickled", reason="pickled", change=_pickled)
     yield case("Llama, undeclared biases", reason="unread tensors", change=_undeclared)
-    yield case("Llama, a shard lost", reason="damaged", save={"max_shard_size": "20KB"},
-               change=_lose_a_shard)  # fmt: skip
+    yield case(
+        "Llama, a shard lost",
+        reason="damaged",
+        save={"max_shard_size": "20KB"},
+        change=_lose_a_shard,
+    )
     yield case("Llama, not finite", reason="damaged", change=_not_finite)
     yield case("Llama, two matrices called tied", change=_tied_unsaid)
     yield case("Qwen 3, a body alone", "Qwen3Model", reason="no head")
@@ -444,8 +438,14 @@ def _quantised_by(method: str) -> Callable[[Path], None]:
 
 
 def _adapter(folder: Path) -> None:
-    config = {"peft_type": "LORA", "base_model_name_or_path": "someone/a-base-model", "r": 2,
-              "lora_alpha": 4, "target_modules": ["q_proj"], "task_type": "CAUSAL_LM"}  # fmt: skip
+    config = {
+        "peft_type": "LORA",
+        "base_model_name_or_path": "someone/a-base-model",
+        "r": 2,
+        "lora_alpha": 4,
+        "target_modules": ["q_proj"],
+        "task_type": "CAUSAL_LM",
+    }
     (folder / "adapter_config.json").write_text(json.dumps(config))
     at = "base_model.model.model.layers.0.self_attn.q_proj."
     tensors = {
@@ -483,13 +483,14 @@ def _tied_unsaid(folder: Path) -> None:
     edit_config(folder, tie_word_embeddings=True)
 
 
+# fmt: off
 _REFUSED = {
     "norms after": ("GPT-1", "OPT, norms after"),
     "latent attention": ("DeepSeek 2", "DeepSeek 3"),
     "hooks": ("OLMo", "BitNet"),  # clipped keys; a norm between heads and their output
     "not wrapped": ("BioGPT", "Ministral", "Gemma 3n", "Phi", "Phi MoE", "Falcon 40B", "Persimmon",
                     "Helium", "DiffLlama", "dots 1", "CTRL", "Qwen 2.5 VL", "Qwen 3 VL"),
-}  # fmt: skip
+}
 """Why decoders must be refused: reason → their names."""
 
 _LACKING = {
@@ -505,8 +506,9 @@ _LACKING = {
     ("attribution", "other terms"): ("XGLM", "NanoChat", "ModernBERT, decoder"),
     ("export", "renamed tensors"): ("GPT-BigCode", "CodeGen", "MPT"),
     ("texts", "no tokenizer"): ("Qwen 2",),
-}  # fmt: skip
+}
 """What must be refused of models that are loaded: (operation, reason) → their names."""
+# fmt: on
 
 
 def _stated(case: Case) -> Case:
@@ -516,6 +518,4 @@ def _stated(case: Case) -> Case:
     return replace(case, reason=reason, lacks=lacks)
 
 
-CASES: tuple[Case, ...] = tuple(
-    map(_stated, (*_decoders(), *_multimodal(), *_no_decoders(), *_other_heads(), *_files()))
-)
+CASES: tuple[Case, ...] = tuple(map(_stated, (*_without_files(), *_files())))
