@@ -141,7 +141,9 @@ def test_what_config_says_is_the_reason_of_the_case(case: Case) -> None:
 def test_an_adapter_alone_names_its_base_model_at_every_door(tmp_path: Path) -> None:
     write(NAMED["LoRA alone"], tmp_path / "m")
     for door in (pl.load, pl.head_weights):
-        with pytest.raises(pl.errors.ProoflensError, match="whose base model is someone/a-base-model"):
+        with pytest.raises(
+            pl.errors.ProoflensError, match="whose base model is someone/a-base-model"
+        ):
             door(tmp_path / "m")
 
 
