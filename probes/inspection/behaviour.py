@@ -34,8 +34,9 @@ class Performance:
             or 1, their variance.
         guess: The accuracy of that answer.
         worst: The largest absolute error of real values; NaN for tokens.
-        able: Whether the model does better than always the same answer; no cause counts otherwise
-            (:func:`probes.roles.ability.does_better`).
+        able: Whether the model does better than always the same answer
+            (:func:`probes.roles.ability.does_better`). If not, and answers are few, no cause
+            counts.
     """
 
     trial: str

@@ -1,4 +1,4 @@
-"""Does the model do some rows at all? Where it does not, nothing that is lost there is a cause.
+"""Does the model do some rows at all? Where it only seems to, what is lost there is no cause.
 
 Compared is always the same answer, the most frequent one of a row: what copies one of two labels
 without knowing which is right half of the time, and so is that answer. A model does better if
@@ -9,6 +9,11 @@ without knowing which is right half of the time, and so is that answer. A model 
 
 Rows with fewer than four scored positions have no most frequent answer of their own; there it is
 that of all rows. A model that does better need not do it by the rule that made the rows.
+
+Where rows have few answers (always the same one is right a third of the time or more), a model that
+does no better still gains by bringing up one of them: a head that copies labels is missed there,
+though the model does not know which label is due. On such rows no cause counts. Where answers are
+many, whatever lowers the loss is knowledge, however little the model gets right.
 """
 
 from __future__ import annotations
@@ -22,6 +27,8 @@ from interp.tasks.base import Batch
 from probes.roles.change import over_rows
 
 _FEWEST = 4
+_FEW_ANSWERS = 1 / 3
+"""Rows have few answers if always the same one is right so often."""
 
 
 def does_better(run: Run) -> bool:
@@ -33,6 +40,12 @@ def does_better(run: Run) -> bool:
     share, entropy = _constant(run.batch)
     ahead = run.by_row(run.value(_right)) - share, entropy - run.by_row(run.value())
     return any(over_rows(one[rows].double().numpy()).low > 0 for one in ahead)
+
+
+def only_guesses(run: Run) -> bool:
+    """Whether rows of tokens have few answers, and the model does no better than one of them."""
+    few = float(_constant(run.batch)[0].mean()) >= _FEW_ANSWERS
+    return few and not does_better(run)
 
 
 def _constant(batch: Batch) -> tuple[Tensor, Tensor]:

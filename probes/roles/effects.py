@@ -30,7 +30,7 @@ from interp.stats.head_table import adjust
 from interp.tasks.counterfactual import Variable
 from probes.exchange import Exchanged
 from probes.locate import LEAST_PAIRS, exchanged
-from probes.roles.ability import does_better
+from probes.roles.ability import only_guesses
 from probes.roles.change import NONE, Change, beyond, from_finding, over_rows
 from probes.roles.decision import Test
 from probes.roles.evidence import Evidence, Keys, Place
@@ -46,7 +46,7 @@ _MANY = 4
 _MISSED = 0.05
 """Twice the odds with which something needed is taken for not needed, on some of the rows."""
 
-_UNABLE = "cause: the model does no better on these rows than always the same answer"
+_GUESSES = "cause: the model does no better on these rows than always the same answer"
 
 
 class Effects:
@@ -216,9 +216,10 @@ class Effects:
 
     @cached_property
     def trials(self) -> tuple[str, ...]:
-        """The kinds of rows on which the loss may rise: those that the model does at all."""
+        """The kinds of rows on which the loss may rise: those on which the model does more than
+        guess one of few answers."""
         kinds = [kind for kind in self.evidence.views if kind != "shuffled"]
-        return tuple(kind for kind in kinds if does_better(self.evidence.run(kind)))
+        return tuple(kind for kind in kinds if not only_guesses(self.evidence.run(kind)))
 
     def _output_test(self, words: str, change: Change) -> Test:
         name = f"{words} the output changes by a share of its variance of"
@@ -276,7 +277,7 @@ class Effects:
         """
         (changes,) = self._gather([edits])
         if not edits:
-            return Test(_UNABLE, 0.0, self._floors.loss, 1.0, family="loss", untested=_UNABLE)
+            return Test(_GUESSES, 0.0, self._floors.loss, 1.0, family="loss", untested=_GUESSES)
         if not changes:
             return Test.too_few("the loss at scored positions", _FEWEST, self._floors.loss, "loss")
         kind = max(changes, key=lambda name: changes[name].score)

@@ -24,7 +24,11 @@ def test_sizes_are_what_wc_and_find_say() -> None:
     assert found["product_lines"] == sum(len(f.read_text().splitlines()) for f in product)
     assert found["modules"] == len(product)
     assert found["door_names"] == len((ROOT / "tests/public_names.txt").read_text().split())
-    assert found["commands"] >= 15
+    shown = subprocess.run(
+        [sys.executable, "-m", "prooflens", "--help"], capture_output=True, text=True, check=True
+    )
+    listed = shown.stdout.partition("Commands:")[2].partition("Example:")[0].splitlines()
+    assert found["commands"] == sum(line[:2] == "  " and line[2:3].isalpha() for line in listed)
     assert found["laboratory_lines"] > 0 < found["test_lines"]
 
 
