@@ -29,7 +29,7 @@ def read_rows(path: str | Path, card: ModelCard | None = None) -> Rows:
 
     Args:
         path: See the module.
-        card: Of the model whose ids these are: it says how many there are, how long a row may be,
+        card: The card of the model whose ids these are: how many there are, how long a row may be,
             and how a text is cut into tokens. Words need none.
 
     Raises:

@@ -224,7 +224,7 @@ def interchange_table(
         model: A hooked model in evaluation mode.
         batch: Rows with the latents.
         hooks: Latent → the hook ``[row, pos, d_model]`` where it is exchanged.
-        seed: Of the sampled positions, the halves, the pairs, the placebos and the null.
+        seed: Seed of the sampled positions, the halves, the pairs, the placebos and the null.
         watch: Wraps the iteration over latents, for a progress bar.
 
     Returns:

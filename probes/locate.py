@@ -193,7 +193,7 @@ def exchanged(
         batch: Rows of the task that the latent is of.
         variable: The latent.
         parts: What is exchanged, each by itself.
-        seed: Of the pairs and the null.
+        seed: Seed of the pairs and the null.
 
     Returns:
         For each part ``pairs``, ``share``, ``low``, ``high``, ``null``, ``changed``, ``leak`` and

@@ -49,7 +49,7 @@ def nesting_panel(
     """Measure a model on fresh rows of its task, for one panel of the figure.
 
     Args:
-        model: Of any number of layers, trained or constructed, for this task.
+        model: A model for this task, trained or constructed, with any number of layers.
         task: A task with one or more rounds.
         title: The title of the panel.
         rows: How many rows are measured.
@@ -149,7 +149,7 @@ def nested_rounds(
     decodable need not be used.
 
     Args:
-        model: Of our own format, for this task.
+        model: A model for this task in our own format.
         task: With two rounds or more.
         rows: Rows of either task.
         seed: Seed of the rows.

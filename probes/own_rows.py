@@ -179,7 +179,7 @@ def read_ids(
         path: See the module.
         vocabulary: Ids must be below it.
         tokenizer: The model's, for a text.
-        length: Of the rows that a text is cut into.
+        length: Length in tokens of the rows that a text is cut into.
 
     Raises:
         ArgumentError: if the file cannot be read, holds something else, or nothing.

@@ -56,7 +56,7 @@ class Sizes:
     Attributes:
         vocabulary: How many tokens there are.
         length: How many positions a row has.
-        heads: Of each layer; those without a job are idle, or decoys.
+        heads: How many heads each layer has; those without a job are idle, or decoys.
         bos: Whether token 0 begins every row.
     """
 

@@ -71,7 +71,7 @@ class Faithfulness:
         kept: The share of what they do together that those with a role do alone.
         random: The mean over other sets of as many; NaN where there are none.
         others: The share that all components without a role do; NaN where there are none.
-        error: Of the whole model: a share of the targets' variance, or of wrong answers.
+        error: The whole model's error: a share of the targets' variance, or of wrong answers.
     """
 
     model: str

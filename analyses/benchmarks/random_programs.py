@@ -59,7 +59,7 @@ def random_program(seed: int, *, deepest: int = 3, predicates: bool = False) -> 
     """A program whose observed depth is its depth, and how many were drawn before it.
 
     Args:
-        seed: Of the draws; also its depth, which is 1 + seed modulo ``deepest``.
+        seed: Seed of the draws; it also gives the depth, which is 1 + seed modulo ``deepest``.
         deepest: The largest depth.
         predicates: Whether guards and position predicates are used too.
     """

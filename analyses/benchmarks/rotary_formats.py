@@ -32,7 +32,7 @@ class RotarySizes:
         format: ``llama`` or ``pythia``.
         vocabulary: How many tokens there are; the first begins every row.
         length: How many positions a row may have.
-        heads: Of each layer: an even number.
+        heads: How many heads each layer has: an even number.
         idle: Layers without a job, after the others.
     """
 
@@ -50,8 +50,8 @@ class Matrices:
     Attributes:
         Q, K, V: ``[layer, head, width, d_head]``.
         O: ``[layer, head, d_head, width]``.
-        gains: Of every layer's norm, then of the last one, ``[layer + 1, width]``; what reads a
-            normed stream is divided by it.
+        gains: Gains of every layer's norm, then of the last one, ``[layer + 1, width]``; what
+            reads a normed stream is divided by it.
         embed: ``[token, width]``.
         unembed: ``[width, token]``.
     """

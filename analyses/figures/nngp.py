@@ -31,7 +31,7 @@ def kernel_matrices(
 
     Args:
         matrices: Title → matrix.
-        labels: Of rows and columns; shown where there are few.
+        labels: Names of rows and columns; shown where there are few.
         bounds: The rows at which another template begins.
     """
     large = any(len(m) > _FEW for m in matrices.values())

@@ -117,7 +117,7 @@ class Experiment:
 
 
 def train_runs(setting: Setting, runs: Sequence[Run], part: str) -> list[Fit]:
-    """What came of the runs, in their order; their states lie in ``part`` of the claim's folder."""
+    """The results of the runs, in order; their states lie in ``part`` of the claim's folder."""
     return train(
         runs,
         folder=setting.folder / part,

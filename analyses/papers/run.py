@@ -234,7 +234,7 @@ _Job = tuple[Claim, Callable[[Setting], Verdict], Setting, Path]
 
 
 def _attempts(todo: Sequence[_Job], workers: int) -> Iterable[tuple[Claim, Result | Failure, bool]]:
-    """What came of each claim and whether it was there already, as soon as it is known."""
+    """The verdict of each claim and whether it was there already, as soon as it is known."""
     if workers == 1:
         return (_attempt(*job) for job in todo)
     from joblib import Parallel, delayed

@@ -247,7 +247,7 @@ def fetch(
     """Σ_j A_j v_j, ``[cell, query, head, channel]``.
 
     Args:
-        low, high: Of the pattern, ``[cell, head, query, key]``.
+        low, high: Bounds of the pattern, ``[cell, head, query, key]``.
         values: ``[cell, key, head, channel]``.
         softmax: Whether Σ_j A_j = 1.
         ar: Whose rounding counts.

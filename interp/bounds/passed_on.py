@@ -59,7 +59,7 @@ def along(
         model: With :func:`not_along` empty.
         free: The inputs, ``[cell, pos, 1]``, symbol s moving input s alone and in all cells alike.
         rho: ρ, oldest input first.
-        middle, half: Of the interval of each cell; its symbol is that after the inputs'.
+        middle, half: Middle and half width of each cell's interval; its symbol follows the inputs'.
         ar: Whose rounding counts; its symbols are those of the inputs and of the interval.
     """
     block, n = model.blocks[0], len(rho)
@@ -151,7 +151,7 @@ def weights_of_keys(
         model: With :func:`not_named` empty.
         query: The last token, ``[cell, 1, d_in]``.
         lag: At least 1.
-        lengths: Of rows; the weights hold for each.
+        lengths: Lengths of rows; the weights hold for each.
         ar: Whose rounding counts.
 
     Returns:
@@ -194,8 +194,8 @@ def named(
         fetched: The token at lag ``lag``, ``[cell, 1, d_in]``.
         query: The last token, ``[cell, 1, d_in]``.
         lag: At least 1.
-        lengths: Of rows; the bound holds for each.
-        others: Of :func:`values_of`: what any token can pass on.
+        lengths: Lengths of rows; the bound holds for each.
+        others: What any token can pass on, from :func:`values_of`.
         ar: Whose rounding counts; its symbols are those of the two tokens.
     """
     block, n = model.blocks[-1], max(lengths)

@@ -181,7 +181,7 @@ def attention_on_tokens(
     Args:
         patterns: Name of the head → ``[query, key]``, shares (or, without a normaliser, a kernel).
         tokens: Texts of the positions.
-        columns: Of the grid, at most.
+        columns: The largest number of columns of the grid.
     """
     top = max(*(float(np.abs(pattern).max()) for pattern in patterns.values()), _LEAST)
     columns = min(columns, len(patterns))

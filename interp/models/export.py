@@ -209,7 +209,7 @@ def export(model: Any, folder: str | Path, *, bos: int = -1, overwrite: bool = F
     Args:
         model: What ``pl.load`` gave, a ``TransformerBridge``, or a transformer of ours.
         folder: The folder to write; a failure leaves no half-written one.
-        bos: Of a transformer of ours, the token id that begins a row; −1 for none. Others know
+        bos: The token id that begins a row of a transformer of ours; −1 for none. Others know
             theirs.
         overwrite: Replace an existing folder of this kind.
 

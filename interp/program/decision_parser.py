@@ -96,7 +96,7 @@ def parse(text: str, *, name: str = "program") -> Program:
 
     Args:
         text: Statements, one a line.
-        name: Of the text, in messages.
+        name: What messages call the text.
 
     Raises:
         ProgramError: naming every line that does not follow the grammar.

@@ -123,7 +123,8 @@ def fit_lag(lag: int, *, unit_roundoff: float = 2.0**-53) -> LagFit:
 
     Args:
         lag: The lag T ≥ 1.
-        unit_roundoff: Of the arithmetic the model runs in: 2^−53 for float64, 2^−24 for float32.
+        unit_roundoff: Unit roundoff of the arithmetic the model runs in: 2^−53 for float64, 2^−24
+            for float32.
 
     Raises:
         ArgumentError: if the lag is below 1.
@@ -541,7 +542,7 @@ def fit_sum(
         target: A lag T ≥ 1, or a kernel as text (:meth:`MemoryKernel.parse`).
         heads: The number of terms H ≥ 1.
         positions: ``lin`` (exponentials) or ``log`` (powers).
-        unit_roundoff: Of the arithmetic the model runs in, 2^−53 (float64) or more.
+        unit_roundoff: Unit roundoff of the arithmetic the model runs in, 2^−53 (float64) or more.
 
     Raises:
         ArgumentError: naming every argument that breaks a rule.

@@ -93,7 +93,7 @@ class Construction:
     """A proof written down as a model: task, weights, mechanism and certificate.
 
     Attributes:
-        name: Of the task, the kind of proof and its options.
+        name: Names the task, the kind of proof and its options.
         task: The task that the model solves.
         model: The weights.
         mechanism: Which component does what.

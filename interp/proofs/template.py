@@ -534,7 +534,7 @@ def _lead(logits: Affine, token: int, first: int, letters: int, own: int | None)
     token itself, for the others whatever is worst, but not a token that is taken.
 
     Args:
-        logits: Of all tokens, ``[token]``.
+        logits: The logits of all tokens, ``[token]``.
         token: The right one.
         first: The id of the first token that a wildcard can be.
         letters: How many wildcards the template has.

@@ -77,7 +77,7 @@ class Proof:
         seconds: Taken.
         arithmetic: What it holds for: ``float32``, ``float64``, or ``real`` numbers alone.
         lemmas: What it rests on; none for brute force and black box.
-        parts: Of the worst cell: what each unexplained remainder adds to the bound.
+        parts: What each unexplained remainder adds to the bound in the worst cell.
         vacuous: Why it says nothing; empty if it says something.
         data: What the checker needs besides, JSON.
     """
@@ -133,10 +133,11 @@ def prove(
         cover: Cells that together hold the domain.
         trivial: What the best constant answer reaches: a bound no better is vacuous.
         arithmetic: ``real``, or the model's dtype.
-        budget: Of generators (:class:`~interp.bounds.affine.Arithmetic`); 0 for points.
+        budget: Largest number of generators (:class:`~interp.bounds.affine.Arithmetic`); 0 for
+            points.
         final: From a model and cells to the residual stream after all blocks; by default the
             blocks, one after another.
-        lemmas: Of the roles that made the cover; of an error, that of the readout is added.
+        lemmas: The lemmas of the roles that made the cover; for an error, the readout's is added.
     """
     started, count, work, off = time.perf_counter(), 0, 0, 0.0
     worst, parts, right, wrong, seen, total = 0.0, {}, 0.0, 0.0, 0.0, 0.0

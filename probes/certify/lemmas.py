@@ -58,7 +58,7 @@ def lemmas_of(
 
     Args:
         model: That the cover fits.
-        task: Of the domain.
+        task: The domain's task.
         domain: As JSON data: ``length`` and ``box`` where it has them.
         cover: As a certificate says it: its name, and what else makes it.
     """
@@ -89,7 +89,7 @@ def outside_lags(
 
     Args:
         model: A covered model of real inputs.
-        lengths: Of rows; their last position is judged.
+        lengths: Lengths of rows; their last position is judged.
         heads: Layer, head, and the lags that it is said to look at.
     """
     lengths = tuple(lengths)
@@ -164,7 +164,7 @@ def beside_named(
         model: With :func:`~interp.bounds.passed_on.not_named` empty.
         codes: Bits of the last token, ±1.
         lags: That they name.
-        lengths: Of rows.
+        lengths: Lengths of rows.
         size: Largest size of a value.
         pieces: Into how many intervals the last value is split.
     """

@@ -304,12 +304,12 @@ def certify(
         domain: A task (:func:`domain_of`) or a domain; by default what the model's card says it
             was trained on.
         name: The model's, for the certificate; by default its card's.
-        strategies: Of :data:`STRATEGIES`; by default all but a brute force that would take long.
+        strategies: Names from :data:`STRATEGIES`; by default all but a brute force that takes long.
         length: Longest row.
         box: Largest size of a real input.
         lags: (layer, head) → lag or lags that the head is said to look at; by default the roles
             that :func:`~probes.roles.find.find_roles` gives on the task's rows. They may be wrong.
-        seed: Of the rows for roles and of the search for bad inputs.
+        seed: Seed of the rows for roles and of the search for bad inputs.
         watch: Wraps long loops, for a progress bar.
 
     Returns:

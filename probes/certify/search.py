@@ -58,9 +58,9 @@ def worst_error(
     Args:
         model: What was proved something of.
         domain: What it was proved on.
-        seed: Of the random inputs.
+        seed: Seed of the random inputs.
         rows: Starts at each position; at most twelve positions are tried.
-        steps: Of every start.
+        steps: How many steps are taken from every start.
         dtype: In which the model is run.
     """
     net, worst = deepcopy(model).to(dtype).eval(), 0.0
@@ -122,7 +122,7 @@ def wrong_rows(
     Args:
         model: What was proved something of.
         caps: ``[query, maximum, set of positions]``; see :func:`~probes.certify.maximum.by_cubes`.
-        seed: Of the random rows.
+        seed: Seed of the random rows.
         rows: How many of them.
         dtype: In which the model is run.
     """

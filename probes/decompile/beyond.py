@@ -49,7 +49,7 @@ def program_of_counts(model: Any, rows: Rows, seed: int) -> Program | None:
     Args:
         model: Any; of other classes than ours there is none.
         rows: Codes are the model's ids, of which 0 begins every row and stands nowhere else.
-        seed: Of the strings that the model is asked about.
+        seed: Seed of the strings that the model is asked about.
     """
     ours = isinstance(model, SequenceTransformer) and rows.encode is None
     if not ours or rows.answers is None or len(rows.answers) != 2:
@@ -102,10 +102,10 @@ def far(model: Any, task: Any, program: Program, judge: Judge, *, seed: int) -> 
 
     Args:
         model: Hooked.
-        task: Of strings, as :class:`interp.tasks.depth.strings.PrefixPrediction`.
+        task: A task of strings, such as :class:`interp.tasks.depth.strings.PrefixPrediction`.
         program: To be judged.
         judge: With the table that gains are measured against.
-        seed: Of the rows.
+        seed: Seed of the rows.
     """
     bins = getattr(task, "bins", None)
     longest = max((high for _, high in bins), default=0) if bins else 0

@@ -178,7 +178,7 @@ class Kept:
         dropped: Component → what is left of the gain when it and all dropped before it are replaced
             by their means.
         edits: Replace what was dropped by its mean over positions and rows.
-        gain: Of what is left.
+        gain: The gain that is left when these components alone are kept.
     """
 
     parts: tuple[Component, ...]

@@ -72,7 +72,7 @@ class CountingProgram:
     Attributes:
         program: None if the model is of another kind.
         reason: Why there is no program; empty if there is one.
-        sources: Of every comparison in the program.
+        sources: Where every comparison of the program was read from.
         agreement: Share of decisions on fresh strings on which program and model agree, over all
             positions after BOS; NaN without a program.
         decisions: How many those are.
@@ -101,7 +101,7 @@ def decompile_counting(
             only tell from all that have one.
         longest: Most tokens of a string that the program is to be right on; None for as many as the
             model takes.
-        seed: Of the strings and numbers that the model is asked about.
+        seed: Seed of the strings and numbers that the model is asked about.
 
     Raises:
         ArgumentError: if the words are not the model's, or ``longest`` is out of range.

@@ -39,12 +39,12 @@ class Variable:
         kind: ``token``, ``position``, ``lag`` or ``number``.
         size: How many values: tokens of the vocabulary without BOS, residues of the position,
             classes that a head of a fixed lag tells apart, intervals.
-        layer: Of a lag or a number: the first layer whose classes it is about. A number that only
-            depends on earlier layers' averages belongs to the earliest.
-        read: Of a number: the layer whose network compares it.
-        lag: Of a lag.
-        number: Of a number; its weights are over the classes of ``layer``.
-        seen: Of a lag: the value of each state before ``layer``, and last that of BOS.
+        layer: The first layer whose classes a lag or a number is about. A number that only depends
+            on earlier layers' averages belongs to the earliest.
+        read: The layer whose network compares a number; −1 for other kinds.
+        lag: How many positions back the head looks; 0 for other kinds.
+        number: The number itself, whose weights are over the classes of ``layer``.
+        seen: The value that a lag gives each state before ``layer``, and last that of BOS.
     """
 
     kind: str

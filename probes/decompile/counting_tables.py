@@ -38,7 +38,7 @@ class Codes:
     """Vectors seen so far, numbered in the order in which they came.
 
     Args:
-        width: Of the vectors.
+        width: Length of the vectors.
         scale: What their size is measured by: two vectors are equal if no entry differs by more
             than a millionth of it.
     """
@@ -248,9 +248,9 @@ def tabulate(
     Args:
         layer: Whose.
         inputs: States before and class points.
-        codes: Of what the later layers see; new states are added.
+        codes: Numbers of the states that later layers see; new states are added.
         longest: The most tokens.
-        generator: Of the numbers that are asked about.
+        generator: Random generator of the numbers that are asked about.
 
     Raises:
         NotCountingError: if what it does is no table of comparisons.

@@ -52,7 +52,7 @@ def run_of(model: Any, rows: Rows) -> Run:
 
     Args:
         model: Takes token codes ``[row, pos]``; causal, so that what pads a row does not matter.
-        rows: Of tokens; something is asked.
+        rows: Rows of tokens, on which something is asked.
     """
     inputs, asked = inputs_of(rows), torch.from_numpy(rows.asked)
     batch = Batch(inputs, torch.zeros(asked.shape, dtype=torch.long), asked)
@@ -80,7 +80,7 @@ def activations(model: Any, rows: Rows, sites: Sequence[Site]) -> dict[Site, Ten
 
     Args:
         model: Takes token codes ``[row, pos]``.
-        rows: Of tokens.
+        rows: Rows of tokens.
         sites: Those that the model has not are left out.
     """
     there = [site for site in sites if site.name in model.hook_dict]

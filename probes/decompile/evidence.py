@@ -387,8 +387,8 @@ class Evidence:
     """What is measured in the model once a program is there.
 
     Attributes:
-        scores: Of each head that is needed.
-        ffns: Of each FFN that is needed.
+        scores: The scores of each head that is needed.
+        ffns: What is known of each FFN that is needed.
         norms: What is left of the decisions with frozen norms.
     """
 

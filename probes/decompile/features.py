@@ -303,10 +303,10 @@ class Column:
     """What one branch may ask.
 
     Attributes:
-        values: Of every decision: 0 or 1, or integers to be cut by a threshold.
+        values: A value for every decision: 0 or 1, or integers to be cut by a threshold.
         expression: A condition, or the number that is compared.
         features: Which features it speaks of.
-        cost: Of asking it.
+        cost: What asking the feature costs.
         number: Whether a threshold is to be put to it.
         least, most: Bounds that a number keeps on all rows; None where it has none.
     """

@@ -143,7 +143,7 @@ def split(rows: Rows, *, seed: int = 0, held: float = 0.25, queries: int = 200) 
 
     Args:
         rows: Any number; equal ones count once, those that ask nothing not at all.
-        seed: Of what is held out and of the rows off the task.
+        seed: Seed for choosing the held-out rows and the rows outside the task.
         held: Share of the shorter two thirds that is held out.
         queries: Rows off the task, to fit and again to judge on.
 
@@ -180,7 +180,7 @@ def off_task(rows: Rows, content: Int[np.ndarray, " token"], count: int, *, seed
         rows: To be changed; where they ask, the new ones ask.
         content: Codes that may be exchanged for each other.
         count: How many.
-        seed: Of the draws.
+        seed: Seed of the draws.
     """
     rng = np.random.default_rng(seed)
     tokens, asked = [], []
@@ -350,7 +350,7 @@ def rows_of_task(task: Any, *, count: int = 400, seed: int = 0) -> Rows:
     Args:
         task: Whose inputs are tokens, or ±1; or a C-RASP program, as compiled models have it.
         count: How many.
-        seed: Of the rows.
+        seed: Seed of the rows.
 
     Raises:
         ArgumentError: for a task whose inputs are other real values.
@@ -457,8 +457,8 @@ def asked(model: Any, rows: Rows | None, *, count: int, seed: int) -> tuple[Any,
     Args:
         model: Hooked, or a construction with such a model.
         rows: By default those of the task that the model's card, or the construction, names.
-        count: Of the task's rows.
-        seed: Of the task's rows.
+        count: How many rows of the task are drawn.
+        seed: Seed of the task's rows.
 
     Raises:
         ArgumentError: without rows for a model that knows no task; for rows with more tokens than

@@ -59,7 +59,7 @@ _PROBED = 24
 
 @dataclass(frozen=True)
 class Decompiled:
-    """What came of it.
+    """The program that was found, and how often it agrees with the model.
 
     Attributes:
         answer: Whether a program was found, none is needed beyond a table, or none was found.
@@ -154,8 +154,8 @@ def decompile(
         rows: What it is asked, eight different rows at least
             (:func:`probes.decompile.rows.read_rows`); by default those of the task that the model's
             card, or the construction, names.
-        count: Of the task's rows, where none are given.
-        seed: Of what is held out and of the rows off the task.
+        count: How many rows of the task are drawn, where none are given.
+        seed: Seed for choosing the held-out rows and the rows outside the task.
         lines: Longest program that is reported as found.
         step: Told what is being done.
 

@@ -29,7 +29,8 @@ class Performance:
             target's variance.
         control: The same on the control's rows; NaN where there is none.
         accuracy: Share of scored positions with the right token on top, or the right sign.
-        p: Of a loss that far below the control's, by exchanging rows; NaN without a control.
+        p: The probability of a loss that far below the control's, by exchanging rows; NaN without a
+            control.
         chance: The loss of the best answer that is always the same: the targets' entropy in nats,
             or 1, their variance.
         guess: The accuracy of that answer.

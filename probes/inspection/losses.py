@@ -96,7 +96,7 @@ def loss_tables(
         parts: The components.
         store: Where what is finished is sealed, and read from when an inspection is resumed; None
             to seal nothing.
-        seed: Of the intervals.
+        seed: Seed of the intervals.
         every: Whether all rows are run with each component, however large the model.
         watch: Called with the pieces of the work; goes through them.
         backend: ``local``, or ``ray`` to make each piece a task.

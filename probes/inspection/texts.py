@@ -74,7 +74,7 @@ def prompt_rows(card: ModelCard, prompts: Iterable[str]) -> Iterator[Tensor]:
     one.
 
     Args:
-        card: Of the model that reads them.
+        card: The card of the model that reads them.
         prompts: Texts; for a model without a tokenizer token ids with spaces or commas between.
 
     Raises:

@@ -45,7 +45,7 @@ class Step:
     Attributes:
         position: The first position after it.
         before, after: Means over the scored positions on both sides.
-        p: Of steps that large, with each row's values in another order.
+        p: The probability of a step that large with each row's values in random order.
     """
 
     position: int

@@ -40,8 +40,8 @@ import pandas as pd
 from interp.stats.head_table import adjust
 
 MEANINGS = {
-    "confirmed": "it behaves so; without it, alone or together with a named group, something is "
-    "lost; what is lost is lost through this role; and all that holds on other rows",
+    "confirmed": "it behaves so; ablating it, alone or together with a named group, hurts exactly "
+    "where the role acts; and this repeats on fresh inputs",
     "necessary, not specific": "it is needed, and as much where the role's event does not happen: "
     "it is needed for more than this",
     "candidate": "a test could not be put, or needs more rows; the column `missing` says which "
@@ -133,7 +133,7 @@ class Found:
         behaviour: The tests that must pass for a row in the role table.
         cause: Tests that must pass as well to confirm it; None where nothing could be run.
         missing: What could not be tested, and why; empty where everything was.
-        specificity: Tests that what is lost is lost through this role.
+        specificity: Tests that ablating it hurts through this role alone.
         transfer: Tests that the cause holds on other rows.
         sufficiency: What is told beside, and decides nothing.
         together: Layer and head of all that the cause took away; empty for the component alone.

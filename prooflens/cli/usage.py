@@ -52,7 +52,10 @@ _TYPED = "COMMANDLINE"
 
 Device = Annotated[str, typer.Option(help="Where the model runs: cpu, cuda, cuda:1, mps.")]
 Dtype = Literal["float64", "float32", "bfloat16", "float16"]
-RunDtype = Annotated[Dtype | None, typer.Option(help="What it runs in; as it is by default.")]
+RunDtype = Annotated[
+    Dtype | None,
+    typer.Option(help="Number format of the forward pass; the checkpoint's own by default."),
+]
 OWN_ROWS = "Rows of your own: .jsonl, .npy, .safetensors or .json, or a text."
 """What --data takes, of every command that has it."""
 

@@ -55,7 +55,7 @@ def behaviour_figures(heads: pd.DataFrame, unit: str, *, nulls: bool) -> Iterato
 
     Args:
         heads: The table ``heads``.
-        unit: Of losses: ``nats`` or ``variance``.
+        unit: Unit of losses: ``nats`` or ``variance``.
         nulls: Whether to draw histograms beside the nulls instead of maps.
     """
     layers, width = _places(heads)

@@ -54,7 +54,7 @@ def how_sure(row: Any, level: float) -> str:
     """Whether to believe a role, in one or two sentences.
 
     Args:
-        row: Of a role table.
+        row: A row of a role table.
         level: The false-discovery rate that it was decided by.
     """
     tests = tests_of(row)

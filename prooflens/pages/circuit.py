@@ -113,7 +113,7 @@ def circuit_sentences(
 
     Args:
         roles: A role table, decided by ``profile``.
-        attention: Of every head, named ``L0H1``, the share of its attention that goes to what
+        attention: For every head, named ``L0H1``, the share of its attention that goes to what
             followed equal tokens: what is said where no head does induction.
         profile: Its floor is named where nothing passes it.
     """

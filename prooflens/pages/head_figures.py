@@ -56,7 +56,7 @@ def draw(tables: Tables, folder: Path, unit: str = "nats") -> list[Path]:
     Args:
         tables: By name.
         folder: Where to.
-        unit: Of losses: ``nats`` or ``variance``.
+        unit: Unit of losses: ``nats`` or ``variance``.
     """
     written: list[Path] = []
     for drawn in figures(tables, unit):

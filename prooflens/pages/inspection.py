@@ -106,7 +106,7 @@ def inspection_page(tables: Tables, about: About, folder: Path) -> str:
     """The page as one self-contained HTML file; its figures are written to a folder.
 
     Args:
-        tables: Of an inspection (:data:`probes.measure.TABLES`).
+        tables: The tables of an inspection (:data:`probes.measure.TABLES`).
         about: Its facts.
         folder: Where its figures go, as PNG.
     """

@@ -171,7 +171,7 @@ def probing_page(
 
     Args:
         folder: Where the figures are.
-        table: Of :func:`probes.probe_table.probe_table`.
+        table: A table from :func:`probes.probe_table.probe_table`.
         first: Where each latent can first be read.
         lines: A sentence a latent, and what was left out.
         about: What was probed.

@@ -89,7 +89,7 @@ def columns_of(heads: pd.DataFrame, unit: str) -> list[Column]:
 
     Args:
         heads: The table ``heads``.
-        unit: Of losses: ``nats`` or ``variance``.
+        unit: Unit of losses: ``nats`` or ``variance``.
     """
     return [column for column in _columns(heads, unit) if column.values]
 
@@ -132,9 +132,9 @@ def viewer_document(tables: Tables, about: Mapping[str, Any], title: str) -> dic
     """The viewer's data, all but the bytes.
 
     Args:
-        tables: Of an inspection.
+        tables: The tables of an inspection.
         about: Its facts.
-        title: Of the page.
+        title: Title of the page.
     """
     words = _Words()
     rows = tables["shown-rows"]

@@ -125,7 +125,7 @@ class ReluNet:
         Args:
             sizes: Bounds on the sizes of the arguments.
             unit: The unit roundoff of the floating-point format.
-            width: Of the residual stream if the basis is not that of the slots.
+            width: Width of the residual stream if the basis is not that of the slots.
             reach: Bound on the residual stream's norm, for the same case.
         """
         size, off = np.array(sizes, dtype=np.float64), np.zeros(len(sizes))

@@ -387,7 +387,7 @@ def prefixes(
     """Of every length: ids of the prefixes, the right answers, and how many questions each is.
 
     Args:
-        task: Of a language L_k.
+        task: The task of a language L_k.
         longest: Strings beyond this length are left out.
         ordered: Each prefix by itself; else one stands for all with as many letters of each kind,
             the same last letter and the same answer.

@@ -8,8 +8,9 @@
 
 Event and class are chosen on every second row and judged on the others. How well attention tells
 the event is the area under the curve (AUC): how often, of two queries of a row, the one without the
-event rests more. Other rows' events know of positions alone. A head that rests always, or half of
-the time whatever happens, is none, and neither is one whose event has another name.
+event rests more. Events of other rows say how much of that is due to position alone. A head that
+never leaves the first token has no event and is not gated; nor is one that rests half of the time
+whatever happens, or one whose event has another role's name.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class _Mapped:
     """What one head makes of tokens: the map that is read off each half of the rows.
 
     Attributes:
-        image: Of every token the place of its image among the tokens, from the first half.
+        image: For every token the place of its image among the tokens, from the first half.
         again: The same from the second half.
         sign: 1 where images are raised, −1 where they are lowered.
         rises: Logits of the images of attended tokens, above those of other rows', row by row of
