@@ -62,7 +62,7 @@ def _torch() -> Any:
 
 
 def _threads() -> int:
-    """Of PyTorch; where it is not loaded, of the libraries that are."""
+    """The threads of PyTorch; where it is not loaded, of the libraries that are."""
     torch = _torch()
     if torch is not None:
         return int(torch.get_num_threads())

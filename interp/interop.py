@@ -127,7 +127,7 @@ def hugging_face_dataset(
 
     Args:
         store: An activation store whose chosen rows are of one length.
-        hooks: Which hooks; all by default.
+        hooks: The hooks that become columns; all by default.
         rows: Ids, a slice of ids, or None for all.
 
     Returns:

@@ -188,7 +188,7 @@ def output_folder(
         overwrite: Whether an existing one may be replaced.
         marker: A file that every such result holds (made if the block does not make it); a
             folder without it is never replaced.
-        inputs: As :func:`check_output` takes them.
+        inputs: Files and folders that the work reads.
 
     Raises:
         OutputError: before the block as :func:`check_output`; in it and after it if the disk

@@ -88,7 +88,7 @@ def read_bytes(
 
     Args:
         path: The file.
-        what: What it is, for the refusal: ``recipe``.
+        what: What a refusal calls the file, such as ``recipe``.
         error: Raised if it cannot be read.
         most: Bytes that it may have.
 
@@ -129,7 +129,7 @@ def parse_json(
 
     Args:
         data: What to parse.
-        subject: Its place, for the refusal: ``manifest.json``.
+        subject: The place that a refusal names, such as ``manifest.json``.
         error: Raised if it is none.
         check: The schema of its kind.
 

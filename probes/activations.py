@@ -47,7 +47,7 @@ class Samples:
         features: Hook → ``[row, sample, feature]``; further axes (heads) are joined.
         latents: Name → ``[row, sample]``; latents of several channels give ``NAME[0]`` ….
         kinds: Name → how it is to be read (:func:`probes.linear.kind_of`).
-        places: Which rows these are, at which positions, in which groups.
+        places: The rows and positions that were sampled, and their groups.
     """
 
     inputs: np.ndarray

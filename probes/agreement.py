@@ -90,7 +90,7 @@ def agree(
     random: int = 4,
     seed: int = 0,
 ) -> Agreement:
-    """Does a model do what a proof does? Measured on rows of the construction's task.
+    """Measure whether a model does what a proof does, on rows of the construction's task.
 
     Args:
         model: A model of the task's inputs: trained, constructed, or in a random basis.
@@ -219,7 +219,7 @@ def overall(
 
     Args:
         draws: The model's :func:`agreement` on rows of its own each, two or more.
-        random: Those of re-initialised models of the same shapes, two or more.
+        random: Statements of re-initialised models of the same shapes, two or more.
         construction: The construction's own statements.
 
     Raises:

@@ -164,7 +164,7 @@ def learning_curve(
     Args:
         features: Activations at the sampled positions of each row.
         latent: The latent's values there, ``[row, sample]``.
-        probe: As in :func:`probes.linear.decode`.
+        probe: A probe for :func:`probes.linear.decode`.
         points: Numbers of rows, evenly spread on a logarithmic scale.
         seed: Seed of the order of rows.
         groups: A number for each row; of those of one number only the first is used.

@@ -39,7 +39,7 @@ class Exchanged:
         circuit: ``attention`` (rows of the pattern, or of one score term: then its name) or
             ``output``.
         layer: The layer, counted from 0.
-        heads: Which of the layer's heads; empty for an FFN.
+        heads: Numbers of the layer's heads that are exchanged; empty for an FFN.
         hooks: Where: (hook, heads); no heads stand for the whole value.
     """
 

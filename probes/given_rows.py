@@ -25,10 +25,10 @@ _LARGEST = 1 << 20
 
 
 def read_rows(path: str | Path, card: ModelCard | None = None) -> Rows:
-    """Rows from a file.
+    """Read rows of your own from a file, for :func:`~probes.decompile.workflow.decompile`.
 
     Args:
-        path: See the module.
+        path: A file in one of the forms that the module describes.
         card: The card of the model whose ids these are: how many there are, how long a row may be,
             and how a text is cut into tokens. Words need none.
 

@@ -75,7 +75,7 @@ class Interchange:
         placebo: The same share for random directions, averaged over several.
         changed: How far the output moves at all, wherever: ‖output − clean‖² / ‖clean − expected‖²,
             or, of tokens, the share of answers that change by that of those that should.
-        placebo_changed: The same for random directions.
+        placebo_changed: How far the output moves at all for random directions.
         low: Lower end of the 95 % interval of ``moved − placebo`` over pairs.
         high: The upper end.
         p: The larger of two, of a mean of pairs that is 0 by chance: of ``moved − placebo``, and of

@@ -120,7 +120,7 @@ class LayerPart:
         v: Values, of each head or of each group of heads that share them.
         stream: The residual stream after the attention.
         x: What enters the attention, where heads write a multiple of it; else None.
-        mask: Which positions are scored.
+        mask: True for the positions that are scored.
         contents: The first input channel; None for tokens.
     """
 

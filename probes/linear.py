@@ -134,7 +134,7 @@ class Decoding:
             classifier, rescaled balanced accuracy, at most 1 and 0 at chance, or where fewer than
             two classes are left.
         predicted: The held-out predictions ``[row, pos]``; NaN where nothing could be learned.
-        classes: Those that were learned and scored; None for a regressor.
+        classes: The classes that were learned and scored; None for a regressor.
         dropped: How many classes were left out because too few groups of rows hold them.
     """
 
@@ -158,7 +158,7 @@ def kind_of(latent: np.ndarray) -> Kind:
     ``real`` for anything else.
 
     Args:
-        latent: Its values in the type that the task gave them.
+        latent: The latent's values, in the type that the task gave them.
     """
     if latent.dtype.kind in "iub":
         return "categorical"

@@ -200,8 +200,8 @@ def measure(
 
     Args:
         source: The model; or a store alone, whose patterns are all that is known of it.
-        rows: What it is run on, from :func:`probes.inspection.inspected_rows.inspected_rows`.
-        profile: In which unit effects are measured, and the floors of roles.
+        rows: The rows, from :func:`probes.inspection.inspected_rows.inspected_rows`.
+        profile: Says in which unit effects are measured, and the floors of roles.
         store: Where tables are sealed as soon as they are made; None to keep them in memory.
         factors: The weights of the model's heads, if they are not to be read off the model.
         prompts: Token ids ``[1, pos]`` that are shown besides, and not decided on.
@@ -262,7 +262,7 @@ class _Work:
 
     Args:
         subject: The model and what is known of it.
-        rows: What it is run on.
+        rows: The rows that the model is run on.
         profile: The unit of effects, and the floors.
         kept: Where tables go.
         seed: Seed of the nulls.
@@ -473,7 +473,7 @@ class _Work:
         return token_texts(batch.inputs, self.subject.tokenizer, self.rows.words)
 
     def _rounds(self) -> None:
-        """Of nested memories, which layer first holds which round, beside the proof."""
+        """Find which layer first holds which round of a nested memory, beside the proof."""
         if is_nested(self.rows.task) and getattr(self.model, "spec", None) is not None:
             self.step("rounds, beside the proof")
             found = nested_rounds(self.model, self.rows.task, seed=self.seed)

@@ -150,7 +150,7 @@ def nested_rounds(
 
     Args:
         model: A model for this task in our own format.
-        task: With two rounds or more.
+        task: A task with two rounds or more.
         rows: Rows of either task.
         seed: Seed of the rows.
 

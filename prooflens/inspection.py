@@ -241,7 +241,7 @@ def inspect(
             sealed into it; None to keep everything in memory.
         overwrite, resume: Replace the folder, or go on with an interrupted inspection in it.
         mapping: TOML or JSON file: where an unknown architecture keeps its weights.
-        revision, trust_remote_code, device, dtype: As :func:`trained.loading.load` takes them.
+        revision, trust_remote_code, device, dtype: Handed to :func:`trained.loading.load`.
         backend: ``local``, or ``ray``: the losses without components are tasks of a Ray cluster.
         step: Called with a sentence that says what is being done.
         watch: Called with the pieces of the longest part of the work; goes through them.

@@ -72,7 +72,7 @@ def best_size(runs: Sequence[Run], *, device: str = "cpu", compiled: bool = Fals
 
     Args:
         runs: Runs whose models have the same shape.
-        device: Where they will be trained; what is not ``cpu`` is measured.
+        device: The device that they will be trained on; what is not ``cpu`` is measured.
         compiled: Whether the step will be compiled.
     """
     if len(runs) == 1:
@@ -163,7 +163,7 @@ def train(
     begin: Callable[[], None] = lambda: None,
     finish: Callable[[list[Fit]], None] = lambda fits: None,
 ) -> list[Fit]:
-    """Train every run.
+    """Train models, each from its own seed; runs of one shape are trained together.
 
     Args:
         runs: What to train, runs or recipes; names are unique.
@@ -255,7 +255,7 @@ def _fits(jobs: Sequence[Job], bar: Progress, task: TaskID, trained: bool, keep:
 
 
 def metrics_table(runs: Sequence[Run], fits: Sequence[Fit]) -> pd.DataFrame:
-    """A tidy table of metrics.
+    """The metrics of trained models as a tidy table.
 
     Returns:
         Columns ``name``; one for each option that all runs have and in which they differ

@@ -169,7 +169,7 @@ def attention_table(
             :class:`~interp.tasks.base.Batch` (its mask and latents are used). None for a store.
         layers: The layers to measure; all (that are stored) by default.
         batch: Rows at a time; with the sequence length it decides the memory used.
-        options: As for :func:`attention_mass`.
+        options: Options of :func:`attention_mass`.
 
     Returns:
         A head table with ``low`` and ``high``; see

@@ -88,7 +88,7 @@ class RowScores:
 
     Attributes:
         score: The mean over the row's queries, ``[row, head, class]``.
-        mean: Its expectation under the null, in the same shape.
+        mean: The score's expectation under the null, in the same shape.
         variance: Variance under the null of the sum of ``score`` over rows, ``[head, class]``.
         counted: Whether the row has a query with such a key, ``[row, class]``; scores are 0 where
             it has none.

@@ -42,7 +42,7 @@ def reaching(
     """What reaches the stream of something that is written in front of the norm.
 
     Args:
-        model: With ``blocks``, of which this layer has a norm after its attention.
+        model: A model with ``blocks``, of which this layer has a norm after its attention.
         layer: The layer.
         written: A part of what the norm reads.
         scale: The norm's denominator at the same places.

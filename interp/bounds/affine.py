@@ -75,7 +75,7 @@ def share(right: int, total: int) -> float:
 
 @dataclass
 class Arithmetic:
-    """Whose rounding a bound covers, and how much work was done for it.
+    """The arithmetic whose rounding a bound covers, and how much work was done for it.
 
     Attributes:
         dtype: One of :data:`DTYPES`: that in which the model is evaluated.
@@ -124,7 +124,7 @@ class Affine:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the quantities."""
+        """The shape of the quantities."""
         return self.centre.shape
 
     @property

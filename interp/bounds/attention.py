@@ -73,9 +73,9 @@ def score_forms(
     Args:
         attn: The layer's ``Attention``.
         query: What enters it at the query positions, after the norm, ``[cell, query, d_model]``.
-        keys: The same at all positions, ``[cell, key, d_model]``.
+        keys: What enters it at all positions, after the norm, ``[cell, key, d_model]``.
         lags: Query minus key.
-        ar: Whose rounding counts.
+        ar: The arithmetic whose rounding is counted.
     """
     heads = attn.W_V.shape[0]
     total = exactly(np.zeros((1, heads, *lags.shape)))
@@ -196,7 +196,7 @@ def pattern(
         scores: ``[cell, head, query, key]``.
         allowed: Where a query may attend; elsewhere the attention is zero.
         softmax: Whether the pattern is normalised.
-        ar: Whose rounding counts.
+        ar: The arithmetic whose rounding is counted.
     """
     n = scores.shape[-1]
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -250,7 +250,7 @@ def fetch(
         low, high: Bounds of the pattern, ``[cell, head, query, key]``.
         values: ``[cell, key, head, channel]``.
         softmax: Whether Σ_j A_j = 1.
-        ar: Whose rounding counts.
+        ar: The arithmetic whose rounding is counted.
         keys: How many the model sums over, if some stand together here for several.
     """
     middle = (low + high) / 2

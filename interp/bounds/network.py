@@ -194,7 +194,7 @@ def embedded(model: Any, inputs: Affine | Int[np.ndarray, "cell pos"], ar: Arith
         model: A covered model (:func:`not_covered`).
         inputs: Forms of real inputs ``[cell, pos, d_in]`` or of one-hot tokens (a convex mixture
             of tokens), or token ids.
-        ar: Whose rounding counts.
+        ar: The arithmetic whose rounding is counted.
     """
     table = weights(model.embed.W_E)
     if not isinstance(inputs, Affine):
@@ -229,7 +229,7 @@ def stream_after(model: Any, x: Affine, ar: Arithmetic, scores: Affine | None = 
     Args:
         model: A covered model.
         x: What enters the first block, ``[cell, pos, d_model]``.
-        ar: Whose rounding counts.
+        ar: The arithmetic whose rounding is counted.
         scores: The first layer's scores, ``[cell, head, query, key]``, where more is known of them
             than follows from ``x``.
     """
@@ -271,9 +271,9 @@ def after_attention(
     Args:
         block: A covered model's block.
         x: What enters it, ``[cell, pos, d_model]``.
-        ar: Whose rounding counts.
+        ar: The arithmetic whose rounding is counted.
         last_only: The last position alone, ``[cell, 1, d_model]``.
-        scores: As in :func:`stream_after`, of this layer.
+        scores: This layer's scores, given as to :func:`stream_after`.
     """
     out = _attention(block, x, ar, last_only, scores)
     x = x[:, -1:] if last_only else x
@@ -294,8 +294,8 @@ def attended(model: Any, x: Affine, layer: int, ar: Arithmetic) -> tuple[Any, An
     Args:
         model: A covered model.
         x: What enters the first block, ``[cell, pos, d_model]``.
-        layer: Its number.
-        ar: Whose rounding counts.
+        layer: The layer's number, from 0.
+        ar: The arithmetic whose rounding is counted.
     """
     for block in model.blocks[:layer]:
         x = after_ffn(block, after_attention(block, x, ar, last_only=False), ar)

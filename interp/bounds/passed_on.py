@@ -56,11 +56,12 @@ def along(
     g is the least-squares direction; another one would be sound too.
 
     Args:
-        model: With :func:`not_along` empty.
+        model: A model for which :func:`not_along` is empty.
         free: The inputs, ``[cell, pos, 1]``, symbol s moving input s alone and in all cells alike.
         rho: ρ, oldest input first.
         middle, half: Middle and half width of each cell's interval; its symbol follows the inputs'.
-        ar: Whose rounding counts; its symbols are those of the inputs and of the interval.
+        ar: The arithmetic whose rounding is counted; its symbols are those of the inputs and of the
+            interval.
     """
     block, n = model.blocks[0], len(rho)
     box = free.generators[np.arange(n), 0, np.arange(n), 0]
@@ -132,9 +133,9 @@ def values_of(model: Any, tokens: Affine, ar: Arithmetic) -> tuple[Array, Array]
     """Least and largest of what any of these tokens can pass on, ``[head, channel]``.
 
     Args:
-        model: With :func:`not_named` empty.
+        model: A model for which :func:`not_named` is empty.
         tokens: Cells that hold every token together, ``[cell, 1, d_in]``.
-        ar: Whose rounding counts.
+        ar: The arithmetic whose rounding is counted.
     """
     block = model.blocks[-1]
     seen = normed(block.ln1, _before(model, tokens, ar), ar)
@@ -148,11 +149,11 @@ def weights_of_keys(
     """Least and largest attention to lag ``lag``, to all other lags together, and to lag 0.
 
     Args:
-        model: With :func:`not_named` empty.
+        model: A model for which :func:`not_named` is empty.
         query: The last token, ``[cell, 1, d_in]``.
-        lag: At least 1.
+        lag: How many positions back, at least 1.
         lengths: Lengths of rows; the weights hold for each.
-        ar: Whose rounding counts.
+        ar: The arithmetic whose rounding is counted.
 
     Returns:
         Both ``[cell, head, 1, 3]``.
@@ -190,13 +191,13 @@ def named(
     """The last stream ``[cell, d_model]`` when the last token is ``query``.
 
     Args:
-        model: With :func:`not_named` empty.
+        model: A model for which :func:`not_named` is empty.
         fetched: The token at lag ``lag``, ``[cell, 1, d_in]``.
         query: The last token, ``[cell, 1, d_in]``.
-        lag: At least 1.
+        lag: How many positions back, at least 1.
         lengths: Lengths of rows; the bound holds for each.
         others: What any token can pass on, from :func:`values_of`.
-        ar: Whose rounding counts; its symbols are those of the two tokens.
+        ar: The arithmetic whose rounding is counted; its symbols are those of the two tokens.
     """
     block, n = model.blocks[-1], max(lengths)
     x = _before(model, query, ar)

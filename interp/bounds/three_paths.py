@@ -44,12 +44,12 @@ LEAST = 1e-280
 """Sums must exceed it: more than terms that underflow can be worth."""
 
 _LARGEST = 2.0**100
-"""Of a difference of logits."""
+"""The largest difference of logits that is worked with."""
 
 
 @dataclass(frozen=True)
 class Tables:
-    """The three paths.
+    """A model's logits, split into what comes along each of three paths.
 
     Attributes:
         e: e^{s} up to a factor for each query, ``[query token, position, token]``, at most 1.

@@ -44,8 +44,8 @@ class Firing:
 
     Attributes:
         name: The canonical name, under which the tensor is stored.
-        shape: Its shape ``[row, …]`` on the surveyed rows.
-        dtype: Its torch dtype as text, such as ``float32``.
+        shape: The tensor's shape ``[row, …]`` on the surveyed rows.
+        dtype: The tensor's torch dtype as text, such as ``float32``.
         labels: The names of its axes.
         rewritten: Whether the model changes the tensor in place after the hook has fired.
     """

@@ -138,7 +138,7 @@ def conformance(
 
     Args:
         model: Any hooked model: ours, a wrapped module, a ``TransformerBridge``.
-        inputs: What it takes; a tuple is several arguments.
+        inputs: The inputs that the model is run on; a tuple is several arguments.
         reference: The output expected, or a function of the inputs that gives it. A bridge is
             compared with its original model unless another is given.
         normalizer: The function from scores to pattern; by default that of the model's spec, else a

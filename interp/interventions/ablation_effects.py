@@ -95,7 +95,7 @@ def ablate(
     tokens: int = 1024,
     backend: Backend = "local",
 ) -> pd.DataFrame:
-    """By how much a model does worse when each component is replaced, tested against no change.
+    """Measure how much worse a model does without each component, tested against no change.
 
     Args:
         model: Ours, a bridge, or a wrapped module (one forward pass a component).

@@ -139,7 +139,7 @@ def need_parts(
     """Record, as one problem, every component that a model does not have.
 
     Args:
-        problems: Where they are recorded.
+        problems: Where what is wrong is recorded.
         model: The model that should have them.
         parts: The components that were asked for.
         length: Length of the model's inputs, in positions.

@@ -96,7 +96,7 @@ def patch_paths(
     seed: int = 0,
     tokens: int = 1024,
 ) -> pd.DataFrame:
-    """By how much a model does worse when one receiver alone sees each sender's replaced value.
+    """Measure how much worse a model does when one receiver alone sees each sender replaced.
 
     Args:
         model: Ours, or a ``TransformerBridge``.
@@ -107,7 +107,7 @@ def patch_paths(
         how: The replacement: ``mean`` over rows, ``zero``, ``resample`` (another row's value), or
             ``swap`` (what it is on ``corrupted``).
         corrupted: Inputs that ``swap`` takes its values from, paired row by row with the batch.
-        metric: As for :func:`interp.interventions.ablation_effects.ablate`.
+        metric: What gets worse, given as to :func:`interp.interventions.ablation_effects.ablate`.
         seed: Seed of the resampled rows and of the intervals.
         tokens: At most this many positions per forward pass (at least one row); it bounds the
             memory.
@@ -152,8 +152,8 @@ def attributions(
         batch: Rows with targets.
         corrupted: Inputs of the same shape, paired row by row.
         parts: The components; every head and FFN by default.
-        metric: As for :func:`interp.interventions.ablation_effects.ablate`.
-        tokens: As for :func:`interp.interventions.ablation_effects.ablate`.
+        metric: What gets worse, given as to :func:`interp.interventions.ablation_effects.ablate`.
+        tokens: At most this many positions per forward pass (at least one row).
 
     Returns:
         Columns ``component``, ``layer``, ``head`` and ``score``: by how much the metric would get

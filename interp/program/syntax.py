@@ -249,9 +249,9 @@ class Table(Expression):
     """A value looked up: what could not be named stays written out.
 
     Attributes:
-        arguments: What it depends on; tokens.
+        arguments: The tokens that the table depends on.
         entries: (texts of the arguments, a constant), each combination once.
-        default: For combinations that are not listed.
+        default: The value for combinations that are not listed.
     """
 
     arguments: tuple[Expression, ...]
@@ -493,7 +493,7 @@ def kind_of(expression: Expression, known: dict[str, Kind]) -> Kind:
     """Whether the value of an expression without mistakes is a token, a number or a truth.
 
     Args:
-        expression: With names of lines that are known.
+        expression: An expression whose names are those of known lines.
         known: Name → kind of its line; ``token`` and ``position`` too.
     """
     return _Checked(known, Problems("expression")).kind(expression) or "number"

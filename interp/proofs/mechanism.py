@@ -115,9 +115,9 @@ class Case:
     """A named construction, built when asked for.
 
     Attributes:
-        name: What it is, its sizes and options; no two entries of a list share it.
+        name: What the case is, with sizes and options; no two entries of a list share it.
         construct: A function that builds it, in a second or less.
-        family: What it has in common with others: a family of tasks, a language.
+        family: What the case has in common with others: a family of tasks, a language.
     """
 
     name: str

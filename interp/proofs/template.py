@@ -538,7 +538,7 @@ def _lead(logits: Affine, token: int, first: int, letters: int, own: int | None)
         token: The right one.
         first: The id of the first token that a wildcard can be.
         letters: How many wildcards the template has.
-        own: Which of them is the answer; None if it is a regular token.
+        own: The wildcard that is the answer; None if a regular token is.
     """
     symbols = len(logits.centre) - first
     # Noise that the two logits share cancels; their own does not.

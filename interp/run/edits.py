@@ -39,8 +39,8 @@ class Array:
     """A tensor that compares, hashes and is written by its content.
 
     Attributes:
-        tensor: On the CPU, not to be written into.
-        name: What it holds, in words; not compared.
+        tensor: The numbers, on the CPU; they are not to be written into.
+        name: What the array holds, in words; not compared.
     """
 
     tensor: Tensor
@@ -182,7 +182,7 @@ Edits = tuple[Edit, ...]
 
 @dataclass(frozen=True)
 class Mean(Edit):
-    """The mean over rows stands in, position by position.
+    """Replaces the value at the site by its mean over rows, position by position.
 
     Attributes:
         level: Whether to take the mean over positions as well.
@@ -207,7 +207,7 @@ class Mean(Edit):
 
 @dataclass(frozen=True)
 class Zero(Edit):
-    """Nothing stands in."""
+    """Replaces the value at the site by zero."""
 
     @property
     def act(self) -> str:  # noqa: D102
@@ -219,8 +219,8 @@ class Zero(Edit):
 
 @dataclass(frozen=True)
 class Resample(Edit):
-    """What is there on another row stands in: rows exchange along a random cycle, so that no row
-    keeps its own.
+    """Replaces the value at the site by its value on another row. Rows exchange along a random
+    cycle, so that no row keeps its own.
 
     Attributes:
         seed: Seed of the cycle.
@@ -247,7 +247,7 @@ class Resample(Edit):
 
 @dataclass(frozen=True)
 class Swap(Edit):
-    """What is there on other rows stands in.
+    """Replaces the value at the site by its value on chosen rows, or on other inputs.
 
     Attributes:
         rows: For each of the run's rows, the row that it gets its values from; by default the row
@@ -273,8 +273,8 @@ class Swap(Edit):
 
 @dataclass(frozen=True)
 class DropKeys(Edit):
-    """Attention is taken from some keys; the other keys that the query may see get it, in their
-    proportions (evenly if there was nothing). Queries that see no other key keep theirs.
+    """Takes a head's attention away from some keys. The other keys that the query may see get it,
+    in their proportions (evenly if there was nothing); a query that sees no other key is left.
 
     Attributes:
         keys: ``[#row, query, key]``, true for the keys that lose it.
@@ -295,7 +295,7 @@ class DropKeys(Edit):
 
 @dataclass(frozen=True)
 class KeepKeys(Edit):
-    """Attention goes to some keys alone, in their proportions, at queries that have such keys.
+    """Lets a head attend to some keys alone, in their proportions, at queries that have such keys.
 
     Attributes:
         keys: ``[#row, query, key]``, true for the keys that keep it.
@@ -317,7 +317,7 @@ class KeepKeys(Edit):
 
 @dataclass(frozen=True)
 class Replace(Edit):
-    """Given values stand in: a pattern, what a program says, a part's write on no row at all.
+    """Replaces the value at the site by given numbers: a pattern, say, or what a program computes.
 
     Attributes:
         values: ``[#row, …]`` as the site's (one head's, where the site names a head).
@@ -338,11 +338,11 @@ class Replace(Edit):
 
 @dataclass(frozen=True)
 class Add(Edit):
-    """A given direction is added.
+    """Adds a given direction to the value at the site.
 
     Attributes:
         direction: ``[#row, #pos, …]``.
-        times: What it is multiplied with.
+        times: The factor that the direction is multiplied with.
     """
 
     direction: Array
@@ -361,9 +361,9 @@ class Add(Edit):
 
 @dataclass(frozen=True)
 class Through(Edit):
-    """The site alone sees what another edit changes of what its part writes; everything between
-    stays as it was. Sites are inputs: ``q_input``, ``k_input``, ``v_input`` of a head, ``mlp_in``
-    of a layer, or ``resid_post`` of the last layer.
+    """Lets the site alone see what another edit changes in what its own site writes; everything
+    between stays as it was. The sites are inputs: ``q_input``, ``k_input``, ``v_input`` of a head,
+    ``mlp_in`` of a layer, or ``resid_post`` of the last layer.
 
     Attributes:
         sender: The other edit: of a head, an FFN or the stream, in front of the site.

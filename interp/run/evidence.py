@@ -94,8 +94,8 @@ class Finding:
     Attributes:
         edits: The edit, or edits made together.
         rise: The estimate of the mean rise over rows, in the metric's unit; more is worse.
-        error: Its standard error at the last look, of ``rows`` − 1 degrees of freedom.
-        low, high: Its interval at the last look.
+        error: The estimate's standard error at the last look, of ``rows`` − 1 degrees of freedom.
+        low, high: The estimate's interval at the last look.
         status: ``above``, ``below``, ``screened`` or ``undecided``.
         rows: The number of rows that were run with the edit.
         slope: The mean slope over all rows; NaN where there is none.

@@ -69,7 +69,7 @@ class Metric:
 
         Args:
             output: The outputs of a run, changed or not, on the model's device.
-            places: Where they are.
+            places: The places that the numbers belong to.
             clean: The outputs of the unchanged model, for metrics that compare.
         """
         raise NotImplementedError

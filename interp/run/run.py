@@ -136,7 +136,7 @@ class Run:
         Args:
             metric: A :class:`~interp.run.metrics.Metric`, or a function of outputs ``[place,
                 output]`` and targets.
-            rows: Which rows; all by default.
+            rows: Numbers of the rows; all by default.
         """
         which, measured = self._rows(rows), as_metric(metric)
         self._fill([self.edits], measured, which)

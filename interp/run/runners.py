@@ -1,4 +1,4 @@
-"""In which ways a model can be run from its layers on: found and checked once a model."""
+"""The ways in which a model can be run from its layers on: found and checked once a model."""
 
 from __future__ import annotations
 

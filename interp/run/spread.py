@@ -27,7 +27,7 @@ def spread_rises(
         run: A :class:`~interp.run.run.Run`; each worker gets its model and rows once.
         many: Edits, some of them a task.
         metric: Measured by the workers.
-        rows: Which rows.
+        rows: Numbers of the rows that are run.
     """
     jobs = [many[start : start + _AT_ONCE] for start in range(0, len(many), _AT_ONCE)]
     kind: Callable[..., Any] = type(run)

@@ -67,8 +67,8 @@ def dataset(file: h5py.File, name: str, shape: Shape | None = None) -> h5py.Data
 
     Args:
         file: Open for reading.
-        name: Its path in the file.
-        shape: That it must have.
+        name: The data set's path in the file.
+        shape: The shape that it must have.
 
     Raises:
         StoreError: if there is none of that name, shape and kind in the file itself.

@@ -43,9 +43,9 @@ class Argument:
 
     Attributes:
         name: The argument's name, as in the class.
-        annotation: Its type, as the class annotates it.
+        annotation: The argument's type, as the class annotates it.
         default: The value it has if none is given; ``dataclasses.MISSING`` if one must be given.
-        meaning: Its description in the docstring of the class; empty if there is none.
+        meaning: The argument's description in the docstring of the class; empty without one.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Argument:
 
     @property
     def type(self) -> str:
-        """Its type in words, such as ``list of integers``."""
+        """The argument's type in words, such as ``list of integers``."""
         return _in_words(self.annotation)
 
     def fits(self, value: Any) -> bool:

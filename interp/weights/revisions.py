@@ -42,7 +42,7 @@ def weights_over_training(
         model: A folder that holds folders of checkpoints, or a hub id.
         revisions: Names of checkpoints, in the order of training; or what
             :func:`opened_revisions` gave for them.
-        metrics: As for :func:`~interp.weights.weight_table.weight_table`.
+        metrics: Metrics of :func:`~interp.weights.weight_table.weight_table`.
         watch: Wraps the iteration over revisions, for a progress bar.
         options: ``fold_norm``, ``lag``, ``basis``, ``draws`` and ``seed``, as there.
 

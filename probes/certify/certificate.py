@@ -33,7 +33,7 @@ class TheoremFile:
     """What was proved of a model on a domain.
 
     Attributes:
-        model: Its name.
+        model: The model's name.
         sha256: Of its weights as a safetensors file.
         domain: The domain as JSON data.
         statement: The domain in words.
@@ -67,7 +67,7 @@ class TheoremFile:
         return proof.bound if proof.bound in (0.0, 1.0) else proof.bound * worse
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON data; an infinite bound is null."""
+        """The theorem as JSON data; an infinite bound is null."""
         written = [asdict(p) | {"bound": self.safe(p)} for p in self.proofs]
         found = {
             "format": {"name": "prooflens-certificate", "version": FORMAT_VERSION},

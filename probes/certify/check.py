@@ -32,7 +32,7 @@ _BROKEN = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Of a strategy: what it claims, what was found, whether it stands; its lemmas found anew."""
+    """What a strategy claims, what was found, and whether it stands; its lemmas found anew."""
 
     strategy: str
     claimed: float

@@ -46,7 +46,7 @@ class Cells:
         weight: ``[cell]``, how many inputs of the domain a cell stands for. Exact below 2^53.
         symbols: How many noise symbols the inputs use.
         vocabulary: Ids that an unknown token may be.
-        names: In words, what each of the inputs' symbols leaves open.
+        names: What each of the inputs' symbols leaves open, in words.
     """
 
     inputs: Affine | Int[np.ndarray, "cell pos"]
@@ -73,10 +73,11 @@ class Proof:
             is answered rightly).
         bound: The number that is proved.
         cells: How many cells.
-        multiplications: Counted, of centres and generators.
-        seconds: Taken.
-        arithmetic: What it holds for: ``float32``, ``float64``, or ``real`` numbers alone.
-        lemmas: What it rests on; none for brute force and black box.
+        multiplications: How many multiplications of centres and generators were made.
+        seconds: How long the proof took.
+        arithmetic: The arithmetic that the bound holds for: ``float32``, ``float64``, or ``real``
+            numbers alone.
+        lemmas: The lemmas that the proof rests on; none for brute force and black box.
         parts: What each unexplained remainder adds to the bound in the worst cell.
         vacuous: Why it says nothing; empty if it says something.
         data: What the checker needs besides, JSON.
@@ -128,7 +129,7 @@ def prove(
 
     Args:
         model: A covered model.
-        strategy: Its name, for the report.
+        strategy: The strategy's name, for the report.
         kind: ``error`` or ``accuracy``.
         cover: Cells that together hold the domain.
         trivial: What the best constant answer reaches: a bound no better is vacuous.

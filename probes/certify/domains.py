@@ -115,7 +115,7 @@ class Signs(Domain):
 
     @property
     def lags(self) -> tuple[int, ...]:
-        """Of f's arguments, x_t first."""
+        """The lags of f's arguments, x_t first."""
         return (0, *self.task.lags)
 
     @property
@@ -141,7 +141,7 @@ class Signs(Domain):
         return "real", 1, 1, self.length
 
     def describe(self) -> dict[str, Any]:
-        """As JSON data."""
+        """The domain as JSON data."""
         return {"kind": "signs", "task": self.task.to_dict(), "length": self.length}
 
     def answers(
@@ -249,7 +249,7 @@ class Averages(Domain):
         return "real", 1, 1, self.length
 
     def describe(self) -> dict[str, Any]:
-        """As JSON data."""
+        """The domain as JSON data."""
         task = self.task.to_dict()
         return {"kind": "averages", "task": task, "length": self.length, "box": self.box}
 
@@ -333,7 +333,7 @@ class Addressed(Domain):
         return "real", 1 + self.task.bits, 1, self.length
 
     def describe(self) -> dict[str, Any]:
-        """As JSON data."""
+        """The domain as JSON data."""
         task = self.task.to_dict()
         return {"kind": "addressed", "task": task, "length": self.length, "box": self.box}
 
@@ -342,7 +342,7 @@ class Addressed(Domain):
         yield from ()
 
     def boxes(self) -> Iterator[Cells]:
-        """Of each position, the cases of the last address: the right answer depends on it."""
+        """For each position, the cases of the last address: the right answer depends on it."""
         bits = self.task.bits
         for t in self.judged:
             for code, lag in enumerate(self.lags.tolist()):
@@ -433,7 +433,7 @@ class Strings(Domain):
         return "tokens", int(self._ids.max()) + 1, 2, self.lengths[-1] + 1
 
     def describe(self) -> dict[str, Any]:
-        """As JSON data."""
+        """The domain as JSON data."""
         return {"kind": "strings", "task": self.task.to_dict(), "length": self.length}
 
     def weight(self, i: int, j: int) -> int:
@@ -483,7 +483,7 @@ class Strings(Domain):
         return np.full(n, int(j == self.blocks))
 
     def boxes(self) -> Iterator[Cells]:
-        """Of each length, the prefixes that are in the language and those that are not."""
+        """For each length, the prefixes that are in the language and those that are not."""
         for i, j in self.prefixes():
             ids = np.full((1, i + 1), UNKNOWN)
             ids[:, 0] = 0
@@ -498,7 +498,7 @@ class Strings(Domain):
             yield replace(drawn, weight=drawn.weight * comb(i - 1, j - 1) / n)
 
     def multisets(self) -> Iterator[Cells]:
-        """Of each length, a cell for each last letter, number of a's and b's, and answer.
+        """For each length, a cell for each last letter, number of a's and b's, and answer.
 
         One string stands for all with the same counts: for a model that sees no order.
         """
@@ -561,7 +561,7 @@ class Templates(Domain):
         return "tokens", v, v if self.task.symbolic else 1, self.task.length
 
     def describe(self) -> dict[str, Any]:
-        """As JSON data."""
+        """The domain as JSON data."""
         return {"kind": "templates", "task": self.task.to_dict()}
 
     def points(self) -> Iterator[Cells]:

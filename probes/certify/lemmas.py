@@ -39,10 +39,10 @@ class Lemma:
     """What a role says, with its number.
 
     Attributes:
-        role: Its name in the registry, or ``none`` where no role is used.
+        role: The role's name in the registry, or ``none`` where no role is used.
         component: E.g. ``head 0.1`` or ``ffn 0``.
-        statement: In words, for every input of the domain.
-        number: Its bound: small if the role is right, large if it is wrong.
+        statement: What holds for every input of the domain, in words.
+        number: The lemma's bound: small if the role is right, large if it is wrong.
     """
 
     role: str
@@ -57,10 +57,10 @@ def lemmas_of(
     """The lemmas that a cover by mechanism goes with.
 
     Args:
-        model: That the cover fits.
+        model: The model that the cover fits.
         task: The domain's task.
-        domain: As JSON data: ``length`` and ``box`` where it has them.
-        cover: As a certificate says it: its name, and what else makes it.
+        domain: The domain as JSON data: ``length`` and ``box`` where it has them.
+        cover: The cover as a certificate says it: its name, and what else makes it.
     """
     match cover["cover"]:
         case "cases":
@@ -135,7 +135,7 @@ def beside_average(model: Any, rho: Float64[np.ndarray, " pos"], size: float) ->
     """What is passed on that is no multiple of Σ_s ρ_s x_s, as a share of the whole.
 
     Args:
-        model: With :func:`~interp.bounds.passed_on.not_along` empty.
+        model: A model for which :func:`~interp.bounds.passed_on.not_along` is empty.
         rho: ρ, oldest input first.
         size: Largest size of an input.
     """
@@ -161,9 +161,9 @@ def beside_named(
     """Attention outside the lag that the last token names, for each code and head.
 
     Args:
-        model: With :func:`~interp.bounds.passed_on.not_named` empty.
+        model: A model for which :func:`~interp.bounds.passed_on.not_named` is empty.
         codes: Bits of the last token, ±1.
-        lags: That they name.
+        lags: The lags that the heads name.
         lengths: Lengths of rows.
         size: Largest size of a value.
         pieces: Into how many intervals the last value is split.

@@ -58,7 +58,7 @@ class Mechanism:
     Attributes:
         cells: Makes the cover.
         data: What the checker needs to make the cover and its lemmas again.
-        final: As :func:`~probes.certify.cover.prove` takes it.
+        final: The argument ``final`` of :func:`~probes.certify.cover.prove`.
     """
 
     cells: Callable[[], Iterator[Cells]]
@@ -194,7 +194,7 @@ class Rows(Domain):
         return "tokens", self.task.vocabulary, self.task.vocabulary, self.task.length
 
     def describe(self) -> dict[str, Any]:
-        """As JSON data."""
+        """The domain as JSON data."""
         return {"kind": "rows", "task": self.task.to_dict()}
 
     def points(self) -> Iterator[Cells]:
@@ -297,7 +297,7 @@ def certify(
     seed: int = 0,
     watch: Watch = iter,
 ) -> TheoremFile:
-    """A bound that holds for every input of a domain, by every strategy that fits.
+    """Prove a bound that holds for every input of a domain, by every strategy that fits.
 
     Args:
         model: A ``SequenceTransformer`` (no RoPE, no ``pair_sign``).
@@ -405,7 +405,7 @@ class _Attempts:
 
     @property
     def tables(self) -> Tables:
-        """Of the three paths, made once."""
+        """The tables of the three paths, made once."""
         if self._tables is None:
             self._tables = tables_of(self.model, self.domain.task.length)  # type: ignore[attr-defined]
         return self._tables

@@ -57,11 +57,11 @@ def worst_error(
 
     Args:
         model: What was proved something of.
-        domain: What it was proved on.
+        domain: The domain that the bound was proved on.
         seed: Seed of the random inputs.
         rows: Starts at each position; at most twelve positions are tried.
         steps: How many steps are taken from every start.
-        dtype: In which the model is run.
+        dtype: The number format that the model is run in.
     """
     net, worst = deepcopy(model).to(dtype).eval(), 0.0
     for cells in _some(domain, rows, np.random.default_rng(seed)):
@@ -124,7 +124,7 @@ def wrong_rows(
         caps: ``[query, maximum, set of positions]``; see :func:`~probes.certify.maximum.by_cubes`.
         seed: Seed of the random rows.
         rows: How many of them.
-        dtype: In which the model is run.
+        dtype: The number format that the model is run in.
     """
     net, rng = deepcopy(model).to(dtype).eval(), np.random.default_rng(seed)
     v, length = len(caps), int(np.log2(caps.shape[-1])) + 1

@@ -103,8 +103,8 @@ def far(model: Any, task: Any, program: Program, judge: Judge, *, seed: int) -> 
     Args:
         model: Hooked.
         task: A task of strings, such as :class:`interp.tasks.depth.strings.PrefixPrediction`.
-        program: To be judged.
-        judge: With the table that gains are measured against.
+        program: The program that is judged.
+        judge: A judge with the table that gains are measured against.
         seed: Seed of the rows.
     """
     bins = getattr(task, "bins", None)
@@ -123,8 +123,8 @@ def proof(task: Any, program: Program, judge: Judge) -> Beside | None:
 
     Args:
         task: Any; or a C-RASP program, as compiled models have it.
-        program: That was found.
-        judge: With the rows and the model's decisions on them.
+        program: The program that was found.
+        judge: A judge with the rows and the model's decisions on them.
     """
     counted = task if isinstance(task, Program) else getattr(task, "program", None)
     answers = judge.data.fit.answers

@@ -73,7 +73,7 @@ def by_pairs(model: Any, rows: Rows, head: Component, *, positions: bool) -> Ite
     Args:
         model: Hooked.
         rows: Some of what it is asked.
-        head: In which layer, and which.
+        head: The head's layer and number.
         positions: Whether the model knows positions.
     """
     codes = np.unique(rows.tokens[rows.read])
@@ -192,7 +192,7 @@ class HeadDoes:
     """What one head does.
 
     Attributes:
-        head: Which.
+        head: The head's layer and number.
         primitive: The pattern that stands in for its own.
         gain: What is left of the gain with it (of decisions at that token, where ``at`` names one).
         at: Text of the current token where it does this; empty for everywhere.
@@ -262,7 +262,7 @@ def head_tables(model: Any, rows: Rows, table: TokenTable, kept: Kept) -> Iterat
     """Each kept head as a table on two tokens that its own pattern tells, where there is one.
 
     Args:
-        model, rows, table, kept: As for :func:`head_primitives`.
+        model, rows, table, kept: Handed to :func:`head_primitives`.
     """
     truth = decided(outputs_of(model, rows), rows)
     for part in kept.parts:
@@ -423,7 +423,7 @@ def line_heads(
         rows: A few dozen.
         table: Fitted to the model's decisions.
         kept: Components that are needed.
-        program: Whose lines are asked about.
+        program: The program whose lines are asked about.
         known: Names of lines that a head stands for already.
     """
     heads = [part for part in kept.parts if part.kind == "head"]

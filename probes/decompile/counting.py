@@ -48,10 +48,10 @@ class Source:
 
     Attributes:
         line: The line that holds the number.
-        number: Its text.
-        threshold: What it is compared with: number ≥ threshold.
+        number: The compared number, as text.
+        threshold: The comparison is number ≥ threshold.
         layer: The block whose network compares it.
-        hidden: Which hidden layer of that network, from 0.
+        hidden: Number of the hidden layer in that network, from 0.
         neuron: A neuron that switches there.
         residual: How far the neuron's coefficients are from whole multiples of one scale, at most.
     """
@@ -95,8 +95,8 @@ def decompile_counting(
     """The C-RASP program that a model computes.
 
     Args:
-        model: Its first token is BOS, id 0. Its answer at a position is yes where the output is
-            above ½, or where the second of two outputs is larger.
+        model: A model whose first token is BOS, id 0. Its answer at a position is yes where the
+            output is above ½, or where the second of two outputs is larger.
         words: What each id but 0 stands for; None for tokens that have no name, which a program can
             only tell from all that have one.
         longest: Most tokens of a string that the program is to be right on; None for as many as the

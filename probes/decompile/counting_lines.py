@@ -137,7 +137,7 @@ class Written:
     """A program and where its numbers come from.
 
     Attributes:
-        program: Its last line is ``answer``.
+        program: The program, whose last line is ``answer``.
         numbers: Line → the variables that are read from it.
     """
 

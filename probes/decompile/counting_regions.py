@@ -126,8 +126,8 @@ class Bend:
 
     Attributes:
         comparison: Over the classes.
-        hidden: Which hidden layer, from 0.
-        neuron: Which neuron.
+        hidden: Number of the hidden layer, from 0.
+        neuron: Number of the neuron in that layer.
     """
 
     comparison: IntegerComparison
@@ -157,7 +157,7 @@ def bends(
     """The comparisons at which neurons switch, in the region of one input.
 
     Args:
-        layer: Whose network it is.
+        layer: The layer whose network is looked at.
         inputs: Bases and class points.
         state: σ.
         counts: n: they say which side each earlier ReLU is on.

@@ -246,7 +246,7 @@ def tabulate(
     """The table of a layer's network.
 
     Args:
-        layer: Whose.
+        layer: The layer whose network is tabulated.
         inputs: States before and class points.
         codes: Numbers of the states that later layers see; new states are added.
         longest: The most tokens.

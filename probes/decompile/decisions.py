@@ -65,7 +65,7 @@ def outputs_of(
     """A model's outputs where something is asked, with edits made.
 
     Args:
-        model, rows: As for :func:`run_of`.
+        model, rows: Handed to :func:`run_of`.
         edits: What is changed.
         run: The run on these rows, where there is one already.
     """
@@ -81,7 +81,7 @@ def activations(model: Any, rows: Rows, sites: Sequence[Site]) -> dict[Site, Ten
     Args:
         model: Takes token codes ``[row, pos]``.
         rows: Rows of tokens.
-        sites: Those that the model has not are left out.
+        sites: The places to read; those that the model does not have are left out.
     """
     there = [site for site in sites if site.name in model.hook_dict]
     every = replace(rows, asked=np.ones_like(rows.asked))

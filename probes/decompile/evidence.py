@@ -75,8 +75,8 @@ class Frozen:
     """Gain that is left with frozen norms; NaN where the model has none.
 
     Attributes:
-        folded: With one scale for each norm.
-        per_token: With one for each norm and current token.
+        folded: What is left with one scale for each norm.
+        per_token: What is left with one scale for each norm and current token.
     """
 
     folded: float
@@ -122,7 +122,7 @@ class HeadScore:
     """A head's score as a sum over pairs, and its pattern beside a primitive's.
 
     Attributes:
-        head: Which.
+        head: The head's layer and number.
         spread: Standard deviation of its scores over the keys of a query; near 0 for even ones.
         pairs: (source of the query, source of the key, share of the variance), the largest first.
         explained: Share of the variance that all pairs together explain.
@@ -145,7 +145,7 @@ def score_pairs(model: Any, rows: Rows, head: Component, primitive: Primitive) -
     Args:
         model: Hooked; heads without ``W_Q`` and ``W_K`` have no pairs.
         rows: A few dozen; queries are the asked positions.
-        head: Which.
+        head: The head's layer and number.
         primitive: What stands in for it.
     """
     sites = [Site(head.layer, kind, head.head) for kind in ("attn_scores", "pattern")]
@@ -258,7 +258,7 @@ class FfnTable:
     """An FFN as a table.
 
     Attributes:
-        part: Which FFN.
+        part: The FFN that the table is of.
         reads: The values that the table is over, as a program writes them.
         cells: Combinations of them that occur.
         gain: What is left of the model's decisions with the table in its place.
@@ -280,7 +280,7 @@ def ffn_table(
     Args:
         model: Hooked.
         part: An FFN.
-        program: Whose lines and counts the table may be over, beside the current token.
+        program: The program whose lines and counts the table may be over, beside the current token.
         fit: Rows whose means fill the table.
         judged: Rows on which the decisions are compared.
         table: Fitted to the model's decisions.

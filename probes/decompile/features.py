@@ -120,7 +120,7 @@ def features(
     """Everything that decisions may speak of.
 
     Args:
-        rows: Whose tokens are spoken of.
+        rows: The rows whose tokens the features speak of.
         fetched: (index of a head, what it does); several a head where several fit as well.
         layers: How many have a head that is needed: a later one may count what an earlier one
             helped to tell.
@@ -305,7 +305,7 @@ class Column:
     Attributes:
         values: A value for every decision: 0 or 1, or integers to be cut by a threshold.
         expression: A condition, or the number that is compared.
-        features: Which features it speaks of.
+        features: The features that the column speaks of.
         cost: What asking the feature costs.
         number: Whether a threshold is to be put to it.
         least, most: Bounds that a number keeps on all rows; None where it has none.
@@ -383,7 +383,7 @@ def _is_remainder(expression: Expression) -> bool:
 
 
 def _different(found: Sequence[Column]) -> list[Column]:
-    """Of questions with the same answers the simplest; none that is always answered alike."""
+    """The simplest of questions with the same answers; none that is always answered alike."""
     kept: dict[bytes, Column] = {}
     for column in sorted(found, key=lambda c: c.cost):
         if column.values.size and column.values.min() != column.values.max():

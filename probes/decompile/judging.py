@@ -46,7 +46,7 @@ class Judged:
     """A program and how nearly it decides as the model does.
 
     Attributes:
-        program: It runs without the model.
+        program: The judged program, which runs without the model.
         sources: Name of a line → index into the heads' primitives; −1 without one.
         held, longer, off_task: Fidelity on rows held out, longer, and off the task.
         exact: Whether it was read off the weights, not searched for: then it is as long as it is.

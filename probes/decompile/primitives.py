@@ -78,8 +78,8 @@ class Primitive:
     """One thing that a head may do.
 
     Attributes:
-        words: In words.
-        where: Which earlier positions.
+        words: What the primitive reads, in words.
+        where: The earlier positions that it looks at.
         which: How one of them is picked; None where all count alike.
         cost: Simpler ones have less.
         lines: What the condition needs to be defined before.
@@ -353,7 +353,7 @@ def primitives(rows: Rows, *, deep: bool = False, positions: bool = True) -> lis
     """Everything a head is tried as, the simplest first.
 
     Args:
-        rows: Whose tokens are spoken of.
+        rows: The rows whose tokens the primitives speak of.
         deep: Also what needs an earlier layer to have fetched or counted something.
         positions: Also what needs to know positions; a model without any cannot.
     """

@@ -177,7 +177,7 @@ def off_task(rows: Rows, content: Int[np.ndarray, " token"], count: int, *, seed
     """Rows made from others: random tokens, few tokens often, ties, single tokens exchanged.
 
     Args:
-        rows: To be changed; where they ask, the new ones ask.
+        rows: The rows to change; where they ask, the new ones ask.
         content: Codes that may be exchanged for each other.
         count: How many.
         seed: Seed of the draws.
@@ -345,11 +345,11 @@ BITS = 0.5
 
 
 def rows_of_task(task: Any, *, count: int = 400, seed: int = 0) -> Rows:
-    """Rows of a task.
+    """Draw the rows of a task that a model is asked about.
 
     Args:
-        task: Whose inputs are tokens, or ±1; or a C-RASP program, as compiled models have it.
-        count: How many.
+        task: A task whose inputs are tokens or ±1; or a C-RASP program, of a compiled model.
+        count: How many rows are drawn.
         seed: Seed of the rows.
 
     Raises:

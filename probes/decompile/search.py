@@ -42,7 +42,7 @@ class Tree:
     """A formula that was grown, and what it asks.
 
     Attributes:
-        formula: As a condition.
+        formula: The tree as a condition.
         columns: Asked by it.
         leaves: How many it has.
         wrong: Decisions that it takes otherwise than was wanted.
@@ -58,7 +58,7 @@ class Questions:
     """Columns side by side, so that all are tried at once.
 
     Args:
-        columns: At least one decision each, all of as many.
+        columns: One value a decision each, all of the same length.
     """
 
     def __init__(self, columns: Sequence[Column]) -> None:
@@ -230,7 +230,7 @@ class Candidate:
     """A program, and the heads whose primitives its lines come from.
 
     Attributes:
-        program: It runs without the model.
+        program: The candidate program, which runs without the model.
         sources: Name of a line → index of the head that fetches it.
     """
 
@@ -249,11 +249,11 @@ def candidates(
     """Programs of growing size.
 
     Args:
-        rows: To fit.
+        rows: The rows that candidates are fitted to.
         decisions: The model's at their asked positions, as
             :func:`probes.decompile.decisions.decided`.
         fetched: What heads do: (index of a head, primitive).
-        layers, positions: As for :func:`probes.decompile.features.features`.
+        layers, positions: Handed to :func:`probes.decompile.features.features`.
     """
     rows, decisions = _sampled(rows, decisions)
     known = features(rows, fetched, layers, positions=positions)
@@ -322,7 +322,7 @@ def _most(decisions: NDArray[Any]) -> int:
 
 
 def _sampled(rows: Rows, decisions: NDArray[Any]) -> tuple[Rows, NDArray[Any]]:
-    """As many of the rows as give enough decisions, the order mixed."""
+    """Rows in mixed order, as many as give enough decisions."""
     per_row = rows.asked.sum(1)
     order = np.random.default_rng(0).permutation(len(rows))
     kept = np.sort(order[: max(1, int((per_row[order].cumsum() <= _DECISIONS).sum()))])

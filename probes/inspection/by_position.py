@@ -42,7 +42,7 @@ def with_positions(
         roles: A role table.
         model: The hooked model.
         rows: Kind → rows of the whole length that was asked for.
-        profile: On which kind of rows attention to which keys is read.
+        profile: Says on which kind of rows attention to which keys is read.
     """
     shares = _Shares(model, rows, profile)
     return roles.assign(by_position=[_told(one, shares) for one in roles.itertuples()])
@@ -54,7 +54,7 @@ class _Shares:
     Args:
         model: The hooked model.
         rows: Kind → rows.
-        profile: On which kind of rows attention to which keys is read.
+        profile: Says on which kind of rows attention to which keys is read.
     """
 
     def __init__(self, model: Any, rows: Mapping[str, Batch], profile: Profile) -> None:

@@ -75,7 +75,7 @@ class InspectedRows:
         positions: How many positions of a row are used.
         tokens: How many token ids random rows are drawn from.
         notes: What a reader should know of them.
-        profile: In which unit effects are measured, and which floors hold.
+        profile: Says in which unit effects are measured, and which floors hold.
         task: What the rows were drawn from; None for other rows.
         words: The text of each id, where rows of one's own say it.
     """
@@ -132,7 +132,7 @@ def inspected_rows(
             rows are drawn.
         task: What the model learned; its rows are taken where no others are given.
         tokens_from: A file of rows of token ids, from whose tokens alone random rows are drawn.
-        profile: In place of the one that follows from the rows.
+        profile: A profile in place of the one that follows from the rows.
         rows, length: Rows and positions of every trial (256 rows of a task, 32 of others); the
             model's context bounds the length, and so do the positions that it has learned
             (:mod:`probes.inspection.usable`).

@@ -103,7 +103,7 @@ def shown_tables(source: Any, shown: Sequence[Shown], model: Any = None) -> dict
     Args:
         source: A hooked model; or a store whose first rows these are, with their patterns.
         shown: The rows, by kind.
-        model: Whose W_O is read for the sizes of values; None without them.
+        model: The model whose W_O gives the sizes of values; None to leave them out.
 
     Returns:
         ``shown-rows``, ``shown-heads``, ``shown-scores`` and ``shown-lags``.
@@ -233,7 +233,7 @@ def effect_lines(
         run: The model on rows of this kind, of which the first are shown; all give the means.
         some: The rows.
         group: Their number among the kinds.
-        heads: Which heads are left out, one at a time.
+        heads: The heads that are ablated, one at a time.
     """
     rows, made = range(len(some.batch)), Mean if len(run) > 1 else Zero
     unit, parts, scores = loss_unit(run.batch), Lines(), Lines()
@@ -263,7 +263,7 @@ def raised_tokens(
     compare within a head alone. Behind layer 0 a key holds more than its token's embedding.
 
     Args:
-        model: With TransformerLens' names for its weights; others give an empty table.
+        model: A model with TransformerLens' names for its weights; others give an empty table.
         factors: The weights of its heads.
         shown: Rows whose tokens are taken.
         word: From a token's id to its text.

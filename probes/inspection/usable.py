@@ -66,7 +66,7 @@ def largest_step(
 
     Args:
         values: A number a position.
-        counted: Which of them count.
+        counted: True for the numbers that count.
         least: Positions before the step, at least.
         rising: Whether only steps upwards are looked for.
         seed: Seed of the permutations.

@@ -40,7 +40,7 @@ def unraised(
         places: The heads, all at once.
         named: Head → the tokens that it raises for its keys, −1 for none; the keys' own for a head
             that is not there.
-        rows: Which rows; all by default.
+        rows: Numbers of the rows; all by default.
     """
     direct, run, batch = Direct(evidence), evidence.run(kind), evidence.batch(kind)
     tokens = [named.get(place, batch.inputs) for place in places]

@@ -66,9 +66,9 @@ class Evidence:
     """A model (or stores of its activations) on the rows of a profile.
 
     Args:
-        model: In evaluation mode; None where there are stores alone.
+        model: The model in evaluation mode; None where there are stores alone.
         views: The profile's rows, by kind (:mod:`probes.roles.views`).
-        profile: Which rows tell what, the unit of effects, and the floors.
+        profile: Says which rows tell what, the unit of effects, and the floors.
         targets: Whether the rows' targets may be read.
         stores: Kind of rows → a store of these rows with the patterns in it, read instead of the
             model's pass.

@@ -26,7 +26,7 @@ class Fetched:
 
     Attributes:
         tokens: The tokens; −1 where attention is on no token for the most part.
-        places: Where they stand.
+        places: The positions at which they stand.
     """
 
     tokens: Int[Tensor, "row head pos"]

@@ -91,7 +91,7 @@ class Looks:
 
         Args:
             rows: The rows, with their attention patterns.
-            counted: Which queries count for shares.
+            counted: True for the queries that count for shares.
         """
         hooks = {n: v for n, v in rows.activations.items() if n.endswith("attn.hook_pattern")}
         patterns = {int(hook.split(".")[1]): value for hook, value in hooks.items()}

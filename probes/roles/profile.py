@@ -71,7 +71,7 @@ class Floors:
         written: Least share of what an FFN writes that its answer explains.
         kept: Largest fall of an argument's r² that counts as kept.
         change: Least change of the output without a component, as a share of its variance.
-        memory_change: The same, for memories and readouts.
+        memory_change: The floor of the change of the output, for memories and readouts.
         loss: Least rise of the loss, in nats, or as a share of a real target's variance.
         specific: Least share of what is lost through a role that is not lost in its controls, too.
         joint: Least part that a head must bring back of what its group does together.

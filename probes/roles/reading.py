@@ -66,7 +66,7 @@ class Reading:
         return (Replace(self.evidence.site(place), by),)
 
     def loudest(self, kind: str, writers: Sequence[Place]) -> list[Place]:
-        """As many other heads of the writers' layers, those that write most."""
+        """Other heads of the writers' layers, as many as writers: those that write most."""
         size: dict[Place, float] = {}
         for layer in sorted({layer for layer, _ in writers}):
             for place in self.evidence.heads:
@@ -85,8 +85,8 @@ class Reading:
 
 
 def missed(alone: Mapping[Place, float], floor: float) -> tuple[Place, ...]:
-    """Of heads that fetch the same, those that are missed by themselves: without which at least the
-    floor is lost, and half of the most that is lost without one. All where none is missed.
+    """Those of the heads that fetch the same that are missed by themselves: without which at least
+    the floor is lost, and half of the most that is lost without one. All where none is missed.
 
     Args:
         alone: Each head → what is lost without its write alone.

@@ -56,7 +56,7 @@ class Role:
         strength: What the column ``strength`` holds; ``effect`` holds the last cause.
         source: The publication that describes the role.
         profiles: The profiles in which the role is looked for.
-        detectors: Which give its tests; each is asked once, for all roles that name it.
+        detectors: The detectors that give its tests; each is asked once for all roles that name it.
         keys: The class of keys that the role is about, if it says where a head looks.
         control: What a cause must be specific against, one of :data:`CONTROLS`; empty if it has
             none.

@@ -53,7 +53,7 @@ class Chosen:
     """A predicate of query and key.
 
     Attributes:
-        words: What it says, in a few words.
+        words: What the choice says, in a few words.
         selects: Tokens ``[row, pos]`` → the selected keys.
     """
 
@@ -68,8 +68,8 @@ class Seen:
     Attributes:
         pattern: Attention as shares of one.
         inputs: The rows' inputs.
-        counted: Which queries count.
-        allowed: Which keys a query may attend to.
+        counted: True for the queries that count.
+        allowed: True for the keys that a query may attend to.
         begun: Whether one token begins every row, and stands nowhere else.
     """
 

@@ -37,7 +37,7 @@ class Trial:
 
     Attributes:
         name: ``repeated``, ``aba``, ``same``, ``text`` or ``passages``.
-        title: The same in words, for a sentence to begin with.
+        title: The trial's name in words, with which a sentence can begin.
         about: What the rows are, in words.
         batch: The tokens, the targets, and which positions are scored.
         control: The same tokens without the rule; None where there is no control.
@@ -167,7 +167,7 @@ def passage_trial(
     Args:
         model: The model, whose context and BOS are used.
         given: Token ids ``[piece, pos]``; a passage lies within a piece.
-        rows, length, seed: As for :func:`token_trials`.
+        rows, length, seed: Handed to :func:`token_trials`.
 
     Returns:
         None where no piece has passages of four tokens or more.

@@ -10,7 +10,7 @@ import typer
 from prooflens.cli.usage import facts, not_for, progress, shipped_models
 
 _NOT_CHECKED = ("what was measured", "costs", "parts of the bounds")
-"""Of a certificate; vacuous strategies are not either."""
+"""Parts of a certificate that are not checked; vacuous strategies are not either."""
 
 
 def certify(

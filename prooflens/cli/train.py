@@ -81,7 +81,7 @@ class _Outputs:
         single: Whether it is the only one's.
         partial: Where states are kept meanwhile.
         source: The file that recipes were read from.
-        resume, overwrite: As the command was told.
+        resume, overwrite: The values of the options ``--resume`` and ``--overwrite``.
         done: The names of recipes whose checkpoints are there.
     """
 

@@ -90,7 +90,7 @@ class Command(TyperCommand):
     """A command whose usage line shows arguments in capitals, and its help plain types."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        """As Typer's; a whole number is <int> and an option to repeat <str>..., not Python's."""
+        """Make Typer's command; help shows whole numbers as <int>, repeated options as <str>..."""
         super().__init__(*args, **options)
         for parameter in self.params:
             named = parameter.param_type_name == "option" and not getattr(parameter, "is_flag", 0)
@@ -125,7 +125,7 @@ class App(typer.Typer):
     """A Typer application whose commands are of this kind and have the option ``--json``."""
 
     def __init__(self, *, example: str = "", **options: Any) -> None:
-        """As :class:`typer.Typer`, with an example at the end of the group's help."""
+        """Make a :class:`typer.Typer` with an example at the end of the group's help."""
         options = {"short_help": options.get("help"), "epilog": _epilog(example)} | options
         super().__init__(**options)
 
@@ -137,7 +137,7 @@ class App(typer.Typer):
         Args:
             name: The command's.
             example: A line that runs it, shown at the end of its help.
-            options: As for Typer.
+            options: Options that are handed to Typer.
         """
         plain = {"cls": Command, "epilog": _epilog(example)}
         add = super().command

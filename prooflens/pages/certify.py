@@ -247,7 +247,7 @@ def _parts(found: Any, folder: Path) -> list[Section]:
 
 
 def _shares(found: Any, proof: Any) -> dict[str, float]:
-    """Of an accuracy: what is proved, what is right besides as far as was seen, and the rest."""
+    """The shares of an accuracy: what is proved, what else was seen to be right, and the rest."""
     proved, seen = found.safe(proof), max(found.measured, found.safe(proof))
     return {"proved right": proved, "right, not proved": seen - proved, "wrong": 1 - seen}
 

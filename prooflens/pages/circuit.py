@@ -71,7 +71,7 @@ def crop_figure(crops: pd.DataFrame, circuit: str) -> Figure:
 
     Args:
         crops: A table ``crops-QK`` or ``crops-OV``.
-        circuit: Its circuit.
+        circuit: The circuit that is drawn.
     """
     columns = [name for name in crops.columns if name.startswith("column ")]
     found = [rows for _, rows in crops.groupby(["layer", "head"], sort=False)]
@@ -115,7 +115,7 @@ def circuit_sentences(
         roles: A role table, decided by ``profile``.
         attention: For every head, named ``L0H1``, the share of its attention that goes to what
             followed equal tokens: what is said where no head does induction.
-        profile: Its floor is named where nothing passes it.
+        profile: The profile, whose floor is named where nothing passes it.
     """
     groups = _groups(roles)
     roles = roles[roles["head"] >= 0]

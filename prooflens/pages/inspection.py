@@ -107,7 +107,7 @@ def inspection_page(tables: Tables, about: About, folder: Path) -> str:
 
     Args:
         tables: The tables of an inspection (:data:`probes.measure.TABLES`).
-        about: Its facts.
+        about: The facts that were sealed with the tables.
         folder: Where its figures go, as PNG.
     """
     name = page_name(str(about["model"]))

@@ -56,8 +56,8 @@ class Column:
     """One number of every head.
 
     Attributes:
-        key: Its short name.
-        label: With its unit, as an axis says it.
+        key: The column's short name.
+        label: The column's name with its unit, as an axis says it.
         about: What it is, in a sentence.
         values: Head → number; a head that is not there was not measured.
     """
@@ -133,7 +133,7 @@ def viewer_document(tables: Tables, about: Mapping[str, Any], title: str) -> dic
 
     Args:
         tables: The tables of an inspection.
-        about: Its facts.
+        about: The facts that were sealed with the tables.
         title: Title of the page.
     """
     words = _Words()

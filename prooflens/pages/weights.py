@@ -254,7 +254,7 @@ class Inspection:
         return [*self.diagonals(n), *_compositions(self.table, n)]
 
     def diagonals(self, n: int = 5) -> list[str]:
-        """Of the findings those about single heads."""
+        """The findings about single heads."""
         tokens = self.factors.layout.tokens
         tied = tokens is None or tokens.embedding == tokens.unembedding
         heads = self.table[~self.table["metric"].isin(COMPOSITIONS)]
@@ -320,7 +320,7 @@ def findings(
 
 
 def clear_diagonals(shares: pd.DataFrame) -> pd.DataFrame:
-    """Of trace shares those that are above the null and the floor (:data:`CLEAR`)."""
+    """The trace shares that are above the null and the floor (:data:`CLEAR`)."""
     return shares[(shares["q"] < _LEVEL) & (shares["score"].abs() >= _FLOOR)]
 
 

@@ -23,7 +23,7 @@ def attention(
     """Where each head looks on one text: a grid of all, or up to twelve with tokens as labels.
 
     Args:
-        model: With hooks, as :func:`trained.loading.load` gives it.
+        model: A hooked model, such as :func:`trained.loading.load` gives.
         text_or_tokens: Text, for a model with a tokenizer; or token ids, as a list or with spaces
             between. The model's BOS is put in front of text and not of a list.
         heads: Names such as ``L1H0``; all by default.

@@ -32,7 +32,7 @@ def construct_gated_memory(task: AdaptiveMemory) -> Construction:
     """A float64 model of one layer without dot products that computes the task exactly.
 
     Args:
-        task: With values of ±1 and one sequential round.
+        task: A task with values of ±1 and one sequential round.
 
     Raises:
         ArgumentError: for other tasks, or if a candidate cannot be selected well enough.

@@ -38,7 +38,7 @@ from interp.proofs.lagfits import LagFit, fit_lag
 
 @dataclass(frozen=True)
 class Evaluation:
-    """In which order and precision a model adds its heads up, on which rounding depends.
+    """The order and precision in which a model adds its heads up, on which rounding depends.
 
     Attributes:
         unit: The unit roundoff u of the floating-point format.

@@ -135,7 +135,7 @@ def _cosine_sum(x: Tensor, alpha: float) -> Tensor:
 
 @lru_cache(maxsize=16)
 def _coefficients(alpha: float) -> tuple[float, tuple[float, ...]]:
-    """Of (2πx)^{α−1}, and of (2πx)^{2j}; at x = 1/2 term j is of order 4^{−j}."""
+    """The coefficients of (2πx)^{α−1} and of (2πx)^{2j}; at x = 1/2 term j is of order 4^{−j}."""
     singular = mpmath.gamma(1 - alpha) * mpmath.sin(mpmath.pi * alpha / 2)
     regular = [
         (-1) ** j * mpmath.zeta(alpha - 2 * j) / mpmath.factorial(2 * j) for j in range(_TERMS)

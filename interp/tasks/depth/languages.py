@@ -126,7 +126,7 @@ class Language:
 
     Attributes:
         name: The name it was asked for by, such as ``L_4``.
-        letters: Its alphabet, sorted: code c stands for ``letters[c]``.
+        letters: The language's alphabet, sorted: code c stands for ``letters[c]``.
         membership: The program whose last line says, at the last position, whether a string is in
             it.
         prediction: The program whose last line says at every position, for strings promised to be

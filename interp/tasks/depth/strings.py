@@ -384,7 +384,7 @@ def letters_of(task: PrefixPrediction) -> Int[np.ndarray, " 3"]:
 def prefixes(
     task: PrefixPrediction, longest: int, *, ordered: bool, most: int
 ) -> Iterator[tuple[_Ids, Int[np.ndarray, " row"], list[int]]]:
-    """Of every length: ids of the prefixes, the right answers, and how many questions each is.
+    """For every length, the ids of the prefixes, the right answers, and how many questions each is.
 
     Args:
         task: The task of a language L_k.

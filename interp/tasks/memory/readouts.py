@@ -71,7 +71,7 @@ class Readout:
         """Record every rule that the readout breaks.
 
         Args:
-            problems: Where they are recorded.
+            problems: Where what is wrong is recorded.
             allowed: The readouts that the task allows.
             memories: The task's argument that fixes the number of memories, named in the messages.
         """

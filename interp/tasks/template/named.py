@@ -33,7 +33,7 @@ def aabb_abab(**options: Any) -> TemplateTask:
 
 
 def majority(length: int = 3, **options: Any) -> TemplateTask:
-    """Of two symbols in any order, the label is the one that occurs more often.
+    """The label is the one of two symbols, in any order, that occurs more often.
 
     Raises:
         ArgumentError: for an even length, or one beyond 9 (2^(length−1) templates).

@@ -83,7 +83,7 @@ class _Mapped:
 
     Attributes:
         image: For every token the place of its image among the tokens, from the first half.
-        again: The same from the second half.
+        again: The places of the images from the second half of the rows.
         sign: 1 where images are raised, −1 where they are lowered.
         rises: Logits of the images of attended tokens, above those of other rows', row by row of
             the second half.

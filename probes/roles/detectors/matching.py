@@ -65,7 +65,7 @@ class Match:
 
 
 def closest(evidence: Evidence, fetching: Fetching, layer: int) -> Iterator[Match]:
-    """Of each head of a layer the earlier heads whose keys it attends to most, on every second
+    """For each head of a layer, the earlier heads whose keys it attends to most, on every second
     row."""
     heads = [place for place in evidence.heads if place[0] == layer]
     earlier = [place for place in evidence.heads if place[0] < layer]
@@ -180,7 +180,7 @@ class _Fallen:
         self._clean = self._shares(pattern)
 
     def read(self) -> tuple[Place, ...]:
-        """Of the heads that fetch the same, those whose write is read, on every second row; all
+        """Those of the heads that fetch the same whose write is read, on every second row; all
         where none is missed by itself."""
         alone = {one: float(self._rows([one])[::2].mean()) for one in self._one.writers}
         return missed(alone, self._floors.fall)

@@ -93,8 +93,8 @@ def _of(
 
 
 def _served(reader: Reader, layer: int, names: Sequence[str]) -> float:
-    """Of how many contents' kernels one head has a share, at most. A head whose weight in one
-    kernel is a hundredth of that in another has none in it."""
+    """The largest number of contents' kernels that one head has a share in. A head whose weight in
+    one kernel is a hundredth of that in another has none in it."""
     floors = reader.floors
     kernels = [kernels_of(reader, layer, Memory(name, _lag(name))) for name in names]
     weights = np.stack([kernel.weights() for kernel in kernels])

@@ -71,8 +71,8 @@ class Rises:
         self._columns = self._direct.read.T[inputs].cpu()
 
     def best(self, layer: int) -> Iterator[Relayed]:
-        """Of each head of a layer the earlier heads whose fetched tokens it raises, or lowers, most
-        on every second row."""
+        """For each head of a layer, the earlier heads whose fetched tokens it raises, or lowers,
+        most on every second row."""
         earlier = [other for other in self.evidence.heads if other[0] < layer]
         for place in self.evidence.heads:
             if place[0] == layer and earlier:
@@ -165,7 +165,7 @@ class _Path:
     one: Relayed
 
     def read(self) -> tuple[Place, ...]:
-        """Of the heads that fetch the same, those whose write is read, on every second row; all
+        """Those of the heads that fetch the same whose write is read, on every second row; all
         where none is missed by itself."""
         alone = {writer: float(self._lost([writer])[::2].mean()) for writer in self.one.writers}
         return missed(alone, self.rises.evidence.floors.fall)
