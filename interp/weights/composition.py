@@ -90,8 +90,8 @@ def composition_table(
                 reader = _reader(layer, kind, fold_norm)
                 if reader is not None:
                     blocks += [_block(writer, reader, kind) for writer in writers]
-        if "OV" in layer.circuits:
-            writers.append(_stack(layer.circuit("OV", fold_norm=fold_norm), layer.index, "right"))
+        if (writer := _side(layer, "OV", "right", fold_norm)) is not None:
+            writers.append(writer)
     if not blocks:
         return head_table([])
     return finished(pd.concat(blocks, ignore_index=True), family=ANY_TARGET)
@@ -99,10 +99,15 @@ def composition_table(
 
 def _reader(layer: LayerHeadWeights, kind: str, fold_norm: bool) -> _Stack | None:
     circuit = "OV" if kind == "v_composition" else "QK"
-    if circuit not in layer.circuits:
+    return _side(layer, circuit, "right" if kind == "k_composition" else "left", fold_norm)
+
+
+def _side(layer: LayerHeadWeights, name: str, side: str, fold_norm: bool) -> _Stack | None:
+    """One side of a circuit of a layer; None where the layer has no such circuit, or no heads."""
+    if name not in layer.circuits:
         return None
-    side = "right" if kind == "k_composition" else "left"
-    return _stack(layer.circuit(circuit, fold_norm=fold_norm), layer.index, side)
+    circuit = layer.circuit(name, fold_norm=fold_norm)
+    return _stack(circuit, layer.index, side) if circuit.n_heads else None
 
 
 def _stack(circuit: Circuit, layer: int, side: str) -> _Stack:

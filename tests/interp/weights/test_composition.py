@@ -7,6 +7,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from interp.models.spec import TransformerSpec
+from interp.models.transformer import SequenceTransformer
 from interp.weights.composition import COMPOSITIONS, composition_table
 from interp.weights.head_weights import HeadWeights, head_weights
 
@@ -75,3 +77,13 @@ def test_a_planted_composition_is_found(tmp_path: Path) -> None:
     }  # fmt: skip
     assert (top["q"] < 0.01).all()
     assert set(COMPOSITIONS) >= set(planted["metric"])
+
+
+def test_layers_without_heads_are_passed_over() -> None:
+    """Of three layers, the middle one without heads: the last reads the first, and no other."""
+    spec = TransformerSpec(
+        d_in=5, d_out=5, n_ctx=6, d_model=8, n_layers=3, n_heads=(2, 0, 1), d_head=4, ffn=(8,)
+    )
+    table = composition_table(SequenceTransformer(spec, seed=0), ["k_composition"])
+    pairs = table[["layer", "head", "target"]].to_numpy().tolist()
+    assert pairs == [[2, 0, "L0H0"], [2, 0, "L0H1"]]
