@@ -36,7 +36,7 @@ _APPENDED = 200
 _MEASURED = """
 import re, sys, time
 from pathlib import Path
-from interp.store import ActivationStore, verify
+from prooflens.store import ActivationStore, verify
 def peak():
     return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text()).group(1))
 before, started = peak(), time.process_time()

@@ -41,8 +41,7 @@ WIDTH, HEADS, LAYERS = 4096, 32, 4
 _MEMORY = """
 import re, sys
 import scipy.stats
-from interp.weights.weight_table import weight_table
-from interp.weights.head_weights import head_weights
+from prooflens.weights import head_weights, weight_table
 
 def kib(field):
     return int(re.search(field + r":\\s+(\\d+)", open("/proc/self/status").read()).group(1))

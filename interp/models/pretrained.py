@@ -20,7 +20,7 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -110,29 +110,21 @@ def load_pretrained(
         ConformanceError: if hooks carry what their names do not say.
     """
     check_place(device, dtype)
-    found = _loaded(str(path_or_id), revision, trust_remote_code, device)
+    found = _loaded(str(path_or_id), revision, trust_remote_code, device, dtype)
     placed(found.model, device=device, dtype=dtype)
-    return found if dtype is None else replace(found, analysed=_in_format(found.analysed, dtype))
+    return found
 
 
-def _in_format(words: str, dtype: str) -> str:
-    """The line of what is analysed, of a model that was rounded to another format."""
-    named, _, rest = words.partition("; ")
-    form, _, rest = rest.partition("; ")
-    _, _, stored = form.rpartition(" ")
-    return "; ".join(
-        filter(None, (named, dtype if dtype == stored else f"{dtype} from {stored}", rest))
-    )
-
-
-def _loaded(name: str, revision: str | None, trust_remote_code: bool, device: str) -> Pretrained:
+def _loaded(
+    name: str, revision: str | None, trust_remote_code: bool, device: str, dtype: str | None
+) -> Pretrained:
     if (Path(name) / "model.json").is_file():
-        return _own(name, device)
+        return _own(name, device, dtype)
     if Path(name).is_file():
         raise CheckpointError(f"{name} is a file: a model to run needs its folder with config.json")
     source = find_source(name, revision=revision, whole=True)
     if (added := ARCHITECTURES.get(str(source.config.get("model_type")))) and added.load:
-        return _checked(_added(source, added.load))
+        return _checked(_added(source, added.load, dtype))
     _check_config(source, trust_remote_code)
     options = {"revision": revision, "trust_remote_code": trust_remote_code}
     options["local_files_only"] = not trust_remote_code
@@ -150,12 +142,12 @@ def _loaded(name: str, revision: str | None, trust_remote_code: bool, device: st
         n_ctx=next((int(v) for n in _CONTEXTS if (v := getattr(config, n, None))), 1024),
         bos=bos,
         tokenizer=tokenizer,
-        analysed=analysed(source, run_in="float32"),
+        analysed=analysed(source, run_in=dtype or "float32"),
     )
     return _checked(found)
 
 
-def _own(name: str, device: str) -> Pretrained:
+def _own(name: str, device: str, dtype: str | None) -> Pretrained:
     from interp.models.checkpoint import load_checkpoint, read_metadata
 
     model, about = load_checkpoint(name).to(device), read_metadata(name)
@@ -163,11 +155,11 @@ def _own(name: str, device: str) -> Pretrained:
     if spec.input != "tokens":
         raise CheckpointError(f"{name} takes real values: only models of tokens can be inspected")
     bos = (about.get("task") or {}).get("bos", -1)
-    told = analysed(live_source(model))
+    told = analysed(live_source(model), run_in=dtype or "")
     return Pretrained(name, model, "prooflens", spec.d_in, spec.n_ctx, int(bos), analysed=told)
 
 
-def _added(source: Source, load: Callable[[Path], Any]) -> Pretrained:
+def _added(source: Source, load: Callable[[Path], Any], dtype: str | None) -> Pretrained:
     """A model of an architecture that an installed package adds."""
     config = source.config
     check_sizes(source.name, config)
@@ -179,7 +171,7 @@ def _added(source: Source, load: Callable[[Path], Any]) -> Pretrained:
     n_ctx = next((int(v) for n in _CONTEXTS if (v := config.get(n))), 1024)
     bos = config.get("bos_token_id")
     bos = bos if isinstance(bos, int) and 0 <= bos < vocabulary else -1
-    told = analysed(source)
+    told = analysed(source, run_in=dtype or "")
     kind = str(config["model_type"])
     return Pretrained(source.name, model, kind, vocabulary, n_ctx, bos, analysed=told)
 

@@ -172,22 +172,19 @@ def gather_evidence(
         quantiles = student.isf((above, below), max(look - 1, 1))
         low, high = rise - quantiles[0] * error, rise + quantiles[1] * error
         status, its = np.full(len(left), "undecided", dtype=object), floors[left]
-        decisive = look >= max(least, _FIRST)
-        if decisive:
+        within_reach = np.full(len(left), True)
+        if look >= max(least, _FIRST):
             status[(low > its) & (_without_best(exact, here) > its)] = "above"
             status[high < its] = "below"
+            within_reach = rise + _reach(exact, error, looks[-1], widest) > its
         elif look == _FIRST:
             status[(np.abs(exact).max(1) < its) & (rise < _SCREEN * its)] = "screened"
         for at, i in enumerate(left):
             numbers = float(rise[at]), float(error[at]), float(low[at]), float(high[at])
             slope = float("nan") if here is None else float(here[at].mean())
             found[i] = Finding(as_edits(many[i]), *numbers, str(status[at]), look, slope)
-        within_reach = rise + _reach(exact, error, looks[-1], widest) > its
-        left = [
-            i
-            for at, i in enumerate(left)
-            if found[i].status == "undecided" and (within_reach[at] or not decisive)
-        ]
+        more = (status == "undecided") & within_reach
+        left = [i for i, wanted in zip(left, more, strict=True) if wanted]
     return [found[i] for i in range(len(many))]
 
 

@@ -1,7 +1,8 @@
 """How well a model does on rows, compared with a control and with the best constant answer.
 
 A low loss says that the model does the task, not how. A model that is no better than an answer that
-is always the same shows nothing of what its heads are for: no cause counts there.
+is always the same does not do the rows; where answers are few, no cause counts there
+(:mod:`probes.roles.ability`).
 """
 
 from __future__ import annotations

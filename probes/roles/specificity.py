@@ -28,7 +28,8 @@ output that changes need not get worse: in the unit ``variance`` a role of event
 ``keys``.
 
 All this is asked of few rows first (:meth:`probes.roles.evidence.Evidence.looks`), then of twice as
-many, until every test is settled.
+many, until every test is settled: necessity, then specificity, then transfer. Where a test of one
+fails by its whole interval, those after it are not put: the status follows from the first.
 
 *Transfer* is the same cause on rows with other tokens, offsets and lengths
 (:func:`probes.roles.views.elsewhere`). *Sufficiency* is the share of the loss without a head that
