@@ -267,11 +267,18 @@ def _row(one: Found, q: Sequence[float], level: float) -> dict[str, Any] | None:
         "strength": one.strength,
         "p": max(tests[i][1].p for i in deciding),
         "q": max(q[i] for i in deciding),
-        "effect": one.cause[-1].score if one.cause else float("nan"),
+        "effect": _effect(one),
         "evidence": _sentence(one, tests),
         "missing": _lacking(one, judged.values()),
         "tests": json.dumps([_data(kind, t, v) for (kind, t), v in zip(tests, q, strict=True)]),
     }
+
+
+def _effect(one: Found) -> float:
+    """The score of the last cause; NaN where none was measured."""
+    if not one.cause or one.cause[-1].untested:
+        return float("nan")
+    return one.cause[-1].score
 
 
 def _status(one: Found, judged: Mapping[str, _Judged]) -> str:

@@ -63,8 +63,8 @@ def find_roles(
             (:func:`probes.roles.trials.token_trials`). Token ids ``[row, pos]``, or what a
             tokenizer gives, are rows whose targets are the next tokens.
         profile: Says on which rows roles are looked for, the unit of effects, and the floors; or
-            its name, ``task`` or ``language``. By default ``language`` where the rows' targets are the
-            next tokens and nothing of a task is named, else ``task``.
+            its name, ``task`` or ``language``. By default ``language`` where the rows' targets are
+            the next tokens and nothing of a task is named, else ``task``.
         memories: The contents that the task says are fetched.
         answers: Latent → the latents that it is computed from.
         sought: Latents by whose exchange the role of a head is decided

@@ -242,10 +242,13 @@ def _no_induction(roles: pd.DataFrame, attention: pd.Series | None, profile: Pro
         )
     if attention is None or attention.dropna().empty:
         return "No head does induction: none attends enough to what followed equal tokens."
-    best = str(attention.idxmax())
+    best, asked = str(attention.idxmax()), profile.floors.share
+    why = f"and {asked:.2g} is asked"
+    if attention[best] >= asked:
+        why = "not clearly more than it would be by tokens of other rows"
     return (
         f"No head does induction: the most that one attends to what followed equal tokens is "
-        f"{attention[best]:.2f} ({best}), and {profile.floors.share:.2g} is asked."
+        f"{attention[best]:.2f} ({best}), {why}."
     )
 
 

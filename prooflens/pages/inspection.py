@@ -247,8 +247,8 @@ def _doubts(tables: Tables, about: About) -> list[str]:
     if alike:
         titles = {trial["name"]: trial["title"] for trial in about["trials"]}
         said.append(
-            f"{in_words([titles[name] for name in alike])}: the model is at chance there, so that "
-            "nothing is lost without a component says nothing of it."
+            f"{in_words([titles[name] for name in alike])}: the model is at chance there. What is "
+            "lost on such rows without a component, or not lost, says little of what it is for."
         )
     return [*said, *circuit_doubts(roles)]
 

@@ -87,3 +87,11 @@ def test_heads_that_share_a_job_are_told_as_one_group_with_their_shares() -> Non
         "nats, and not so without one at a time (L1H2 50% and L1H3 50%)."
     )
     assert not any("L1H-1" in said for said in circuit_doubts(pd.DataFrame([*members, group])))
+
+
+def test_a_share_that_is_large_enough_is_not_said_to_be_too_small() -> None:
+    """A head may attend there as much as is asked, and no more than tokens of other rows give."""
+    for share, why in ((0.1, "and 0.3 is asked."), (0.31, "not clearly more than it would be by")):
+        attention = pd.Series({"L0H0": share, "L0H1": 0.02})
+        said = circuit_sentences(table(), attention)[0]
+        assert f"{share:.2f} (L0H0), {why}" in said
