@@ -135,9 +135,9 @@ def files(root: Path) -> Iterator[Row]:
             words = split(f"{verb} {{st}}", root)
             yield f"index {name}: {verb}", change(root / "st/index.jsonl", **values), words
     for name, text in PROGRAMS.items():
-        for verb in ("", "--compile {out}"):
-            words = split(f"crasp {verb} {{root}}/p.cr", root)
-            yield f"program {name}: {verb}", write(root / "p.cr", text), words
+        for given in ("", "a", "--compile {out}"):
+            words = split(f"crasp {{root}}/p.cr {given}", root)
+            yield f"program {name}: {given}", write(root / "p.cr", text), words
     for name, text in LINES.items():
         words = split("decompile apply {root}/p.txt {rows}", root)
         yield f"lines {name}", write(root / "p.txt", text), words
