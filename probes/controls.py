@@ -1,4 +1,4 @@
-"""Controls that a linear probe needs: nonlinear probe, control task, baselines, learning curve.
+"""Controls that a linear probe needs: nonlinear probe, control task, baselines.
 
 *Nonlinear control.* A linear probe reads f after an FFN and not before. Did the FFN compute f, or
 did it receive f in a form that a line cannot read? If a small network reads f from the FFN's
@@ -11,41 +11,27 @@ tokens; *selectivity* is the latent's score less the control's.
 
 *Baselines.* The same probe on the raw input at the position (one-hot tokens, and the position),
 and on the same hook of a model with random weights: what the architecture gives for nothing.
-
-*Learning curve.* The score on rows kept aside against the number of rows learned from: a probe
-that needs many rows finds what the activations hold in a form that is not ready to read.
-
-How many rows a probe needs: its score on held-out rows against the number of training rows.
-
-A latent that is there in a form ready to be read is found from few rows; one that needs nearly all
-of them may be pieced together by the probe. A curve that still rises at its end says that the
-scores of :mod:`probes.probe_table` are bounded by the rows, not by the model.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from interp.errors import Problems
-from interp.stats.nulls import balanced_accuracy, correlation_squared
-from probes.activations import Samples, collect
+from interp.stats.nulls import correlation_squared
+from probes.activations import Samples
 from probes.linear import (
     Decoding,
     Features,
     Groups,
     Latent,
-    Probe,
-    Ridge,
-    classifies,
     decode,
     fitted,
     folds_of,
-    probe_for,
 )
 
 if TYPE_CHECKING:
@@ -148,99 +134,6 @@ def raw_input(
     rank = np.argsort(np.argsort(-counts, kind="stable"))
     columns = np.minimum(rank, most - 1)[which.reshape(inputs.shape)]
     return np.concatenate((np.eye(min(len(kinds), most))[columns], place), axis=-1)
-
-
-def learning_curve(
-    features: Features,
-    latent: Latent,
-    *,
-    probe: Probe | None = None,
-    points: int = 5,
-    seed: int = 0,
-    groups: Groups | None = None,
-) -> pd.DataFrame:
-    """The score on a fifth of the rows, learned from 8 rows up to all others.
-
-    Args:
-        features: Activations at the sampled positions of each row.
-        latent: The latent's values there, ``[row, sample]``.
-        probe: A probe for :func:`probes.linear.decode`.
-        points: Numbers of rows, evenly spread on a logarithmic scale.
-        seed: Seed of the order of rows.
-        groups: A number for each row; of those of one number only the first is used.
-
-    Returns:
-        Columns ``rows`` and ``score``. Of a classifier, 0 where one class only was learned.
-    """
-    probe = Ridge() if probe is None else probe
-    distinct = (
-        np.arange(len(features)) if groups is None else np.unique(groups, return_index=True)[1]
-    )
-    order = np.random.default_rng(seed).permutation(distinct)
-    held, rest = np.split(order, [max(1, len(order) // 5)])
-    sizes = np.unique(np.geomspace(min(8, len(rest)), len(rest), points).round().astype(int))
-    classes = classifies(probe)
-    measure = balanced_accuracy if classes else correlation_squared
-    found = []
-    for size in sizes:
-        some = rest[:size]
-        if classes and not np.ptp(latent[some]):
-            found.append((int(size), 0.0))
-            continue
-        learned = fitted(probe, _flat(features[some]), latent[some].ravel())
-        predicted = learned.predict(_flat(features[held])).reshape(latent[held].shape)
-        found.append((int(size), measure(predicted, latent[held])))
-    return pd.DataFrame(found, columns=["rows", "score"])
-
-
-def _flat(features: Features) -> np.ndarray:
-    return features.reshape(-1, features.shape[-1])
-
-
-CURVE_COLUMNS = ("latent", "hook", "rows", "seed", "score")
-
-
-def curve_table(
-    source: Any,
-    inputs: Any,
-    hooks: Mapping[str, str],
-    *,
-    repeats: int = 5,
-    seed: int = 0,
-    watch: Callable[[Iterable[str]], Iterable[str]] = iter,
-) -> pd.DataFrame:
-    """Learning curves of latents, each read at one hook.
-
-    Args:
-        source: A hooked model, or a store.
-        inputs: A :class:`~interp.tasks.base.Batch` with latents, for a model; None for a store.
-        hooks: Latent → the hook at which it is read.
-        repeats: How often the held-out rows and the order of the others are drawn anew.
-        seed: Seed of the sampled positions and of the first draw.
-        watch: A wrapper of the iteration over latents, such as a progress bar.
-
-    Returns:
-        Columns :data:`CURVE_COLUMNS`; ``rows`` is how many were learned from, ``score`` as in
-        :func:`probes.linear.decode`.
-
-    Raises:
-        ArgumentError: for latents that the rows do not have.
-        HookError: for a hook that is not there or has no position axis.
-    """
-    if not hooks:
-        return pd.DataFrame(columns=list(CURVE_COLUMNS))
-    samples = collect(source, inputs, list(dict.fromkeys(hooks.values())), seed=seed)
-    need_latents("curve_table", samples, hooks)
-    pieces = []
-    for name in watch(list(hooks)):
-        features, latent = samples.features[hooks[name]], samples.latents[name]
-        if samples.kinds[name] == "categorical":  # classes, whatever numbers they are
-            latent = np.unique(latent, return_inverse=True)[1].reshape(latent.shape).astype(float)
-        for draw in range(seed, seed + repeats):
-            probe = probe_for(samples.kinds[name])
-            curve = learning_curve(features, latent, probe=probe, seed=draw, groups=samples.groups)
-            pieces.append(curve.assign(latent=name, hook=hooks[name], seed=draw))
-    return pd.concat(pieces, ignore_index=True)[list(CURVE_COLUMNS)]
 
 
 def need_latents(subject: str, samples: Samples, hooks: Mapping[str, str]) -> None:

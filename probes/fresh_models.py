@@ -13,13 +13,11 @@ what it does.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, vmap
 
 from interp.models.init import fresh_weights, initialize
 from interp.models.spec import TransformerSpec
@@ -83,41 +81,3 @@ def stacked_models(
     """
     seeds = range(seed + _APART, seed + _APART + count)
     yield from fresh_weights(SequenceTransformer(spec), seeds, at_once)
-
-
-def stacked_runs(
-    spec: TransformerSpec,
-    inputs: Tensor,
-    hooks: Sequence[str],
-    *,
-    seeds: Sequence[int],
-    at_once: int,
-) -> Iterator[tuple[Mapping[str, Tensor], Mapping[str, Tensor]]]:
-    """What fresh models give at some hooks, many models in one pass.
-
-    Args:
-        spec: The architecture.
-        inputs: What every model is run on.
-        hooks: The hooks.
-        seeds: A seed for each model.
-        at_once: How many models a pass has.
-
-    Yields:
-        Weights, name → ``[model, …]``, and activations, hook → ``[model, row, …]``.
-    """
-    model = SequenceTransformer(spec)
-
-    def kept(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        found: dict[str, Tensor] = {}
-
-        def keep(value: Tensor, hook: Any, name: str) -> None:
-            found[name] = value
-
-        with model.hooks(fwd_hooks=[(name, partial(keep, name=name)) for name in hooks]):
-            functional_call(model, dict(weights), (inputs,))
-        return found
-
-    for weights in fresh_weights(model, seeds, at_once):
-        with torch.no_grad():
-            activations = vmap(kept)(weights)
-        yield weights, activations

@@ -1,7 +1,7 @@
 """All that probes find in one model or store, as tables.
 
-A table of scores; where latents first appear; and of each there, if asked for, a learning curve and
-whether the model uses what the probe reads.
+A table of scores; where latents first appear; and of each there, if asked for, whether the model
+uses what the probe reads.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from interp.errors import HookError
 from interp.models.baselines import Baseline
 from interp.models.kinds import build
 from probes.activations import collect
-from probes.controls import curve_table
 from probes.interchange import interchange_table
 from probes.positions import at_positions, positions_in_words
 from probes.probe_table import probe_table
@@ -36,14 +35,12 @@ class Probing:
             says which positions were pooled.
         first: Where each latent first is decodable, from :func:`probes.rounds.first_decodable`.
         about: What was probed, as JSON data.
-        curves: Learning curves from :func:`probes.controls.curve_table`, if asked for.
         interchange: The table of :func:`probes.interchange.interchange_table`, if asked for.
     """
 
     table: pd.DataFrame
     first: pd.DataFrame
     about: dict[str, Any]
-    curves: pd.DataFrame | None = None
     interchange: pd.DataFrame | None = None
 
     def hooks(self) -> dict[str, str]:
@@ -52,7 +49,7 @@ class Probing:
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """All tables that there are: the name under which a table is stored → the table."""
-        named = {"probes": self.table, "curves": self.curves, "interchange": self.interchange}
+        named = {"probes": self.table, "interchange": self.interchange}
         return {name: table for name, table in named.items() if table is not None}
 
 
@@ -103,28 +100,6 @@ def probe_source(
     if hooks is None and set(chosen) == {site.name for site in sites if site.probed}:
         about["left_out"] = [site.name for site in sites if not site.probed]
     return Probing(table, first_decodable(table, floor=DECODABLE), about)
-
-
-def add_curves(
-    found: Probing,
-    source: Any,
-    inputs: Any,
-    *,
-    positions: str | None = None,
-    watch: Callable[[Iterable[str]], Iterable[str]] = iter,
-) -> Probing:
-    """Add the learning curve of each latent at its first decodable hook.
-
-    Args:
-        found: From :func:`probe_source`, of the same source, inputs and positions.
-        source: A hooked model, or a store.
-        inputs: The inputs, as for :func:`probe_source`.
-        positions: The positions, as for :func:`probe_source`.
-        watch: A wrapper of the iteration over latents, such as a progress bar.
-    """
-    source, inputs = at_positions(source, inputs, positions)
-    seed = int(found.about["seed"])
-    return replace(found, curves=curve_table(source, inputs, found.hooks(), seed=seed, watch=watch))
 
 
 def add_interchange(

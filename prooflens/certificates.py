@@ -16,7 +16,7 @@ from probes.certify.maximum import (
     subsets,
 )
 from probes.certify.run import certify, domain_of
-from probes.certify.search import worst_error, wrong_rows
+from probes.certify.search import worst_error
 
 __all__ = [
     "LEAST",
@@ -47,5 +47,4 @@ __all__ = [
     "subsets",
     "tables_of",
     "worst_error",
-    "wrong_rows",
 ]

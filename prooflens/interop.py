@@ -1,11 +1,10 @@
-"""To and from other people's tools: stores as Hugging Face data sets and as sources of
-activations for SAELens.
+"""To other people's tools: stores as sources of activations for SAELens.
 
 TransformerLens needs nothing of this: our models are its own kind, and stores hand out its
 ``ActivationCache`` (:meth:`interp.store.ActivationStore.cache`). Models go out with
 :func:`interp.models.export.export`.
 """
 
-from interp.interop import activation_batches, hugging_face_dataset
+from interp.interop import activation_batches
 
-__all__ = ["activation_batches", "hugging_face_dataset"]
+__all__ = ["activation_batches"]

@@ -9,10 +9,9 @@ from probes.agreement import (
     roles_and_layers,
     statements_of,
 )
-from probes.controls import curve_table
 from probes.head_scores import null
 from probes.interchange import interchange_table
-from probes.kernels import kernel_null, kernel_table, layer_kernels
+from probes.kernels import layer_kernels
 from probes.linear import decode
 from probes.locate import holders, locate
 from probes.nesting import nesting_panel
@@ -27,13 +26,10 @@ __all__ = [
     "agree",
     "agreement",
     "answered_share",
-    "curve_table",
     "decode",
     "first_decodable",
     "holders",
     "interchange_table",
-    "kernel_null",
-    "kernel_table",
     "layer_kernels",
     "layer_map",
     "locate",

@@ -12,7 +12,16 @@ from interp.proofs.depth.compiler import (
     vocabulary_of,
 )
 from interp.proofs.induction import construct_relation
-from interp.proofs.lagfits import PRECISIONS, Positions, fit_lag, fit_sum, floor, grid, phi_values
+from interp.proofs.lagfits import (
+    DIGITS,
+    LEAST_SLOPE,
+    Positions,
+    basis,
+    fit_lag,
+    grid,
+    phi_values,
+    tail,
+)
 from interp.proofs.mechanism import Case, Certificate, Construction, Mechanism, Part
 from interp.proofs.memory import (
     construct_adaptive_memory,
@@ -25,7 +34,8 @@ from interp.proofs.template import construct_template, one_layer_suffices
 
 __all__ = [
     "COMPILED",
-    "PRECISIONS",
+    "DIGITS",
+    "LEAST_SLOPE",
     "Case",
     "Certificate",
     "Construction",
@@ -33,6 +43,7 @@ __all__ = [
     "Part",
     "Positions",
     "Precision",
+    "basis",
     "cases",
     "catalogue",
     "compile_program",
@@ -48,8 +59,6 @@ __all__ = [
     "constructions",
     "coupling",
     "fit_lag",
-    "fit_sum",
-    "floor",
     "grid",
     "has_proof",
     "induction",
@@ -59,6 +68,7 @@ __all__ = [
     "phi_values",
     "random_basis",
     "sigma_tail",
+    "tail",
     "template",
     "token_ids",
     "vocabulary_of",

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import time
+from copy import deepcopy
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
@@ -38,13 +39,13 @@ from prooflens.certificates import (
     certify,
     domain_of,
     not_orderless,
+    subsets,
     worst_error,
-    wrong_rows,
 )
 from prooflens.errors import ArgumentError
 from prooflens.trained import load, zoo
 
-__all__ = ["main", "measure"]
+__all__ = ["main", "measure", "wrong_rows"]
 
 _LETTERS = 12
 _FLOATS = {"float32": torch.float32, "float64": torch.float64}
@@ -118,6 +119,47 @@ def _attacked(
         )
         return float(wrong), wrong > 0
     return None, False
+
+
+def wrong_rows(
+    model: Any, caps: np.ndarray, *, seed: int, rows: int = 256, dtype: torch.dtype = torch.float32
+) -> int:
+    """Rows of Max-of-K that a certificate covers and the model gets wrong, found by descent.
+
+    From random covered rows, position after position takes the token with the smallest margin.
+
+    Args:
+        model: What was proved something of.
+        caps: ``[query, maximum, set of positions]``; see :func:`prooflens.certificates.by_cubes`.
+        seed: Seed of the random rows.
+        rows: How many of them.
+        dtype: The number format that the model is run in.
+    """
+    net, rng = deepcopy(model).to(dtype).eval(), np.random.default_rng(seed)
+    v, length = len(caps), int(np.log2(caps.shape[-1])) + 1
+    covered = np.argwhere(caps >= 0)
+    wrong = 0
+    for q, m, index in covered[rng.integers(len(covered), size=rows)]:
+        copies, cap = subsets(length)[index], int(caps[q, m, index])
+        if not cap and len(copies) < length - 1:
+            continue  # holds no row
+        row = rng.integers(max(cap, 1), size=length)
+        row[list(copies)], row[-1] = m, q
+        for p in (p for p in range(length - 1) if p not in copies):
+            tried = np.tile(row, (cap, 1))
+            tried[:, p] = np.arange(cap)
+            margin = _margins(net, tried, int(m), v)
+            wrong += int((margin <= 0).sum())
+            row = tried[margin.argmin()]
+        wrong += int(_margins(net, row[None], int(m), v)[0] <= 0)
+    return wrong
+
+
+def _margins(net: Any, rows: np.ndarray, answer: int, v: int) -> np.ndarray:
+    """By how much the right logit exceeds the largest other one."""
+    with torch.no_grad():
+        logits = net(torch.from_numpy(rows))[:, -1].double().numpy()
+    return np.asarray(logits[:, answer] - np.delete(logits, answer, axis=1).max(1))
 
 
 def _on_every_string(model: Any, domain: Templates | Strings, dtype: torch.dtype) -> float:

@@ -15,8 +15,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from analyses.fits.sums import PRECISIONS, fit_sum
 from prooflens.errors import Problems
-from prooflens.proofs import PRECISIONS, Positions, fit_sum, phi_values
+from prooflens.proofs import Positions, phi_values
 from prooflens.tasks import MemoryKernel
 
 __all__ = ["error_curves", "fit_panels"]
@@ -41,12 +42,12 @@ def error_curves(
         targets: Lags of at least 1, or kernels as texts.
         heads: The numbers of heads to try, each at least 1.
         positions: The position functions φ, ``lin`` or ``log``.
-        precisions: Names in :data:`~interp.proofs.lagfits.PRECISIONS`.
+        precisions: Names in :data:`~analyses.fits.sums.PRECISIONS`.
         done: Called after every row, such as to advance a progress bar.
 
     Raises:
         ArgumentError: for unknown precisions, and for what
-            :func:`~interp.proofs.lagfits.fit_sum` refuses.
+            :func:`~analyses.fits.sums.fit_sum` refuses.
     """
     problems = Problems("error_curves")
     rule = f"must be among {', '.join(PRECISIONS)}"
@@ -69,7 +70,7 @@ def fit_panels(
     """(text, ρ ``[lag]``, legend → fit ``[lag]``) of each kernel, fitted by lin and by log heads.
 
     Raises:
-        ArgumentError: for what :func:`~interp.proofs.lagfits.fit_sum` refuses.
+        ArgumentError: for what :func:`~analyses.fits.sums.fit_sum` refuses.
     """
     s = np.arange(lags, dtype=np.float64)
     panels = []

@@ -16,8 +16,9 @@ from math import log2
 
 import pandas as pd
 
+from analyses.fits.sums import PRECISIONS, fit_sum, floor
 from prooflens.errors import Problems
-from prooflens.proofs import PRECISIONS, Positions, fit_sum, floor
+from prooflens.proofs import Positions
 
 __all__ = ["bits_needed", "heads_needed", "phase_table"]
 

@@ -46,7 +46,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.attention.key_sets import lag_key_set, positional_key_sets, token_key_sets
-from interp.attention.running_mass import Combinations, Kind, RowScores, RunningMass, query_weights
+from interp.attention.running_mass import Kind, RowScores, RunningMass, query_weights
 from interp.errors import Problems
 from interp.stats.bootstrap import RESAMPLES
 from interp.stats.head_table import head_table
@@ -67,7 +67,6 @@ class AttentionMass(RunningMass):
         resamples: Number of bootstrap resamples; 0 for no intervals.
         attention_mask: Which keys a query may attend to; None to see it from the first batch's
             patterns.
-        combinations: Signed combinations of a layer's heads, measured beside them.
     """
 
     def __init__(
@@ -75,9 +74,8 @@ class AttentionMass(RunningMass):
         seed: int = 0,
         resamples: int = RESAMPLES,
         attention_mask: AttentionMask | None = None,
-        combinations: Combinations | None = None,
     ) -> None:
-        super().__init__("attention_mass", seed, resamples, attention_mask, combinations)
+        super().__init__("attention_mass", seed, resamples, attention_mask)
 
     def add(
         self,
@@ -115,7 +113,6 @@ def attention_mass(
     window: int = 4,
     lags: Sequence[str] = (),
     key_sets: Callable[[Rows], Mapping[str, Keys]] | None = None,
-    combinations: Combinations | None = None,
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> pd.DataFrame:
@@ -127,8 +124,6 @@ def attention_mass(
         lags: Latents whose values are lags t_i ≥ 0: the class ``NAME`` is the key i − t_i.
         key_sets: More key sets of a batch by name: ``[row, query, key]``, true on the keys that
             belong.
-        combinations: Layer → name → a signed coefficient for each of its heads: what they attend
-            to together (:mod:`interp.attention.running_mass`).
         seed, resamples: Seed and number of resamples of the bootstrap.
 
     Raises:
@@ -139,7 +134,7 @@ def attention_mass(
         patterns = {int(hook.split(".")[1]): v for hook, v in rows.activations.items()}
         if found is None:
             seen = rows.attention_mask or mask_from_patterns(patterns.values())
-            found, causal = AttentionMass(seed, resamples, seen, combinations), seen.causal
+            found, causal = AttentionMass(seed, resamples, seen), seen.causal
         contents = token_key_sets(rows.inputs, causal=causal) if rows.inputs.ndim == 2 else {}
         contents |= {name: lag_key_set(rows.latent(name), causal=causal) for name in lags}
         contents |= dict(key_sets(rows)) if key_sets is not None else {}

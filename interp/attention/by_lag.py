@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from interp.attention.running_mass import Combinations, Kind, RowScores, RunningMass, query_weights
+from interp.attention.running_mass import Kind, RowScores, RunningMass, query_weights
 from interp.errors import Problems
 from interp.stats.bootstrap import RESAMPLES
 from interp.stats.head_table import ANY_TARGET, head_table
@@ -44,7 +44,6 @@ class LagMass(RunningMass):
         resamples: Number of bootstrap resamples; 0 for no intervals.
         attention_mask: Which keys a query may attend to; None to see it from the first batch's
             patterns.
-        combinations: Signed combinations of a layer's heads, measured beside them.
     """
 
     family = ANY_TARGET
@@ -55,9 +54,8 @@ class LagMass(RunningMass):
         seed: int = 0,
         resamples: int = RESAMPLES,
         attention_mask: AttentionMask | None = None,
-        combinations: Combinations | None = None,
     ) -> None:
-        super().__init__("lag_mass", seed, resamples, attention_mask, combinations)
+        super().__init__("lag_mass", seed, resamples, attention_mask)
         self.lags = tuple(lags)
         self._kind = "positions", tuple(f"lag {lag}" for lag in self.lags)
 
@@ -97,7 +95,6 @@ def lag_table(
     *,
     layers: Sequence[int] | None = None,
     lags: Sequence[int] | None = None,
-    combinations: Combinations | None = None,
     batch: int = 8,
     seed: int = 0,
     resamples: int = RESAMPLES,
@@ -112,8 +109,6 @@ def lag_table(
         layers: The layers to measure; all (that are stored) by default.
         lags: The lags to measure; negative ones are keys after the query. By default those from 0
             to 31 that some query has, and from −31 on where attention looks both ways.
-        combinations: Layer → name → a signed coefficient for each of its heads, to measure what
-            they attend to together (:mod:`interp.attention.running_mass`).
         batch: How many rows are run at a time; with the row length it decides the memory that is
             used.
         seed, resamples: Seed and number of resamples of the bootstrap.
@@ -139,7 +134,7 @@ def lag_table(
             seen = rows.attention_mask or mask_from_patterns(patterns.values())
             first = 0 if seen.causal else 1 - LAGS
             wanted = range(first, LAGS) if lags is None else lags
-            found = LagMass(wanted, seed, resamples, seen, combinations)
+            found = LagMass(wanted, seed, resamples, seen)
         found.add(patterns, rows.mask, rows.heads)
     problems.need(found is not None, "inputs", "must hold rows", 0, "give some")
     problems.raise_if_any()

@@ -13,15 +13,6 @@ What differs between the kinds of key (:mod:`interp.attention.by_lag`,
 :mod:`interp.attention.attention_to_keys`) is which keys each class has and what stands for chance.
 What is held is a few numbers for each head, class and resample. Mass says where a head looks, not
 that anything is moved from there.
-
-Signed combinations of heads of one layer, whose attention is measured like a head's.
-
-    pattern_c(i, j) = |Σ_h c_h pattern_h(i, j)|
-
-where c_h says how much, and with which sign, head h writes of what the heads have in common: heads
-that each attend most to the query itself can select one lag together (`memory` §1.4). Shares,
-classes and nulls are then those of any pattern. Coefficients along a residual direction come from
-:func:`probes.kernels.layer_kernels`; a combination with arbitrary ones says nothing of the layer.
 """
 
 from __future__ import annotations
@@ -32,51 +23,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
-import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from interp.errors import Problems
 from interp.stats.bootstrap import RowCounts, RowMeans
 from interp.stats.head_table import TEST, head_table, score_row
 from interp.store.attention_mask import AttentionMask, Pattern, attention_shares, mask_from_patterns
-
-Combinations = Mapping[int, Mapping[str, Sequence[float] | np.ndarray]]
-"""Layer → name → a coefficient for each head that the patterns hold."""
-
-Named = tuple[int | str, ...]
-"""How the rows of a pattern are named: heads by number, combinations by name."""
-
-
-def with_combinations(
-    layer: int, pattern: Pattern, heads: Sequence[int], combinations: Combinations | None
-) -> tuple[Named, Float[Tensor, "row named query key"]]:
-    """A layer's patterns followed by those of its combinations, with the name of each.
-
-    Raises:
-        ArgumentError: for coefficients that are not one finite number a head, or all zero.
-    """
-    problems, found = Problems("combinations"), (combinations or {}).get(layer, {})
-    for name, given in found.items():
-        values = np.asarray(given, dtype=np.float64)
-        good = values.shape == (len(heads),) and np.isfinite(values).all() and values.any()
-        rule = f"must be {len(heads)} finite numbers, one a head of layer {layer}, not all zero"
-        problems.need(bool(good), name, rule, values.tolist(), "see layer_kernels")
-    problems.raise_if_any()
-    if not found:
-        return tuple(heads), pattern
-    pattern = pattern.double()
-    weights = torch.from_numpy(np.stack([np.asarray(c, np.float64) for c in found.values()]))
-    together = torch.einsum("ch,rhqk->rcqk", weights, pattern).abs()
-    return (*heads, *found), torch.cat([pattern, together], dim=1)
-
-
-def name_columns(named: int | str) -> dict[str, Any]:
-    """The columns that name a head, or a combination of heads, in a head table."""
-    if isinstance(named, str):
-        return {"component": "group", "group": named}
-    return {"component": "head", "head": named}
-
 
 Kind = tuple[str, tuple[str, ...]]
 """A null's name, and the names of the classes of keys that it is the null of."""
@@ -115,7 +67,6 @@ class RunningMass:
         resamples: Number of bootstrap resamples; 0 for no intervals.
         attention_mask: Which keys a query may attend to; None to see it from the first batch's
             patterns.
-        combinations: Signed combinations of a layer's heads, measured beside them.
     """
 
     family: ClassVar[Sequence[str]] = TEST
@@ -127,11 +78,10 @@ class RunningMass:
         seed: int,
         resamples: int,
         attention_mask: AttentionMask | None,
-        combinations: Combinations | None,
     ) -> None:
-        self.metric, self.attention_mask, self.combinations = metric, attention_mask, combinations
+        self.metric, self.attention_mask = metric, attention_mask
         self._counts = RowCounts(seed, resamples)
-        self._sums: dict[tuple[int, Kind], tuple[Named, RowMeans]] = {}
+        self._sums: dict[tuple[int, Kind], tuple[tuple[int, ...], RowMeans]] = {}
 
     def take(
         self,
@@ -154,10 +104,9 @@ class RunningMass:
         self.attention_mask = self.attention_mask or mask_from_patterns(patterns.values())
         counts = self._counts.draw(rows)
         for layer, pattern in patterns.items():
-            numbers = range(pattern.shape[1]) if heads is None else heads
-            named, whole = with_combinations(layer, pattern, numbers, self.combinations)
+            named = tuple(range(pattern.shape[1]) if heads is None else heads)
             seen = self.attention_mask.keys(pattern.shape[-1])
-            share = attention_shares(layer, whole, seen, named)
+            share = attention_shares(layer, pattern, seen, named)
             for kind, found in measure(share, seen):
                 empty = named, RowMeans((len(named), len(kind[1])), self._counts.resamples)
                 _, sums = self._sums.setdefault((layer, kind), empty)
@@ -176,8 +125,8 @@ class RunningMass:
     def table(self) -> pd.DataFrame:
         """The results as a head table, with ``low`` and ``high`` bounds of the effect.
 
-        ``target`` is the class, ``null`` says what is permuted, and combinations have the component
-        ``group``. Numbers are NaN where no counted query has a key of the class.
+        ``target`` is the class, and ``null`` says what is permuted. Numbers are NaN where no query
+        has a key of the class.
         """
         return head_table(self._lines(), family=self.family)
 
@@ -192,7 +141,8 @@ class RunningMass:
                     layer=layer,
                     target=classes[place[1]],
                     interval=(float(low[place]), float(high[place])),
-                    **name_columns(named[place[0]]),
+                    component="head",
+                    head=named[place[0]],
                 )
 
 

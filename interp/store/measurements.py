@@ -7,7 +7,7 @@ BLAS); it is written, hashed, renamed and indexed like a part. A number in a sto
 its provenance says and no more.
 
 A head table (:mod:`interp.stats.head_table`) has the number of its format in the file's attribute
-``head_table``; files without it hold the first, and their tables are upgraded when they are read.
+``head_table``; one without it is refused.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from interp.reading import parse_json
 from interp.schema import many
 from interp.schema import table as table_of
 from interp.schema import text as words
-from interp.stats.table_format import COLUMNS, FORMAT, upgraded
+from interp.stats.table_format import COLUMNS, FORMAT, is_head_table
 from interp.store import layout
 from interp.store.hdf5 import dataset, empty, open_hdf5, read_words, reading
 from interp.store.layout import NAME
@@ -260,14 +260,14 @@ def read_measurement(folder: Path, name: str) -> pandas.DataFrame:
         text = read_words(file, "order")
         order = parse_json(text, f"{path}: order", StoreError, many(words()))
         written = reading(f"{path}: {_TABLE}", lambda: int(file.attrs.get(_TABLE, 1)))
-        if written > FORMAT:
+        if written > FORMAT or (written < FORMAT and is_head_table(order)):
             raise StoreError(
-                f"{path}: is a head table of format {written}, and formats up to {FORMAT} can be "
-                "read: use the version that wrote it, or a newer one"
+                f"{path}: is a head table of format {written}, and format {FORMAT} can be read: "
+                "use the version that wrote it, or measure again"
             )
         rows = dataset(file, f"columns/{order[0]}").shape[:1] if order else (0,)
         found = {column: _read_column(file, column, rows) for column in order}
-    return reading(f"{path}", lambda: upgraded(pd.DataFrame(found)))
+    return reading(f"{path}", lambda: pd.DataFrame(found))
 
 
 def _read_column(

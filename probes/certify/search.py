@@ -1,8 +1,7 @@
 """Looking for inputs on which a model is worse than was proved: there must be none.
 
 Random inputs, then steps that raise the error: real inputs move along the sign of the gradient
-inside their box, ±1 inputs go to the sign itself. Rows of Max-of-K are changed token by token, to
-the worst one that the certificate still covers. The worst error found is what a theorem calls
+inside their box, ±1 inputs go to the sign itself. The worst error found is what a theorem calls
 *measured*: it lies below the true worst error, as the bound lies above.
 
 A search that finds nothing proves nothing.
@@ -22,7 +21,6 @@ from interp.bounds.affine import Affine, Arithmetic
 from interp.bounds.network import read_out, stream_after
 from probes.certify.cover import Cells, streams
 from probes.certify.domains import Addressed, Averages, Domain, Signs
-from probes.certify.maximum import subsets
 
 _POSITIONS = 12
 
@@ -110,44 +108,3 @@ def _moved(domain: Any, x: Tensor, slope: Tensor, size: float) -> Tensor:
         bits = torch.where(free & (slope != 0), slope.sign(), x)[:, :-1, 1:]
         moved[:, :-1, 1:] = bits
     return moved
-
-
-def wrong_rows(
-    model: Any, caps: np.ndarray, *, seed: int, rows: int = 256, dtype: torch.dtype = torch.float32
-) -> int:
-    """Rows of Max-of-K that a certificate covers and the model gets wrong, found by descent.
-
-    From random covered rows, position after position takes the token with the smallest margin.
-
-    Args:
-        model: What was proved something of.
-        caps: ``[query, maximum, set of positions]``; see :func:`~probes.certify.maximum.by_cubes`.
-        seed: Seed of the random rows.
-        rows: How many of them.
-        dtype: The number format that the model is run in.
-    """
-    net, rng = deepcopy(model).to(dtype).eval(), np.random.default_rng(seed)
-    v, length = len(caps), int(np.log2(caps.shape[-1])) + 1
-    covered = np.argwhere(caps >= 0)
-    wrong = 0
-    for q, m, index in covered[rng.integers(len(covered), size=rows)]:
-        copies, cap = subsets(length)[index], int(caps[q, m, index])
-        if not cap and len(copies) < length - 1:
-            continue  # holds no row
-        row = rng.integers(max(cap, 1), size=length)
-        row[list(copies)], row[-1] = m, q
-        for p in (p for p in range(length - 1) if p not in copies):
-            tried = np.tile(row, (cap, 1))
-            tried[:, p] = np.arange(cap)
-            margin = _margins(net, tried, int(m), v)
-            wrong += int((margin <= 0).sum())
-            row = tried[margin.argmin()]
-        wrong += int(_margins(net, row[None], int(m), v)[0] <= 0)
-    return wrong
-
-
-def _margins(net: Any, rows: np.ndarray, answer: int, v: int) -> np.ndarray:
-    """By how much the right logit exceeds the largest other one."""
-    with torch.no_grad():
-        logits = net(torch.from_numpy(rows))[:, -1].double().numpy()
-    return np.asarray(logits[:, answer] - np.delete(logits, answer, axis=1).max(1))

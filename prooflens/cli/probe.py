@@ -54,9 +54,6 @@ _Positions = Annotated[
         help="Sample these only: 5, last or START:STOP[:STEP]. All that are scored by default."
     ),
 ]
-_Curves = Annotated[
-    bool, typer.Option("--curves", help="Learning curves: the score against training rows.")
-]
 _Interchange = Annotated[
     bool,
     typer.Option(
@@ -77,7 +74,6 @@ def probe(
     ] = None,
     labels: _Labels = None,
     positions: _Positions = None,
-    curves: _Curves = False,
     interchange: _Interchange = False,
     rows: Annotated[int, typer.Option(min=_LEAST, help="Number of rows of the task.")] = 256,
     seed: Annotated[int, typer.Option(min=0, help="Seed of rows, controls, nulls.")] = 0,
@@ -110,7 +106,7 @@ def probe(
         _list_hooks(source, batch, out)
         return
     asked = {"hooks": hooks, "latents": latents, "seed": seed, "about": about}
-    found = _probed(source, batch, asked, positions, device, curves=curves, interchange=interchange)
+    found = _probed(source, batch, asked, positions, device, interchange=interchange)
     _tell(found, source, about.get("store"))
     if out is not None:
         write_probing(found, out, overwrite=overwrite)
@@ -131,7 +127,6 @@ def _probed(
     positions: str | None,
     device: str,
     *,
-    curves: bool,
     interchange: bool,
 ) -> Any:
     """The probes' results, with the further tables that were asked for."""
@@ -141,9 +136,6 @@ def _probed(
     found = probing.probe_source(
         source, batch, positions=positions, watch=progress("probing"), **asked
     )
-    if curves:
-        watch = progress("learning curves")
-        found = probing.add_curves(found, source, batch, positions=positions, watch=watch)
     if run is not None:
         watch = progress("interchange")
         found = probing.add_interchange(found, *run, positions=positions, watch=watch)

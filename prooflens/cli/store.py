@@ -214,12 +214,10 @@ def _draw(store: Path, out: Path, overwrite: bool) -> None:
 
 
 def _tables(store: ActivationStore) -> dict[str, pd.DataFrame]:
-    """The sealed tables, without those that belong to another run's roles or probes."""
-    of = {"attention-": "roles", "curves": "probes"}
+    """The sealed tables, without those that belong to another run's roles."""
     found = {}
     for name in store.measurements:
-        whole = next((other for start, other in of.items() if name.startswith(start)), name)
-        alone = whole not in store.measurements
-        if alone or store.provenance(name) == store.provenance(whole):
+        own = not name.startswith("attention-") or "roles" not in store.measurements
+        if own or store.provenance(name) == store.provenance("roles"):
             found[name] = store.measurement(name)
     return found

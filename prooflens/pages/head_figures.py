@@ -7,7 +7,6 @@ crops-*             corners of circuits                           → corners of
 decodability        latent × site, where latents are scalar       → latent × site
 rounds-*            of nested memories, of a model and its proof  → latent × place, kernels
 probes              what ``prooflens probe`` found                → hook × latent
-curves              what ``prooflens probe --curves`` found       → score against rows
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from probes.roles.decision import STATUSES, by_status
 from prooflens.pages.behaviour_figures import Drawn, behaviour_figures, weight_maps
 from prooflens.pages.circuit import CROPS, crop_caption, crop_figure, reading_figure
 from prooflens.pages.findings import part_name, part_names, played, status_counts
-from prooflens.pages.probe_figures import curve_figure, latent_maps
+from prooflens.pages.probe_figures import latent_maps
 from prooflens.pages.rounds import rounds_again, rounds_in_words
 
 ATTENTION = "attention-"
@@ -97,9 +96,6 @@ def figures(tables: Tables, unit: str = "nats") -> Iterator[Drawn]:
     if "probes" in tables:
         figure = latent_maps(tables["probes"])
         yield Drawn("probes", figure, "Scores of probes by hook and latent.", figure)
-    if len(tables.get("curves", ())):
-        figure = curve_figure(tables["curves"])
-        yield Drawn("curves", figure, "Scores of probes against rows.", figure)
 
 
 def _roles(roles: pd.DataFrame) -> Drawn:

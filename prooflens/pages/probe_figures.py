@@ -5,7 +5,6 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
-from interp.figures.lines import sweep
 from interp.figures.maps import Panel, share_maps
 
 _KINDS = ("score", "selectivity")
@@ -29,23 +28,6 @@ def latent_maps(table: pd.DataFrame, *, narrow: bool = False) -> Figure:
     figure = share_maps(panels, columns, label=label, across=across, narrow=narrow)
     for axes in figure.axes[: len(panels)]:
         axes.tick_params(axis="x", rotation=45)
-    return figure
-
-
-def curve_figure(curves: pd.DataFrame) -> Figure:
-    """Score against rows learned from, a line a latent with a dot a draw of rows."""
-    where = curves["latent"] + " at " + curves["hook"].map(_short_name)
-    figure = sweep(
-        curves.assign(where=where),
-        x="rows",
-        y="score",
-        by="where",
-        log_y=False,
-        across="rows learned from",
-        label="score on other rows",
-    )
-    low, high = min(0.0, float(curves["score"].min())), max(1.0, float(curves["score"].max()))
-    figure.axes[0].set_ylim(low - 0.03, high + 0.03)
     return figure
 
 

@@ -20,7 +20,7 @@ from interp.output import output_folder
 from prooflens.pages.findings import in_words, told_facts
 from prooflens.pages.naming import page_name
 from prooflens.pages.page import Page, Picture, Section, Table, render
-from prooflens.pages.probe_figures import curve_figure, latent_maps
+from prooflens.pages.probe_figures import latent_maps
 
 if TYPE_CHECKING:
     from probes.probing import Probing
@@ -130,7 +130,7 @@ def _no_more(row: pd.Series[Any]) -> str:
 
 def write_probing(found: Probing, out: Path, *, overwrite: bool) -> None:
     """``report.html``, ``probes.csv``, ``probes.json`` and the layer × latent map; if asked for,
-    ``curves.csv`` with its figure and ``interchange.csv``. Complete or not at all."""
+    ``interchange.csv``. Complete or not at all."""
     with output_folder(out, overwrite=overwrite, marker=MARKER) as folder:
         for name, table in found.tables().items():
             table.to_csv(folder / f"{name}.csv", index=False)
@@ -139,8 +139,6 @@ def write_probing(found: Probing, out: Path, *, overwrite: bool) -> None:
         text = json.dumps({**found.about, "probes": rows, "first": first}, indent=1)
         (folder / "probes.json").write_text(text + "\n", encoding="utf-8")
         save(latent_maps(found.table), folder / "layers")
-        if found.curves is not None and len(found.curves):
-            save(curve_figure(found.curves), folder / "curves")
         narrow = latent_maps(found.table, narrow=True)
         save(narrow, folder / "layers-narrow", formats=("png",))
         page = probing_page(
@@ -149,7 +147,6 @@ def write_probing(found: Probing, out: Path, *, overwrite: bool) -> None:
             found.first,
             findings(found),
             about=found.about,
-            curves=found.curves,
             exchanged=found.interchange is not None,
             clear=_CLEAR,
         )
@@ -163,7 +160,6 @@ def probing_page(
     lines: Sequence[str],
     *,
     about: dict[str, Any],
-    curves: pd.DataFrame | None,
     exchanged: bool,
     clear: float,
 ) -> str:
@@ -175,24 +171,21 @@ def probing_page(
         first: Where each latent can first be read.
         lines: A sentence a latent, and what was left out.
         about: What was probed.
-        curves: Scores against rows that were learned from, if they were asked for.
         exchanged: Whether latents were exchanged.
         clear: By how much a score must exceed a baseline to be clearly above it.
     """
     best = _best(table, first)
     sections = [
         Section("Latent by latent", list(lines)),
-        Section("Learning curves", (), list(_curves(folder, curves)), folded=True),
         Section("Every score", [_MEANING], (), [_scores(table)], folded=True),
     ]
-    kept = [section for section in sections if section.words or section.pictures]
     name = page_name(str(about.get("model") or about.get("store") or "a store"))
     wide, narrow = folder / "layers.png", folder / "layers-narrow.png"
     picture = Picture(wide, _caption(table), narrow=narrow, told=_told(best))
     facts = told_facts(about, leave=("hooks",))
     doubts = list(_doubts(best, exchanged, clear))
     return render(
-        Page(f"What can be read from {name}", _readable(best), kept, facts, picture, doubts)
+        Page(f"What can be read from {name}", _readable(best), sections, facts, picture, doubts)
     )
 
 
@@ -249,19 +242,6 @@ def _caption(table: pd.DataFrame) -> str:
 
 def _told(best: pd.DataFrame) -> str:
     return "; ".join(f"{r.latent} {r.score:.2f} at {r.hook}" for r in best.itertuples()) + "."
-
-
-def _curves(folder: Path, curves: pd.DataFrame | None) -> Iterator[Picture]:
-    if curves is None or curves.empty:
-        return
-    medians = curves.groupby(["latent", "rows"], sort=False)["score"].median()
-    told = [
-        f"{latent} {scores.iloc[0]:.2f} from {scores.index[0][1]} rows, {scores.iloc[-1]:.2f} from "
-        f"{scores.index[-1][1]}"
-        for latent, scores in medians.groupby("latent", sort=False)
-    ]
-    words = "Score on other rows against rows learned from"
-    yield Picture(folder / "curves.png", f"{words}: {'; '.join(told)}.")
 
 
 def _scores(table: pd.DataFrame) -> Table:

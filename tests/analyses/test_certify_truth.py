@@ -2,14 +2,19 @@
 
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 from certified_models import shaken
 
 from analyses.benchmarks import certify_truth
+from analyses.benchmarks.certify import wrong_rows
 from analyses.benchmarks.certify_truth import judged, model_of
 from interp.models.spec import TransformerSpec
 from interp.tasks.memory import FixedMemory
+from probes.certify.maximum import caps_of
+from probes.certify.run import certify
+from trained import zoo
 
 
 @pytest.mark.parametrize("index", [0, 9, 14, 19, 20, 27, 29, 30])
@@ -48,3 +53,12 @@ def test_models_are_those_of_their_number() -> None:
     weights = [torch.cat([p.flatten() for p in m.parameters()]) for m in (first, again, other)]
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
+
+
+def test_no_covered_row_of_the_shipped_maximum_is_wrong() -> None:
+    shipped = zoo.load("max-of-4")
+    (cubic,) = certify(shipped.model, shipped.task, strategies=["cubic"]).proofs
+    for dtype in (torch.float32, torch.float64):
+        assert wrong_rows(shipped.model, caps_of(cubic), seed=0, rows=24, dtype=dtype) == 0
+    wider = np.where(caps_of(cubic) >= 0, 60, -1)  # rows that are not covered: some are wrong
+    assert wrong_rows(shipped.model, wider, seed=0, rows=24) > 0

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from analyses.fits.curves import error_curves, fit_panels
+from analyses.fits.sums import lags_beyond
 from interp.errors import ArgumentError
-from interp.proofs.lagfits import lags_beyond
 from interp.tasks.memory.kernels import MemoryKernel
 
 

@@ -1,8 +1,8 @@
 import pytest
 
 from analyses.fits.phase import bits_needed, heads_needed, phase_table
+from analyses.fits.sums import PRECISIONS, fit_sum, floor
 from interp.errors import ArgumentError
-from interp.proofs.lagfits import PRECISIONS, fit_sum, floor
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ from interp.errors import ArgumentError
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.tasks.base import Batch
-from probes.controls import CURVE_COLUMNS, curve_table
 from probes.interchange import (
     INTERCHANGE_COLUMNS,
     _moves,
@@ -134,26 +133,7 @@ def test_directions_of_classes_are_in_units_of_the_activations() -> None:
     np.testing.assert_allclose(three.sum(0), 0, atol=1e-9)
 
 
-def test_curves_have_every_latent_and_draw_and_rise(
-    model: SequenceTransformer, batch: Batch
-) -> None:
-    noisy = batch.latents["a"] + 2 * torch.randn(160, 6, generator=torch.Generator().manual_seed(2))
-    rows = Batch(batch.inputs, batch.targets, batch.mask, {**batch.latents, "noisy": noisy})
-    curves = curve_table(model, rows, {"a": SITE, "noisy": SITE}, repeats=3)
-    assert tuple(curves.columns) == CURVE_COLUMNS
-    assert curves.groupby(["latent", "rows"])["seed"].nunique().eq(3).all()
-    assert curves["rows"].min() == 8
-    assert curves["rows"].max() == 128
-    middle = curves.groupby(["latent", "rows"])["score"].median()
-    assert middle["a"].min() > 0.99
-    halves = {"half": 0.3 + 0.4 * batch.latents["sign"].double()}
-    rows = Batch(batch.inputs, batch.targets, batch.mask, halves)
-    assert curve_table(model, rows, {"half": SITE}, repeats=1)["score"].max() > 0.9
-    assert middle["noisy"].iloc[-1] < 0.6  # the noise is in no activation
-
-
 def test_of_no_latents_there_is_nothing_to_tell(model: SequenceTransformer, batch: Batch) -> None:
-    assert curve_table(model, batch, {}).empty
     assert interchange_table(model, batch, {}).empty
 
 
@@ -165,9 +145,8 @@ def test_refusals(model: SequenceTransformer, batch: Batch) -> None:
         interchange(model, SITE, torch.eye(4)[:1], inputs, inputs, model(inputs)[:, 0].detach(), 0)
     with pytest.raises(ArgumentError, match="directions must not be zero"):
         interchange(model, SITE, torch.zeros(1, 4), inputs, inputs, targets, 0)
-    for table in (interchange_table, curve_table):
-        with pytest.raises(ArgumentError, match=r"hooks must name latents among a, .*'none'"):
-            table(model, batch, {"none": SITE})
+    with pytest.raises(ArgumentError, match=r"hooks must name latents among a, .*'none'"):
+        interchange_table(model, batch, {"none": SITE})
 
 
 def test_moves_are_those_of_transformer_lens() -> None:

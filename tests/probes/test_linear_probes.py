@@ -5,7 +5,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from interp.errors import ArgumentError
-from probes.controls import control_latent, decode_nonlinearly, learning_curve
+from probes.controls import control_latent, decode_nonlinearly
 from probes.linear import Ridge, decode, direction, kind_of, logistic
 
 RNG = np.random.default_rng(0)
@@ -111,14 +111,6 @@ def test_a_control_at_one_position_labels_tokens() -> None:
     assert all(len(np.unique(labels[tokens == token])) == 1 for token in np.unique(tokens))
     assert 0.2 < labels.mean() < 0.8
     assert decode(np.eye(40)[tokens], labels, probe=logistic()).score > 0.4
-
-
-def test_a_learning_curve_may_begin_with_one_class() -> None:
-    latent = np.zeros((100, 4))
-    latent[:4] = 1
-    x = latent[..., None] + 0.01 * RNG.normal(size=(100, 4, 2))
-    curve = learning_curve(x, latent, probe=logistic(), seed=1)
-    assert curve["score"].iloc[0] == 0.0
 
 
 @pytest.mark.parametrize(("samples", "features"), [(60, 4), (25, 40), (40, 40), (9, 1)])

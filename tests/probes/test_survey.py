@@ -14,7 +14,7 @@ from interp.store import extract
 from interp.tasks.base import Batch
 from interp.tasks.memory import FixedMemory
 from probes.activations import collect
-from probes.controls import control_latent, learning_curve, raw_input
+from probes.controls import control_latent, raw_input
 from probes.linear import decode, logistic
 from probes.probe_table import COLUMNS, layer_map, probe_table
 
@@ -115,14 +115,6 @@ def test_raw_input_is_the_token_and_the_position() -> None:
     np.testing.assert_array_equal(features[0, 1, :3], features[1, 0, :3])
     assert raw_input(tokens, most=2).shape == (2, 3, 5)
     assert raw_input(RNG.normal(size=(2, 3, 4))).shape == (2, 3, 7)
-
-
-def test_learning_curve_rises_to_the_score() -> None:
-    x = RNG.normal(size=(150, 4, 40))
-    curve = learning_curve(x, x[..., :20].sum(-1) + RNG.normal(size=(150, 4)))
-    assert curve["rows"].iloc[0] == 8
-    assert curve["rows"].iloc[-1] == 120
-    assert curve["score"].iloc[0] < 0.8 < 0.9 < curve["score"].iloc[-1]
 
 
 def test_heads_are_joined_and_latents_split_by_channel() -> None:

@@ -90,7 +90,7 @@ def test_two_fractions_are_classes_too(
 ) -> None:
     """Weights of a coupling take two values at the last position."""
     arguments = ("coupling-order-transformer", "--rows", 20, "--hooks", "hook_embed")
-    assert run(*arguments, "--curves", "--interchange", monkeypatch=monkeypatch) == 0
+    assert run(*arguments, "--interchange", monkeypatch=monkeypatch) == 0
     assert "coupling[0]: " in capsys.readouterr().out
 
 
@@ -135,21 +135,19 @@ def test_a_star_lists_the_hooks(
     assert lines[-1].startswith("ln_final.hook_normalized")
 
 
-def test_curves_and_interchange_are_written(
+def test_interchange_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "probes"
-    arguments = ("--rows", 80, "--latents", "f", "--curves", "--interchange", "--out", out)
+    arguments = ("--rows", 80, "--latents", "f", "--interchange", "--out", out)
     assert run(NAME, *arguments, monkeypatch=monkeypatch) == 0
     said = capsys.readouterr().out
     assert "f exchanged at blocks.0.hook_resid_post" in said
     assert " the output, which moves " in said
-    assert set(pd.read_csv(out / "curves.csv")["hook"]) == {"blocks.0.hook_resid_post"}
     assert pd.read_csv(out / "interchange.csv")["latent"].tolist() == ["f"]
-    assert (out / "curves.png").stat().st_size > 5000
 
 
-def test_a_store_gets_curves_and_interchange_and_they_are_drawn_again(
+def test_a_store_gets_interchange_and_its_probes_are_drawn_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shipped = zoo.load(NAME)
@@ -157,14 +155,12 @@ def test_a_store_gets_curves_and_interchange_and_they_are_drawn_again(
         shipped.model, shipped.task, ["*resid_post"], tmp_path / "s", rows=60, batch=30,
         positions="last", about={"model": NAME},
     )  # fmt: skip
-    arguments = ("--latents", "f", "--curves", "--interchange")
+    arguments = ("--latents", "f", "--interchange")
     assert run(store.path, *arguments, monkeypatch=monkeypatch) == 0
-    assert set(store.measurements) == {"probes", "curves", "interchange"}
+    assert set(store.measurements) == {"probes", "interchange"}
     assert store.measurement("probes")["positions"].tolist() == ["31"]
-    assert drawn(store.path, tmp_path / "figures") == 4
-    assert (tmp_path / "figures" / "curves.svg").is_file()
-    assert run(store.path, "--seed", 1, monkeypatch=monkeypatch) == 0
-    assert drawn(store.path, tmp_path / "later") == 2  # curves of another run are not drawn beside
+    assert drawn(store.path, tmp_path / "figures") == 2
+    assert (tmp_path / "figures" / "probes.svg").is_file()
 
 
 def test_positions_restrict_what_is_sampled() -> None:

@@ -6,7 +6,7 @@ For white inputs (Gaussian, mean 0, variance 1) this is the mean square error of
 dot products and without normaliser, as a share of the target's variance: what trained models are
 compared with. The linear part is exact least squares in float64, so the gap to a model trained by
 gradient descent is one of optimisation and of float32, not of expressivity. The constructions
-minimise the ℓ1 error over all lags instead (:mod:`interp.proofs.lagfits`), which bounds the error
+minimise the ℓ1 error over all lags instead (:mod:`analyses.fits.sums`), which bounds the error
 for *every* bounded input: a smaller norm here does not contradict a larger one there.
 
 The search is a search: a smaller error may exist. :func:`descend` is what gradient descent makes of

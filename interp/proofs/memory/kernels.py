@@ -18,9 +18,8 @@ Fit a kernel on the lags of a row by a sum of H exponentials or powers, fast and
     minimise   Σ_s |ρ(s) − Σ_h a_h e^{−p_h φ(s)}| + price · Σ_h |a_h| Σ_s e^{−p_h φ(s)}
 
 by iteratively reweighted least squares on a searched grid of slopes. Kernels are smooth, so unlike
-lags (:mod:`interp.proofs.lagfits`, extended precision and minutes) they need no cancellation
-beyond float64; what the construction certifies is the error of the numbers it holds, evaluated lag
-by lag, not this search's opinion of it.
+lags they need no cancellation beyond float64; what the construction certifies is the error of the
+numbers it holds, evaluated lag by lag, not this search's opinion of it.
 
 Lipschitz readouts of real arguments as ReLU networks (`memory` §1.2, §1.4).
 
@@ -52,11 +51,8 @@ from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.lagfits import (
     DIGITS,
-    LagFit,
     Positions,
-    SumFit,
     errors_so_far,
-    fit_sum,
     grid,
     phi_values,
     tail,
@@ -272,8 +268,8 @@ def construct_kernel_memory(
 
     Args:
         task: A task with kernels, or with lags and a real readout.
-        heads: Number of heads per kernel; a lag T with ``lin`` positions always has T + 1.
-        positions: ``lin`` (exponentials) or ``log`` (powers).
+        heads: Number of heads per kernel; a lag T always has T + 1.
+        positions: ``lin`` (exponentials) or ``log`` (powers); lags have ``lin``.
         normalizer: ``none`` or ``softmax``.
         largest: The bound B on Gaussian inputs; inputs of ±1 have B = 1.
 
@@ -285,6 +281,8 @@ def construct_kernel_memory(
     need = problems.need
     need(heads >= 1, "heads", "must be at least 1", heads, "add heads")
     need(positions in get_args(Positions), "positions", "must be lin or log", positions, "pick one")
+    lags = isinstance(task, RealMemory)
+    need(positions == "lin" or not lags, "positions", "must be lin for lags", positions, "lin")
     known = get_args(Normalizer)
     need(normalizer in known, "normalizer", "must be none or softmax", normalizer, "pick one")
     need(largest > 0, "largest", "must be positive", largest, "6 covers normal inputs")
@@ -420,11 +418,7 @@ def _fit(location: Any, length: int, heads: int, positions: Positions) -> HeadSu
     """The heads for a kernel ``[lag]``, or for one lag."""
     if not isinstance(location, int):
         return fit_kernel(location, heads, positions)
-    fit: LagFit | SumFit
-    if positions == "log":
-        fit = fit_sum(location, heads, positions="log")
-    else:
-        fit = select_lag(location, Evaluation(_UNIT, keys=length, heads=location + 1))
+    fit = select_lag(location, Evaluation(_UNIT, keys=length, heads=location + 1))
     return HeadSum(fit.slopes, fit.coefficients)
 
 

@@ -42,6 +42,7 @@ from interp.attention.patterns import kernel_by_offset
 from interp.interventions.components import Component, components
 from interp.stats.nulls import paired_null
 from interp.tasks.base import Batch, Memory
+from probes.kernels import writes_identity, written_along
 from probes.linear import direction
 from probes.roles.decision import Found, Test, holds
 from probes.roles.examined import Examined
@@ -229,18 +230,13 @@ class Kernels:
 def kernels_of(reader: Reader, layer: int, memory: Memory) -> Kernels:
     """What each head of a layer puts, from each lag, into the direction that holds a memory."""
     model, batch = reader.model, reader.batch
-    at, attn = f"blocks.{layer}.", model.blocks[layer].attn
+    at = f"blocks.{layer}."
     heads = [part.head for part in components(model) if part.kind == "head" and part.layer == layer]
-    identity = getattr(getattr(model, "spec", None), "identity_ov", False)
-    names = ["attn.hook_pattern", "attn.hook_v", *["ln1.hook_normalized"] * identity]
+    names = ["attn.hook_pattern", "attn.hook_v", *["ln1.hook_normalized"] * writes_identity(model)]
     inside = reader.inside(layer, tuple(at + name for name in names))
     pattern = inside[at + "attn.hook_pattern"][:, heads].double().numpy()
-    v = inside[at + "attn.hook_v"][:, :, heads].double().numpy()
     w = direction(reader.features(at + "hook_resid_mid"), reader.truth(memory.name))
-    values = np.einsum("rkhd,hd->rkh", v, attn.W_O.detach().double().numpy()[heads] @ w)
-    if identity:
-        x = inside[at + "ln1.hook_normalized"].double().numpy()
-        values += (x @ w)[..., None] * attn.effective_b.detach().double().numpy()[heads]
+    values = written_along(model, layer, inside, w, heads)
     mask, n = batch.mask.numpy(), pattern.shape[-1]
     shape = np.zeros(2 * n - 1)
     if isinstance(memory.location, np.ndarray):

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 import torch
 
-from interp.attention.attention_to_keys import AttentionMass, attention_table
+from interp.attention.attention_to_keys import AttentionMass
 from interp.attention.by_lag import LagMass, lag_table
 from interp.errors import ArgumentError
 from interp.models.spec import TransformerSpec
@@ -87,8 +87,8 @@ def test_mass_and_null_equal_a_direct_loop(causal: bool, mask_self: bool) -> Non
 def test_a_lag_is_a_class_of_keys(attention_mask: AttentionMask) -> None:
     """Read as a lag or as a class, the same number, null and interval, whatever rows count."""
     lags = (0, 1, 4, -2, 8)
-    by_lag = LagMass(lags, seed=5, resamples=40, combinations={1: {"both": [1.0, -0.5]}})
-    by_class = AttentionMass(5, 40, combinations={1: {"both": [1.0, -0.5]}})
+    by_lag = LagMass(lags, seed=5, resamples=40)
+    by_class = AttentionMass(5, 40)
     for n in (6, 9):
         pattern = random_pattern(5, n, attention_mask)
         mask = torch.rand(5, n, generator=GEN) < 0.4
@@ -96,7 +96,7 @@ def test_a_lag_is_a_class_of_keys(attention_mask: AttentionMask) -> None:
         apart = (place[:, None] - place).expand(5, -1, -1)
         by_lag.add({1: pattern}, mask)
         by_class.add({1: pattern}, {f"lag {s}": apart == s for s in lags}, {}, mask)
-    keys = ["component", "head", "group", "target"]
+    keys = ["component", "head", "target"]
     wanted = ["score", "null_mean", "null_std", "p", "effect", "low", "high"]
     lag_rows, class_rows = (m.table().set_index(keys)[wanted] for m in (by_lag, by_class))
     uniform = class_rows.index.get_level_values("target") == "uniform"
@@ -156,45 +156,6 @@ def test_memory_does_not_grow_with_rows() -> None:
             found.add({0: random_pattern(3, 6, AttentionMask())}, torch.ones(3, 6).bool())
         sizes.append(found.size)
     assert sizes[0] == sizes[1]
-
-
-def test_heads_that_select_a_lag_together() -> None:
-    """Two heads of geometric decay attend most to lag 0, and their difference to lag 1."""
-    s = (torch.arange(12)[:, None] - torch.arange(12)).double()
-    slow, fast = (torch.exp2(-rate * s).tril() for rate in (1, 2))
-    pattern = torch.stack((slow, fast))[None].expand(5, -1, -1, -1)
-    mask = torch.arange(12).expand(5, -1) >= 3
-    found = LagMass(range(3), resamples=10, combinations={0: {"both": [1.0, -1.0]}})
-    found.add({0: pattern}, mask)
-    table = found.table()
-    assert (table[table["component"] == "head"].groupby("head")["score"].idxmax() % 3 == 0).all()
-    both = table[table["component"] == "group"].set_index("target")
-    assert set(both["group"]) == {"both"}
-    assert set(both["head"]) == {-1}
-    together = (slow - fast).abs()
-    for lag in range(3):
-        of = [float(together[i, i - lag] / together[i].sum()) for i in range(3, 12)]
-        assert both.loc[f"lag {lag}", "score"] == pytest.approx(np.mean(of))
-    assert both["score"].idxmax() == "lag 1"
-
-
-def test_combinations_through_a_store(tmp_path: Path) -> None:
-    model, rows = SequenceTransformer(SPEC, seed=1), rows_of(9)
-    store = extract(model, rows, ["*hook_pattern"], tmp_path / "store", batch=3)
-    options = {"combinations": {0: {"a": [2.0, -1.0], "b": [1.0, 0.0]}}, "resamples": 10}
-    live = lag_table(model, rows, batch=9, **options)
-    pd.testing.assert_frame_equal(lag_table(store, batch=2, **options), live)
-    keys = ["target", "score", "p", "low", "high"]
-    alone = live[(live["layer"] == 0) & (live["head"] == 0)][keys].reset_index(drop=True)
-    pd.testing.assert_frame_equal(live[live["group"] == "b"][keys].reset_index(drop=True), alone)
-    table = attention_table(store, batch=9, **options)
-    assert set(table["group"]) == {"", "a", "b"}
-    keys = ["target", "null", "score", "p"]
-    alone = table[(table["layer"] == 0) & (table["head"] == 0)][keys].reset_index(drop=True)
-    pd.testing.assert_frame_equal(table[table["group"] == "b"][keys].reset_index(drop=True), alone)
-    words = "a must be 2 finite numbers, one a head of layer 0, not all zero, got "
-    with pytest.raises(ArgumentError, match=words):
-        lag_table(store, combinations={0: {"a": [1.0]}})
 
 
 def test_lag_refusals(tmp_path: Path) -> None:

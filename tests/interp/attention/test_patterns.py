@@ -3,14 +3,7 @@ import pytest
 import torch
 
 from interp.attention.by_lag import LagMass
-from interp.attention.patterns import (
-    KernelSums,
-    RegressionSums,
-    Signal,
-    ValueSums,
-    concentration,
-    kernel_by_offset,
-)
+from interp.attention.patterns import concentration, kernel_by_offset
 from interp.errors import ArgumentError
 from interp.store.attention_mask import AttentionMask
 
@@ -25,14 +18,6 @@ def mass_by_lag(pattern: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 def kernel_by_lag(pattern: np.ndarray, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
     return kernel_by_offset(pattern, values, mask, np.zeros(mask.shape))[:, mask.shape[1] - 1 :]
-
-
-def kernel_by_regression(
-    written: np.ndarray, contents: np.ndarray, mask: np.ndarray, lags: int
-) -> np.ndarray:
-    sums = RegressionSums(lags, written.shape[-1])
-    sums.add(written, contents, mask)
-    return sums.kernel()
 
 
 def causal(rows: int, heads: int, n: int) -> np.ndarray:
@@ -142,69 +127,6 @@ def test_a_head_that_follows_its_lags_has_all_its_kernel_at_the_location() -> No
     kernel = kernel_by_offset(pattern, values, mask, lags).sum(0)
     assert concentration(kernel, n - 1) == 1.0
     assert concentration(kernel_by_lag(pattern, values, mask).sum(0), 2) < 0.5
-
-
-def test_regression_recovers_what_is_written_from_the_past() -> None:
-    """In any layer: two heads that write filters of the contents, whatever their patterns."""
-    x, mask = RNG.normal(size=(40, 16)), np.ones((40, 16), bool)
-    filters = np.array([[0.0, 0.5, 2.0, 0.0], [0.0, -0.5, 1.0, 0.0]])
-    past = np.stack([np.roll(x, s, axis=1) for s in range(4)], axis=-1)
-    written = np.einsum("rts,hs->rth", past, filters) + np.array([3.0, -1.0])
-    written[:, :3] = RNG.normal(size=(40, 3, 2))  # positions without all the lags do not count
-    found = kernel_by_regression(written, x, mask, lags=4)
-    np.testing.assert_allclose(found, filters, atol=1e-10)
-    np.testing.assert_allclose(concentration(found.sum(0), 2), 1.0)
-
-
-@pytest.mark.parametrize("size", [1, 7])
-def test_kernels_do_not_depend_on_the_batch(size: int) -> None:
-    """Values of very different size and mean: the moments are taken about a first batch."""
-    n, pattern, mask = 6, causal(20, 3, 6), RNG.random((20, 6)) < 0.8
-    values = RNG.normal(size=(20, n, 3)) * [1.0, 1e6, 1e-3] + [1e3, 0.0, 5.0]
-    lags = RNG.integers(0, 3, (20, n)).astype(float)
-    moments = ValueSums()
-    for at in range(0, 20, size):
-        moments.add(values[at : at + size])
-    sums = KernelSums(moments.signal(), n, seed=1, resamples=40)
-    one = KernelSums(moments.signal(), n, seed=1, resamples=40)
-    one.add(pattern, values, mask, lags)
-    empty = sums.size
-    for at in range(0, 20, size):
-        some = slice(at, at + size)
-        sums.add(pattern[some], values[some], mask[some], lags[some])
-        held = sums.size
-        assert held == one.size
-    assert held <= empty + 2 * (2 * n - 1) * 41
-    whole = kernel_by_offset(pattern, values, mask, lags)
-    np.testing.assert_allclose(sums.kernel(), whole, rtol=1e-9)
-    np.testing.assert_allclose(sums.draws(), one.draws(), rtol=1e-9)
-
-
-@pytest.mark.parametrize("size", [1, 7])
-def test_regressions_do_not_depend_on_the_batch(size: int) -> None:
-    x, mask = RNG.normal(size=(20, 12)) + 100, RNG.random((20, 12)) < 0.8
-    written = RNG.normal(size=(20, 12, 2)) + 1e3
-    sums, one = (RegressionSums(3, 2, seed=1, resamples=30) for _ in range(2))
-    one.add(written, x, mask)
-    size_before = sums.size
-    for at in range(0, 20, size):
-        some = slice(at, at + size)
-        sums.add(written[some], x[some], mask[some])
-    assert sums.size == size_before
-    np.testing.assert_allclose(sums.kernel(), kernel_by_regression(written, x, mask, 3), rtol=1e-7)
-    np.testing.assert_allclose(sums.draws(), one.draws(), rtol=1e-6)
-
-
-def test_draws_spread_like_fresh_rows() -> None:
-    """The bootstrap's spread against that over independent sets of rows."""
-    found, signal = [], Signal(np.zeros(2), np.array([1.0, 0.0]), np.ones(2))
-    for _ in range(60):
-        pattern, values = causal(40, 2, 5), RNG.choice([-1.0, 1.0], (40, 5, 2))
-        sums = KernelSums(signal, 5, resamples=200)
-        sums.add(pattern, values, np.ones((40, 5), bool))
-        found.append((sums.draws()[:, :, 5].sum(1).std(), np.abs(sums.kernel()[:, 5].sum())))
-    spread, score = np.array(found).T
-    assert spread.mean() == pytest.approx(score.std(), rel=0.35)
 
 
 def test_lag_mass_of_arrays_refuses_what_is_no_attention() -> None:

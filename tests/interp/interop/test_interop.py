@@ -2,17 +2,12 @@
 
 from pathlib import Path
 
-import datasets
 import numpy as np
 import pytest
 import torch
 
 from interp.errors import ArgumentError, HookError
-from interp.interop import (
-    _column,
-    activation_batches,
-    hugging_face_dataset,
-)
+from interp.interop import activation_batches
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.store.extract import extract
@@ -35,30 +30,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> ActivationStore:
     )
 
 
-def test_a_data_set_holds_what_the_store_holds(store: ActivationStore, tmp_path: Path) -> None:
-    rows = [3, 17, 39]
-    hugging_face_dataset(store, rows=rows).save_to_disk(tmp_path / "set")
-    found = datasets.load_from_disk(tmp_path / "set").with_format("numpy")
-    assert found["row"][:].tolist() == rows
-    assert found.features[RESID].shape == (13, 8)
-    for hook in store.hooks:
-        np.testing.assert_array_equal(found[hook][:], store.activation(hook, rows))
-    np.testing.assert_array_equal(found["token_ids"][:], store.inputs(rows))
-    np.testing.assert_array_equal(found["mask"][:], store.mask(rows))
-
-
-def test_arrow_has_the_array_itself_and_no_copy() -> None:
-    values = np.arange(24.0).reshape(2, 3, 4)
-    column = _column(values).storage.flatten().flatten()
-    assert column.buffers()[1].address == values.ctypes.data
-
-
-def test_rows_of_two_lengths_are_refused(tmp_path: Path) -> None:
+def test_rows_of_two_lengths_are_positions_alike(tmp_path: Path) -> None:
     model = SequenceTransformer(SPEC, seed=0)
     batches = [torch.zeros(4, 5, dtype=torch.long), torch.zeros(4, 6, dtype=torch.long)]
     store = extract(model, batches, [RESID], tmp_path / "store")
-    with pytest.raises(ArgumentError, match="rows must be of one length"):
-        hugging_face_dataset(store)
     assert sum(len(one) for one in activation_batches(store, RESID, 7, repeat=False)) == 44
 
 
