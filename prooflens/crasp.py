@@ -4,12 +4,10 @@
     program = parse_program(Path("dyck.cr").read_text())
     accepts(program, "( ( ) )".split())
 
-:mod:`interp.program.dsl` builds programs in Python, :mod:`interp.program.analysis` tells their
-depth.
+:mod:`interp.program.analysis` tells a program's depth.
 """
 
 from interp.program.analysis import alphabet, analyse, depth, is_past_only
-from interp.program.dsl import Boolean, Lines, count, sym
 from interp.program.evaluation import Evaluation, accepts, evaluate, evaluate_codes
 from interp.program.languages import (
     block_symbol,
@@ -48,7 +46,6 @@ __all__ = [
     "And",
     "Arithmetic",
     "Assignment",
-    "Boolean",
     "Choice",
     "Comparison",
     "Constant",
@@ -59,7 +56,6 @@ __all__ = [
     "FormulaName",
     "Holds",
     "Larger",
-    "Lines",
     "Not",
     "Or",
     "Program",
@@ -75,7 +71,6 @@ __all__ = [
     "block_word",
     "built_in",
     "children",
-    "count",
     "depth",
     "evaluate",
     "evaluate_codes",
@@ -85,7 +80,6 @@ __all__ = [
     "prediction_program",
     "program_text",
     "read_program",
-    "sym",
     "two_sided_program",
     "unary",
 ]

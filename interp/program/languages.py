@@ -16,7 +16,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from interp.errors import Problems
-from interp.program.dsl import Boolean, Lines, count, sym, true
+from interp.program.parser import parse_program
 from interp.program.syntax import Program
 
 
@@ -49,12 +49,8 @@ def prediction_program(k: int) -> Program:
         ArgumentError: for k below 2, where there is no block to wait for.
     """
     _check_k("prediction_program", k, 2)
-    lines = Lines()
-    begun = lines.let("E1", true)
-    for block in range(2, k):
-        begun = lines.let(f"E{block}", count(sym(block_symbol(block)) & begun) >= 1)
-    lines.let("last", sym(block_symbol(k)) & begun)
-    return lines.program()
+    counted = [f'E{j} = # ("{block_symbol(j)}" && E{j - 1}) >= 1' for j in range(2, k)]
+    return _program("E1 = true", *counted, f'last = "{block_symbol(k)}" && E{k - 1}')
 
 
 def membership_program(k: int) -> Program:
@@ -70,11 +66,8 @@ def membership_program(k: int) -> Program:
         ArgumentError: for k below 1.
     """
     _check_k("membership_program", k, 1)
-    lines = Lines()
-    wanted = _seen(lines, "A", block_word(k))
-    excess = _seen(lines, "B", block_word(k, first="b"))
-    lines.let("member", wanted & ~excess)
-    return lines.program()
+    wanted, excess = _seen("A", block_word(k)), _seen("B", block_word(k, first="b"))
+    return _program(*wanted, *excess, f"member = A{k} && !B{k}")
 
 
 def two_sided_program(k: int) -> Program:
@@ -91,20 +84,15 @@ def two_sided_program(k: int) -> Program:
         ArgumentError: for k below 1.
     """
     _check_k("two_sided_program", k, 1)
-    lines = Lines()
-    held: list[Boolean] = []
+    lines = []
     for name, word in (("A", block_word(2 * k - 1)), ("B", block_word(2 * k - 1, first="b"))):
-        before, after = true, true
+        before = after = ""
         for step in range(1, k):
-            past = count(sym(word[step - 1]) & before if step > 1 else sym(word[0]))
-            before = lines.let(f"{name}{step}", past >= 1)
-            letter = sym(word[-step])
-            future = count(letter & after if step > 1 else letter, future=True)
-            after = lines.let(f"{name}{2 * k - step}", future >= 1)
-        middle = sym(word[k - 1]) & before & after if k > 1 else sym(word[0])
-        held.append(lines.let(f"{name}{k}", count(middle) >= 1))
-    lines.let("member", held[0] & ~held[1])
-    return lines.program()
+            lines.append(f'{name}{step} = # ("{word[step - 1]}"{before}) >= 1')
+            lines.append(f'{name}{2 * k - step} = #> ("{word[-step]}"{after}) >= 1')
+            before, after = f" && {name}{step}", f" && {name}{2 * k - step}"
+        lines.append(f'{name}{k} = # ("{word[k - 1]}"{before}{after}) >= 1')
+    return _program(*lines, f"member = A{k} && !B{k}")
 
 
 def subsequence_program(word: str) -> Program:
@@ -122,49 +110,48 @@ def subsequence_program(word: str) -> Program:
     problems = Problems("subsequence_program")
     problems.need(len(word) > 0, "word", "must have a letter", word, "e.g. aba")
     problems.raise_if_any()
-    lines = Lines()
-    _seen(lines, "E", word)
-    return lines.program()
+    return _program(*_seen("E", word))
 
 
 def dyck_program() -> Program:
     """The program for balanced brackets, of depth 2: never more closed than open, equal at the
     end."""
-    lines = Lines()
-    opened = lines.let("open", count(sym("(")))
-    closed = lines.let("close", count(sym(")")))
-    below = lines.let("below", count(opened < closed))
-    lines.let("balanced", (below == 0) & (opened == closed))
-    return lines.program()
+    return _program(
+        'open = # "("',
+        'close = # ")"',
+        "below = # (open < close)",
+        "balanced = below == 0 && open == close",
+    )
 
 
 def equal_blocks_program() -> Program:
     """The program of aⁿbⁿcⁿ (n ≥ 1), of depth 2: letters in order, and equally many of each."""
-    lines = Lines()
-    a, b, c = (lines.let(f"{letter}s", count(sym(letter))) for letter in "abc")
-    late_a = lines.let("late_a", count(sym("a") & (b + c >= 1)))
-    late_b = lines.let("late_b", count(sym("b") & (c >= 1)))
-    ordered = lines.let("ordered", (late_a == 0) & (late_b == 0))
-    lines.let("member", ordered & (a == b) & (b == c) & (a >= 1))
-    return lines.program()
+    return _program(
+        *(f'{letter}s = # "{letter}"' for letter in "abc"),
+        'late_a = # ("a" && bs + cs >= 1)',
+        'late_b = # ("b" && cs >= 1)',
+        "ordered = late_a == 0 && late_b == 0",
+        "member = ordered && as == bs && bs == cs && as >= 1",
+    )
 
 
 def majority_program() -> Program:
     """The program for strings with more a than b, of depth 1."""
-    lines = Lines()
-    a, b = (lines.let(f"{letter}s", count(sym(letter))) for letter in "ab")
-    lines.let("member", a > b)
-    return lines.program()
+    return _program('as = # "a"', 'bs = # "b"', "member = as > bs")
 
 
-def _seen(lines: Lines, prefix: str, word: str) -> Boolean:
-    """Add a line per run of equal letters of the word: whether its letters so far have been read in
+def _program(*lines: str) -> Program:
+    return parse_program("\n".join(lines))
+
+
+def _seen(prefix: str, word: str) -> list[str]:
+    """A line per run of equal letters of the word: whether its letters so far have been read in
     order."""
-    seen = true
+    lines, before = [], ""
     for number, (letter, run) in enumerate(groupby(word), start=1):
-        here = sym(letter) & seen if number > 1 else sym(letter)
-        seen = lines.let(f"{prefix}{number}", count(here) >= len(list(run)))
-    return seen
+        lines.append(f'{prefix}{number} = # ("{letter}"{before}) >= {len(list(run))}')
+        before = f" && {prefix}{number}"
+    return lines
 
 
 def _check_k(subject: str, k: int, least: int) -> None:

@@ -31,8 +31,7 @@ Outputs are either ``allow "a" if condition`` (one line a token; tokens without 
 allowed), or ``next = value`` (the one token that follows), or ``score "a" = number`` (the token of
 the largest score follows).
 
-Trees are immutable and compare by structure; :mod:`interp.program.dsl` has the operators that build
-programs that count in Python. A tree says nothing about what it costs
+Trees are immutable and compare by structure. A tree says nothing about what it costs
 (:mod:`interp.program.analysis` tells the depth), nor which component of a model computes it.
 """
 

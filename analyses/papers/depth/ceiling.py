@@ -23,15 +23,12 @@ import numpy as np
 import pandas as pd
 
 from prooflens.crasp import (
-    Boolean,
-    Lines,
     Program,
     block_symbol,
-    count,
     depth,
     evaluate_codes,
+    parse_program,
     program_text,
-    sym,
 )
 from prooflens.tasks import language
 
@@ -145,13 +142,10 @@ def _changed(numbers: list[int], generator: np.random.Generator) -> list[int]:
 def _program(k: int, numbers: list[int]) -> Program:
     """Depth k − 3: block 3 has begun when the comparison holds; then a count a block."""
     alpha, beta, gamma, *thresholds = numbers
-    lines = Lines()
-    begun: Boolean = lines.let("E3", alpha * count(sym("a")) + beta * count(sym("b")) >= gamma)
+    lines = [f'E3 = {alpha} * # "a" + {beta} * # "b" >= {gamma}']
     for block, least in zip(range(4, k), thresholds, strict=True):
-        counted = count(sym(block_symbol(block)) & begun)
-        begun = lines.let(f"E{block}", counted >= least)
-    lines.let("last", sym(block_symbol(k)) & begun)
-    return lines.program()
+        lines.append(f'E{block} = # ("{block_symbol(block)}" && E{block - 1}) >= {least}')
+    return parse_program("\n".join([*lines, f'last = "{block_symbol(k)}" && E{k - 1}']))
 
 
 def _match(program: Program, codes: np.ndarray, lengths: np.ndarray, truth: np.ndarray) -> float:

@@ -12,9 +12,9 @@ from analyses.papers.depth import bounded
 from analyses.papers.depth.bounded import Pair, prefix_class, shortest_pair
 from interp.errors import ArgumentError
 from interp.program.analysis import depth
-from interp.program.dsl import Boolean, Lines, count, sym
 from interp.program.evaluation import evaluate
 from interp.program.languages import prediction_program
+from interp.program.parser import parse_program
 from interp.program.syntax import Program
 
 LETTERS = ("a", "b")
@@ -28,34 +28,33 @@ def one_of(parts: Sequence[Any], source: np.random.Generator) -> Any:
     return parts[source.integers(len(parts))]
 
 
-def combined(parts: list[Boolean], source: np.random.Generator) -> Boolean:
+def combined(parts: list[str], source: np.random.Generator) -> str:
     """A random Boolean combination of formulas."""
-    found: Boolean = one_of(parts, source)
+    found: str = one_of(parts, source)
     for _ in range(source.integers(3)):
         other = one_of(parts, source)
-        found = one_of([found & other, found | other, ~found], source)
+        found = one_of([f"({found} && {other})", f"({found} || {other})", f"!{found}"], source)
     return found
 
 
-def linear(bound: int, source: np.random.Generator) -> Boolean:
+def linear(bound: int, source: np.random.Generator) -> str:
     numbers = range(-bound, bound + 1)
-    a, b = (count(sym(letter)) * one_of(numbers, source) for letter in LETTERS)
-    return a + b >= one_of(numbers, source)
+    a, b = (f'{one_of(numbers, source)} * # "{letter}"' for letter in LETTERS)
+    return f"({a} + {b} >= {one_of(numbers, source)})"
 
 
 def program_within(bounds: tuple[int, ...], source: np.random.Generator) -> Program:
     """A random program whose comparisons keep within the bounds."""
-    known = [sym(letter) for letter in LETTERS] + [linear(bounds[0], source) for _ in range(4)]
+    known = [f'"{letter}"' for letter in LETTERS] + [linear(bounds[0], source) for _ in range(4)]
     for bound in bounds[1:]:
-        counts = [count(combined(known, source)) for _ in range(4)]
+        counts = [f"# {combined(known, source)}" for _ in range(4)]
         if bound:
-            known += [one >= int(source.integers(bound + 1)) for one in counts]
+            known += [f"({one} >= {source.integers(bound + 1)})" for one in counts]
         else:
             signs = [int(source.integers(-3, 4)) for _ in counts]
-            known.append(sum(n * s for n, s in zip(counts, signs, strict=True)) >= 1)
-    lines = Lines()
-    lines.let("answer", combined(known, source))
-    return lines.program()
+            terms = [f"{s} * {n}" for n, s in zip(counts, signs, strict=True)]
+            known.append(f"({' + '.join(terms)} >= 1)")
+    return parse_program(f"answer = {combined(known, source)}")
 
 
 def answers(program: Program, string: str) -> bool:

@@ -9,7 +9,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from interp.errors import ArgumentError
-from interp.program.dsl import Lines, count, sym
 from interp.program.evaluation import accepts, evaluate, evaluate_codes
 from interp.program.parser import parse_program as parse
 from interp.program.predicates import binary, unary
@@ -156,12 +155,3 @@ def test_a_program_that_ends_in_a_number_accepts_nothing() -> None:
 
 def test_no_strings_give_no_answers() -> None:
     assert evaluate(parse('x = "a"'), []).accepted.tolist() == []
-
-
-def test_the_dsl_builds_the_trees_of_the_text() -> None:
-    lines = Lines()
-    opened = lines.let("C_open", count(sym("(")))
-    closed = lines.let("C_close", count(sym(")")))
-    below = lines.let("below", count(opened < closed))
-    lines.let("balanced", (below == 0) & (opened == closed))
-    assert lines.program() == parse(DYCK)
