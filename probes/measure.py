@@ -2,9 +2,9 @@
 
     measure(source, rows, profile) → Measurements
 
-The tables are tidy: a line a thing, a column a number of one unit, which :data:`TABLES` names. A
-page is drawn from them alone, so whoever has the store has the page. Of a store whose model cannot
-be run there are patterns and candidates: behaviour, and no cause.
+The tables are tidy: a line a thing, a column a number of one unit; :data:`probes.columns.TABLES`
+describes them all. A page is drawn from them alone, so whoever has the store has the page. Of a
+store whose model cannot be run there are patterns and candidates: behaviour, and no cause.
 """
 
 from __future__ import annotations
@@ -53,45 +53,6 @@ from probes.roles.profile import LANGUAGE, Profile
 from probes.roles.registry import ROLES
 from probes.roles.trials import rows_of
 
-TABLES: dict[str, tuple[str, dict[str, str]]] = {
-    "roles": (
-        "which component plays which role",
-        {"strength": "the role's own", "effect": "nats, or share of the output's variance"},
-    ),
-    "heads": (
-        "every score of every head and FFN with its null (a head table)",
-        {"score": "the metric's: shares of attention, logits, nats or shares of variance"},
-    ),
-    "trials": (
-        "how well the model does on each kind of rows",
-        {"loss": "nats a token, or share of the target's variance", "control": "as loss",
-         "chance": "as loss, of the best answer that is always the same",
-         "accuracy": "share of scored positions", "guess": "as accuracy, of that answer",
-         "worst": "the largest absolute error",
-         "able": "whether it does better than always the same answer"},
-    ),
-    "explained": ("what confirmed roles explain of a head on text", {"attention": "share",
-                                                                     "loss": "share"}),
-    "lacks": ("roles that could not be looked for, and why", {}),
-    "decodability": ("what a linear probe reads where", {"score": "held-out r², of classes "
-                                                                  "balanced accuracy"}),
-    "attention-ROLE": ("mean attention of a role's heads, query by key", {"key N": "share"}),
-    "rounds": ("which layer first holds which round, beside the proof", {"r2": "r²",
-                                                                         "lost": "r²"}),
-    "rounds-readable": ("the numbers of that figure: latents by place", {"LATENT": "r²"}),
-    "rounds-kernels": ("the numbers of that figure: kernels by offset", {"OFFSET": "share"}),
-    "crops-QK": ("corners of the strongest QK circuits", {"column N": "residual basis"}),
-    "crops-OV": ("corners of the strongest OV circuits", {"column N": "residual basis"}),
-    "shown-rows": ("the rows of the viewer", {"position": "tokens"}),
-    "shown-heads": ("attention, sizes of values and effects on them, in bytes",
-                    {"low": "share, norm, or as an effect", "error": "as low"}),
-    "shown-scores": ("the order of a head's rows", {"score": "share, or as an effect"}),
-    "shown-lags": ("mean attention by lag on them", {"lag": "tokens", "share": "share"}),
-    "raised": ("which tokens a head raises and lowers", {"logit": "logits"}),
-    "facts": ("what was measured, as JSON by name", {}),
-}  # fmt: skip
-"""Each table → what it says, and the units of its numbers."""
-
 _WEIGHTS = (
     "trace_share",
     "diag_ratio",
@@ -122,7 +83,7 @@ class Measurements:
     """What was measured of a model.
 
     Attributes:
-        tables: Name → table, of those of :data:`TABLES` that there are.
+        tables: Name → table, of those of :data:`~probes.columns.TABLES` that there are.
         about: What was measured, as JSON data: the model, its rows, the profile, notes.
     """
 

@@ -37,11 +37,12 @@ from interp.tasks.catalogue import known_task
 from interp.weights.composition import COMPOSITIONS
 from interp.weights.head_weights import HeadWeights, head_weights
 from interp.weights.head_weights.mapping import layout_of_mapping, read_mapping
+from probes.columns import TABLES
 from probes.inspection.behaviour import Performance, performance
 from probes.inspection.inspected_rows import InspectedRows, inspected_rows
 from probes.inspection.losses import Watch, check_backend, loss_tables
 from probes.inspection.texts import card_of, prompt_rows
-from probes.measure import TABLES, Measurements, measure
+from probes.measure import Measurements, measure
 from probes.roles.profile import PROFILES, TASK, Profile, profile_of
 from probes.roles.trials import LENGTH, Trial
 from prooflens.pages.inspection import (
@@ -116,6 +117,13 @@ class Inspected:
         with tempfile.TemporaryDirectory() as folder:
             return inspection_page(self.measured.tables, self.measured.about, Path(folder))
 
+    def records(self, name: str) -> list[dict[str, Any]]:
+        """A table as JSON data, a dictionary a row: NaN is None, and ``tests`` of roles are a list.
+
+        The columns are those of :data:`TABLES`; a table that was not made is empty.
+        """
+        return _records(self.measured[name])
+
     def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
         """Write ``report.html``, the tables and the figures into a folder; returns the page.
 
@@ -136,7 +144,7 @@ class Inspected:
         }
         texts = {f"{name}.csv": table.to_csv(index=False) for name, table in shown.items()}
         singles = self.heads[~self.heads["metric"].isin(COMPOSITIONS)]
-        records = {name: _records(tables[name]) for name in ("roles", "trials") if name in tables}
+        records = {name: self.records(name) for name in ("roles", "trials") if name in tables}
         told = {**about, "findings": self.lines, **records, "heads": _records(singles)}
         texts["inspection.json"] = json.dumps(told, indent=1, allow_nan=False) + "\n"
         texts["findings.txt"] = "\n".join(self.lines) + "\n"

@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 
 from interp.run import Site
+from probes.columns import ExplainedRow, columns
 from probes.roles.evidence import Evidence, Place
 from probes.roles.registry import ROLES
 from probes.roles.rises import Rises
 
-COLUMNS = ("layer", "head", "roles", "trial", "attention", "loss", "rest")
 _KINDS, _TOKENS = ("text", "rows"), 3
 
 
@@ -40,8 +40,8 @@ def explained(
         word: Token id → the token as it is shown.
 
     Returns:
-        A row a head and kind of rows, with :data:`COLUMNS`; shares in [0, 1], that of the loss NaN
-        where nothing is lost without the head. Empty without text or rows.
+        A row a head and kind of rows, :class:`~probes.columns.ExplainedRow`; the share of the loss
+        is NaN where nothing is lost without the head. Empty without text or rows.
     """
     kinds = [kind for kind in _KINDS if kind in evidence.views]
     rises = Rises(evidence)
@@ -50,7 +50,7 @@ def explained(
         for kind in kinds
         for place, names in _keyed(roles)
     ]
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+    return pd.DataFrame(rows, columns=columns(ExplainedRow))
 
 
 def _keyed(roles: pd.DataFrame) -> Iterator[tuple[Place, list[str]]]:

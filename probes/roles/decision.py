@@ -38,6 +38,7 @@ import numpy as np
 import pandas as pd
 
 from interp.stats.head_table import adjust
+from probes.columns import RoleRow, columns
 
 MEANINGS = {
     "confirmed": "it behaves so; ablating it, alone or together with a named group, hurts exactly "
@@ -54,24 +55,9 @@ MEANINGS = {
 STATUSES = tuple(MEANINGS)
 """What a row's ``status`` can be, in the order in which rows are listed."""
 
-ROLE_COLUMNS = (
-    "component",
-    "layer",
-    "head",
-    "group",
-    "role",
-    "target",
-    "status",
-    "strength",
-    "p",
-    "q",
-    "effect",
-    "evidence",
-    "missing",
-)
-"""A role table's columns; ``missing`` says which tests could not be made, and why. What
-:func:`decide` returns has one more, ``tests``: JSON text, the tests that the row rests on, each
-with ``name``, ``kind``, ``score``, ``floor``, ``p``, ``q``, ``low`` and ``high``."""
+ROLE_COLUMNS = tuple(n for n in columns(RoleRow) if n not in ("tests", "by_position"))
+"""A role table's columns, as :class:`~probes.columns.RoleRow` describes them. What :func:`decide`
+returns has one more, ``tests``: JSON text, a list of :class:`~probes.columns.TestRow`."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from prooflens.cli.outputs import CertifyOutput, StrategyOutput
 from prooflens.cli.usage import facts, not_for, progress, shipped_models
 
 _NOT_CHECKED = ("what was measured", "costs", "parts of the bounds")
@@ -84,20 +85,16 @@ def _tell(found: Any) -> None:
     side = "the error is at most" if found.kind == "error" else "the accuracy is at least"
     best, seen = found.best, f"{found.measured:.6g} on {found.measured_on}"
     typer.echo(f"{found.statement}: {side} {found.safe(best):.6g} ({best.strategy}; seen {seen})")
-    about = {"kind": found.kind, "statement": found.statement, "measured": found.measured}
-    facts(**about, bound=found.safe(best), strategy=best.strategy, skipped=found.skipped)
-    facts(
-        proofs=[
-            {
-                "strategy": proof.strategy,
-                "bound": found.safe(proof),
-                "multiplications": proof.multiplications,
-                "seconds": proof.seconds,
-                "vacuous": proof.vacuous or None,
-            }
-            for proof in found.proofs
-        ]
+    told = CertifyOutput(
+        kind=found.kind,
+        statement=found.statement,
+        measured=found.measured,
+        bound=found.safe(best),
+        strategy=best.strategy,
+        skipped=found.skipped,
+        proofs=[_told(found, proof) for proof in found.proofs],
     )
+    facts(**told)
     for proof in found.proofs:
         words = f"vacuous: {proof.vacuous}" if proof.vacuous else f"holds in {proof.arithmetic}"
         typer.echo(
@@ -108,6 +105,16 @@ def _tell(found: Any) -> None:
             typer.echo(f"    {lemma.component}: {lemma.statement}: {lemma.number:.4g}")
     for name, reason in found.skipped.items():
         typer.echo(f"{name:12} not tried: {reason}")
+
+
+def _told(found: Any, proof: Any) -> StrategyOutput:
+    return StrategyOutput(
+        strategy=proof.strategy,
+        bound=found.safe(proof),
+        multiplications=proof.multiplications,
+        seconds=proof.seconds,
+        vacuous=proof.vacuous or None,
+    )
 
 
 def _check(file: Path, model: str | None) -> None:

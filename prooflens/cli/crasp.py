@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from prooflens.cli.outputs import AcceptedOutput, CompileOutput, ProgramOutput
 from prooflens.cli.usage import default_out, facts, not_for
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def _run(program: Program, lines: Sequence[str]) -> None:
     problems.need(bool(strings), "input", "must hold a line with tokens", list(lines), "add one")
     problems.raise_if_any()
     verdicts = [bool(accepted) for accepted in evaluate(program, strings).accepted]
-    facts(accepted=verdicts)
+    facts(**AcceptedOutput(accepted=verdicts))
     for accepted in verdicts:
         typer.echo(accepted)
     _tell_strange(alphabet(program), strings)
@@ -89,13 +90,14 @@ def _check(program: Program) -> None:
     from interp.program.analysis import analyse
 
     found = analyse(program)
-    facts(
+    told = ProgramOutput(
         depth=found.depth,
         past_only=found.past_only,
-        alphabet=found.alphabet,
-        names=found.names,
-        warnings=found.warnings,
+        alphabet=list(found.alphabet),
+        names=dict(found.names),
+        warnings=list(found.warnings),
     )
+    facts(**told)
     typer.echo(f"depth     {found.depth}")
     typer.echo(f"counts    {'the past only' if found.past_only else 'past and future'}")
     typer.echo(f"alphabet  {' '.join(found.alphabet) or '(no tokens)'}")
@@ -122,7 +124,13 @@ def _compile(
     about = {"program": program_text(program), "vocabulary": vocabulary_of(program)}
     save_checkpoint(made.model, out, about=about, overwrite=overwrite)
     spec = made.model.spec
-    facts(checkpoint=out, layers=spec.n_layers, width=spec.d_model, error=made.certificate.error)
+    told = CompileOutput(
+        checkpoint=str(out),
+        layers=spec.n_layers,
+        width=spec.d_model,
+        error=made.certificate.error,
+    )
+    facts(**told)
     typer.echo(f"{spec.n_layers} layers, width {spec.d_model}, written to {out}")
     typer.echo(f"exact for {made.certificate.domain}")
     if (reach := made.certificate.parts.get("exact to length")) is not None:

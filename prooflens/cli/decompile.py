@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from prooflens.cli.outputs import ApplyOutput, DecompileOutput
 from prooflens.cli.usage import (
     OWN_ROWS,
     Device,
@@ -70,7 +71,7 @@ def decompile(
         _decompiled(model, data, out, overwrite, about, device=device, dtype=dtype)
 
 
-def _applied(program: Path, data: Path) -> dict[str, float | int | None]:
+def _applied(program: Path, data: Path) -> ApplyOutput:
     """How many decisions a program takes on rows, and the share that is as the labels say."""
     from interp.errors import Problems
     from interp.program.decision_parser import read_program
@@ -87,7 +88,7 @@ def _applied(program: Path, data: Path) -> dict[str, float | int | None]:
     found = decide(run(read, rows.tokens, rows.vocabulary), rows)
     asked = rows.labels is not None and found.size > 0
     right = agreement(found, rows.labels[rows.asked]) if asked and rows.labels is not None else None
-    return {"decisions": int(found.size), "right": right}
+    return ApplyOutput(decisions=int(found.size), right=right)
 
 
 def _decompiled(
@@ -123,6 +124,7 @@ def _decompiled(
     found = find_program(model, given, step=step, **about)
     typer.echo(write_decompiled(found, model, name, out, overwrite=overwrite))
     text = (out / marker).read_text(encoding="utf-8")
-    facts(answer=found.answer, program=text, report=out / "report.html")
+    told = DecompileOutput(answer=found.answer, program=text, report=str(out / "report.html"))
+    facts(**told)
     typer.echo(text.rstrip())
     typer.echo(f"report: {out / 'report.html'}")

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from prooflens.cli.outputs import DemoOutput
 from prooflens.cli.usage import facts
 
 
@@ -28,5 +29,5 @@ def demo(
         said = run_demo(out, overwrite=overwrite, step=lambda words: status.update(f"{words} …"))
     for number, finding in enumerate(said, start=1):
         typer.echo(f"{number}. {finding}")
-    facts(findings=said, report=out / "report.html")
+    facts(**DemoOutput(findings=said, report=str(out / "report.html")))
     typer.echo(f"report: {out / 'report.html'}")

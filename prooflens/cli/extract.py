@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from prooflens.cli.outputs import ExtractOutput
 from prooflens.cli.usage import (
     OWN_ROWS,
     Backend,
@@ -147,8 +148,14 @@ def _stream(
         about=about,
         report=typer.echo,
     )
-    facts(store=out, rows=store.rows, hooks=store.hooks, conformance=failed)
-    facts(overflows=store.overflows)
+    told = ExtractOutput(
+        store=str(out),
+        rows=store.rows,
+        hooks=list(store.hooks),
+        conformance=failed,
+        overflows=store.overflows,
+    )
+    facts(**told)
     typer.echo(f"{store.rows:,} rows of {len(store.hooks)} hooks in {out}")
     if lost := store.overflows:
         total = sum(lost.values())

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from prooflens.cli.outputs import InspectOutput
 from prooflens.cli.usage import (
     OWN_ROWS,
     Backend,
@@ -144,9 +145,11 @@ def _say(found: Any, page: Path) -> None:
         typer.echo(line)
     for note in found.notes:
         typer.echo(f"note: {note}", err=True)
-    facts(findings=found.lines, notes=found.notes, roles=found.roles, report=page)
+    roles: Any = found.records("roles")
+    told = InspectOutput(findings=found.lines, notes=found.notes, roles=roles, report=str(page))
+    facts(**told)
     if len(found.measured["rounds"]):
-        facts(rounds=found.measured["rounds"])
+        facts(rounds=found.records("rounds"))
     typer.echo(f"report: {page}")
     if not found.measured.about["ran"]:
         raise typer.Exit(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from prooflens.cli.outputs import ModelOutput, ModelsOutput
 from prooflens.cli.usage import facts
 
 _LEGEND = (
@@ -33,16 +34,25 @@ def models() -> None:
         typer.echo(f"{name}  [{kind} of {size:,} weights; task {task}{serves}]")
         typer.echo(f"    {shipped.about}")
         typer.echo(f"    {numbers}{where}")
-        about = {"name": name, "kind": kind, "weights": size, "task": shipped.task.to_dict()}
-        told = {"metrics": shipped.metrics, "claim": shipped.claim, "about": shipped.about}
-        found.append(about | told)
+        told = ModelOutput(
+            name=name,
+            kind=kind,
+            weights=size,
+            task=shipped.task.to_dict(),
+            metrics=dict(shipped.metrics),
+            claim=shipped.claim,
+            about=shipped.about,
+        )
+        found.append(told)
     for name in zoo.languages():
         tensors, _ = read_tensors(zoo.folder(name) / "model.safetensors")
         size = sum(tensor.numel() for tensor in tensors.values())
         said = "a language model of Python source code" + ", on the way" * ("/" in name)
         typer.echo(f"{name}  [GPT-2 of {size:,} weights]")
         typer.echo(f"    {said}")
-        about = {"name": name, "kind": "GPT-2", "weights": size, "task": None}
-        found.append(about | {"metrics": {}, "claim": "", "about": said})
-    facts(models=sorted(found, key=lambda one: str(one["name"])))
+        told = ModelOutput(
+            name=name, kind="GPT-2", weights=size, task=None, metrics={}, claim="", about=said
+        )
+        found.append(told)
+    facts(**ModelsOutput(models=sorted(found, key=lambda one: one["name"])))
     typer.echo(_LEGEND)

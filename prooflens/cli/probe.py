@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from prooflens.cli.outputs import HooksOutput, ProbeOutput
 from prooflens.cli.usage import (
     OWN_ROWS,
     Device,
@@ -148,7 +149,8 @@ def _tell(found: Any, source: Any, store: str | None) -> None:
 
     for line in findings(found):
         typer.echo(line)
-    facts(findings=findings(found), first=found.first)
+    first: Any = found.first
+    facts(**ProbeOutput(findings=findings(found), first=first))
     if store is not None:
         for name, table in found.tables().items():
             source.write_measurement(name, table, found.about, overwrite=True)
@@ -221,6 +223,6 @@ def _list_hooks(source: Any, batch: Any, out: Path | None) -> None:
     if out is not None:
         raise ArgumentError(f"--hooks '*' lists hooks and probes none, got --out {out}: name hooks")
     sites = [str(site) for site in hook_sites(source, batch)]
-    facts(hooks=sites)
+    facts(**HooksOutput(hooks=sites))
     for site in sites:
         typer.echo(site)

@@ -10,12 +10,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from prooflens.cli.outputs import (
+    FaultOutput,
+    FiguresOutput,
+    RepairOutput,
+    StoreOutput,
+    VerifyOutput,
+)
 from prooflens.cli.usage import default_out, facts, not_for
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from interp.store import ActivationStore
+    from interp.store.verify import Fault
 
 
 def store(
@@ -99,9 +107,18 @@ def _describe(store: Path) -> None:
     typer.echo("\n".join(_summary(opened)))
     plan = opened.manifest["plan"]
     model = opened.manifest.get("about", {}).get("model")
-    facts(model=model, weights_sha256=plan["model"]["weights_sha256"], rows=opened.rows)
-    facts(parts=len(opened.parts), complete=opened.complete, lengths=opened.lengths)
-    facts(hooks=opened.hooks, measurements=opened.measurements, overflows=opened.overflows)
+    told = StoreOutput(
+        model=model,
+        weights_sha256=plan["model"]["weights_sha256"],
+        rows=opened.rows,
+        parts=len(opened.parts),
+        complete=opened.complete,
+        lengths={str(length): rows for length, rows in opened.lengths.items()},
+        hooks=list(opened.hooks),
+        measurements=list(opened.measurements),
+        overflows=opened.overflows,
+    )
+    facts(**told)
 
 
 def _summary(store: ActivationStore) -> Iterator[str]:
@@ -144,7 +161,7 @@ def _verify(store: Path) -> None:
 
     with _progress("verify", _bytes(store)) as advanced:
         faults = check(store, advanced=advanced)
-    facts(sound=not faults, faults=[vars(fault) for fault in faults])
+    facts(**VerifyOutput(sound=not faults, faults=[_told(one) for one in faults]))
     for fault in faults:
         typer.echo(str(fault))
     if faults:
@@ -174,7 +191,7 @@ def _repair(store: Path, drop: bool) -> None:
     if any(name.startswith("part-") for name in moved):
         typer.echo("run the extraction again with --resume to refill the parts")
     left = check(store)
-    facts(moved=moved, faults=[vars(fault) for fault in left])
+    facts(**RepairOutput(moved=moved, faults=[_told(one) for one in left]))
     for fault in left:
         typer.echo(f"not mended: {fault}")
     if left:
@@ -182,6 +199,10 @@ def _repair(store: Path, drop: bool) -> None:
     if not moved:
         lines = before - sum(1 for _ in index_lines(store))
         typer.echo(f"{store}: nothing to move" + f"; {lines} lines left the index" * bool(lines))
+
+
+def _told(fault: Fault) -> FaultOutput:
+    return FaultOutput(file=fault.file, dataset=fault.dataset, reason=fault.reason)
 
 
 def _folder(place: Path) -> bool:
@@ -209,7 +230,7 @@ def _draw(store: Path, out: Path, overwrite: bool) -> None:
             raise StoreError(
                 f"{store} holds no table to draw from: run prooflens inspect on it first"
             )
-    facts(figures=sorted(path.name for path in written))
+    facts(**FiguresOutput(figures=sorted(path.name for path in written)))
     typer.echo(f"{len(written)} files in {out}")
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from prooflens.cli.outputs import ArgumentOutput, TaskOutput, TasksOutput
 from prooflens.cli.usage import facts
 
 
@@ -21,7 +22,7 @@ def tasks(
     from interp.tasks.catalogue import KINDS
 
     if kind is None:
-        facts(tasks={name: _about(cls) for name, cls in KINDS.items()})
+        facts(**TasksOutput(tasks={name: _about(cls) for name, cls in KINDS.items()}))
         widest = max(map(len, KINDS))
         for name, cls in KINDS.items():
             typer.echo(f"{name:{widest}}  {_about(cls)}")
@@ -39,18 +40,16 @@ def _describe(kind: str, cls: Any) -> None:
 
     typer.echo(f"{kind}: {_about(cls)}\n")
     known = arguments_of(cls)
-    facts(
-        kind=kind,
-        arguments={
-            name: {
-                "type": argument.type,
-                "needed": argument.needed,
-                "default": None if argument.needed else argument.default,
-                "meaning": _plain(argument.meaning),
-            }
-            for name, argument in known.items()
-        },
-    )
+    arguments = {
+        name: ArgumentOutput(
+            type=argument.type,
+            needed=argument.needed,
+            default=None if argument.needed else argument.default,
+            meaning=_plain(argument.meaning),
+        )
+        for name, argument in known.items()
+    }
+    facts(**TaskOutput(kind=kind, arguments=arguments))
     for name, argument in known.items():
         default = "must be given" if argument.needed else f"default {_as_json(argument.default)}"
         typer.echo(f"{name}: {argument.type}; {default}")

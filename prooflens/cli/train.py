@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from prooflens.cli.outputs import TrainedOutput, TrainOutput
 from prooflens.cli.usage import Backend, Device, facts
 
 if TYPE_CHECKING:
@@ -130,9 +131,14 @@ class _Outputs:
             place, again = self.place(plan.name), self.overwrite or plan.name in self.done
             written = save_fit(plan, fit, place, overwrite=again)
             _tell(plan, place, fit, written)
-            about = {"name": plan.name, "checkpoint": place if written else None}
-            told.append(about | {"metrics": fit.metrics, "missed": plan.missed(fit.metrics)})
-        facts(models=told)
+            one = TrainedOutput(
+                name=plan.name,
+                checkpoint=str(place) if written else None,
+                metrics=dict(fit.metrics),
+                missed=plan.missed(fit.metrics),
+            )
+            told.append(one)
+        facts(**TrainOutput(models=told))
         _put_away(self.partial, self.folder, self.single)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from prooflens.cli.outputs import WeightsOutput
 from prooflens.cli.usage import facts, progress, shipped_models
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ def _say(notes: list[str], findings: list[str], table: pd.DataFrame) -> None:
         typer.echo(f"note: {note}", err=True)
     for line in findings:
         typer.echo(line)
-    facts(findings=findings, notes=notes, rows=len(table))
+    facts(**WeightsOutput(findings=findings, notes=notes, rows=len(table)))
 
 
 def _put(

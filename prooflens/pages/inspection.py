@@ -106,7 +106,7 @@ def inspection_page(tables: Tables, about: About, folder: Path) -> str:
     """The page as one self-contained HTML file; its figures are written to a folder.
 
     Args:
-        tables: The tables of an inspection (:data:`probes.measure.TABLES`).
+        tables: The tables of an inspection (:data:`probes.columns.TABLES`).
         about: The facts that were sealed with the tables.
         folder: Where its figures go, as PNG.
     """

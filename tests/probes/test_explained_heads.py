@@ -5,7 +5,8 @@ import pytest
 
 from interp.attention.key_sets import token_key_sets
 from interp.tasks.base import Batch
-from probes.inspection.explained import COLUMNS, explained
+from probes.columns import ExplainedRow, columns
+from probes.inspection.explained import explained
 from probes.roles import LANGUAGE
 from probes.roles.find import decided
 from probes.roles.gathering import evidence_of
@@ -26,7 +27,7 @@ def test_a_row_for_every_head_with_a_confirmed_role_that_has_keys(found) -> None
     sure = roles[
         (roles["status"] == "confirmed") & roles["role"].isin(["previous-token", "induction"])
     ]
-    assert tuple(table.columns) == COLUMNS
+    assert tuple(table.columns) == columns(ExplainedRow)
     assert set(zip(table["layer"], table["head"], strict=True)) == set(
         zip(sure["layer"], sure["head"], strict=True)
     )
