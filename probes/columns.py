@@ -282,6 +282,7 @@ _CORNER = Table(CropRow, r"^column \d+$", "Entry of the matrix in this column.")
 TABLES = {
     "roles": Table(RoleRow),
     "heads": Table(HeadRow),
+    "loss-TRIAL": Table(HeadRow),
     "trials": Table(TrialRow),
     "explained": Table(ExplainedRow),
     "lacks": Table(LackRow),
@@ -299,4 +300,4 @@ TABLES = {
     "raised": Table(RaisedRow),
     "facts": Table(FactRow),
 }
-"""Each table that an inspection seals → its columns; ROLE stands for a role's name."""
+"""Each table that an inspection seals → its columns; ROLE and TRIAL stand for the name of one."""
