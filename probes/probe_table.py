@@ -27,6 +27,7 @@ from interp.store.rows import scored_mask
 from probes.activations import Samples, collect
 from probes.controls import control_latent, raw_input
 from probes.linear import FOLDS, Decoding, decode, folds_of, probe_for
+from probes.sites import chosen_hooks, hook_sites
 
 COLUMNS = (
     "hook",
@@ -50,7 +51,7 @@ COLUMNS = (
 def probe_table(
     source: Any,
     inputs: Any,
-    hooks: Sequence[str],
+    hooks: Sequence[str] | str,
     latents: Sequence[str] | None = None,
     *,
     untrained: Any = None,
@@ -63,7 +64,7 @@ def probe_table(
     Args:
         source: A hooked model, or a store.
         inputs: A :class:`~interp.tasks.base.Batch` with latents, for a model; None for a store.
-        hooks: The names of hooks that have a position axis.
+        hooks: The names of hooks that have a position axis, or globs.
         latents: The latents to probe; all by default. ``NAME[i]`` means channel i of a latent with
             several.
         untrained: A model of the same hooks with random weights, run on the same inputs; one is
@@ -85,6 +86,9 @@ def probe_table(
             positions that rows do not have, and fewer distinct rows than folds.
         HookError: for a hook that is not there or has no position axis after the rows.
     """
+    hooks = [hooks] if isinstance(hooks, str) else list(hooks)
+    if any(set(hook) & set("*?[") for hook in hooks):
+        hooks = chosen_hooks(source, hook_sites(source, inputs), hooks)
     samples = collect(source, inputs, hooks, positions=positions, seed=seed)
     names = _chosen(samples, latents)
     if untrained is None and isinstance(source, SequenceTransformer):
@@ -136,7 +140,8 @@ def _chosen(samples: Samples, latents: Sequence[str] | None) -> list[str]:
     problems = Problems("probe_table")
     absent = [name for name in chosen if name not in samples.latents]
     problems.need(not absent, "latents", f"must be among {', '.join(known)}", absent, "drop them")
-    problems.need(bool(chosen), "latents", "must not be empty", chosen, "probe a task's batch")
+    advice = "give labels of your own (prooflens probe --labels FILE), or rows of a task"
+    problems.need(bool(chosen), "latents", "must not be empty", chosen, advice)
     wrong = [name for name in chosen if not np.isfinite(samples.latents.get(name, 0.0)).all()]
     rule = "must be finite at the sampled positions"
     problems.need(not wrong, "latents", rule, wrong, "drop them, or mask what they do not say")

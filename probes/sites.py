@@ -104,7 +104,7 @@ def chosen_hooks(source: Any, sites: list[Site], wanted: list[str]) -> list[str]
             near = nearest(glob, known)
             hint = f" (near it: {', '.join(near)})" if near else ""
             raise HookError(
-                f"--hooks {glob} matches none of {len(known)} hooks{hint}: --hooks '*' lists them"
+                f"hooks {glob} matches none of {len(known)} hooks{hint}: --hooks '*' lists them"
             )
     points = {name: source.canonical(name) for name in known} if stored else source.hook_dict
     place = {points[site.name]: at for at, site in enumerate(sites)}

@@ -84,7 +84,11 @@ class Inspected:
     """
 
     measured: Measurements
-    _shared: dict[str, str] = field(default_factory=dict, repr=False)
+    _shared: dict[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """The findings, a line each."""
+        return "\n".join(self.lines)
 
     @property
     def roles(self) -> pd.DataFrame:

@@ -3,6 +3,7 @@
     Loss()              next-token targets: nats; real targets: squared error     more is worse
     LogitDifference(k)  logit of the target − logit of token k                    less is worse
     Change()            |output − clean output|², whatever the target             more is worse
+    Wrong()             1 where another token than the target has the most logit  more is worse
     any function        (outputs [place, output], targets [place, …]) → [place]
 
 A *place* is a scored position of a row. Outputs exist at places alone, some at a time.
@@ -152,6 +153,14 @@ class Change(Metric):
     def at(self, output: Tensor, places: Places, clean: Tensor | None) -> Tensor:  # noqa: D102
         against = output.detach() if clean is None else clean
         return (output.double() - against.double()).square().sum(-1)
+
+
+@dataclass(frozen=True)
+class Wrong(Metric):
+    """Whether the answer is wrong: 1 where the target does not have the largest logit, else 0."""
+
+    def at(self, output: Tensor, places: Places, clean: Tensor | None) -> Tensor:  # noqa: D102
+        return (output.argmax(-1) != places.targets.to(output.device)).double()
 
 
 @dataclass(frozen=True)

@@ -66,10 +66,11 @@ def over_rows(
 
 def from_finding(one: Finding, of: int) -> Change:
     """What a finding from some of the rows says of the mean; p is against 0, and paid for looks."""
-    if not one.error > 0:
+    if abs(one.rise) < 1e-9:
         return NONE
-    wide = float(stdtrit(one.rows - 1, 0.975)) * one.error
-    p = max(float(stdtr(one.rows - 1, -one.rise / one.error)), LEAST_P)
+    error = max(one.error, 1e-12)  # 0 where every row loses the same
+    wide = float(stdtrit(one.rows - 1, 0.975)) * error
+    p = max(float(stdtr(one.rows - 1, -one.rise / error)), LEAST_P)
     return Change(one.rise, one.rise - wide, one.rise + wide, min(1.0, p * len(looks_at(of))))
 
 

@@ -10,10 +10,10 @@ not reach further down than half the floor. One whose score is below its floor h
 only lacks rows (q or interval) is undecided.
 
     confirmed                 all pass that were put
-    necessary, not specific   the cause passes and specificity fails: the component is needed, and
-                              not only for this
-    rejected                  the cause fails, or does not transfer: the behaviour is there, and
-                              the model does not rely on it
+    necessary, not specific   something is lost without the component, and not (or not only)
+                              through this: another test of the cause fails, or specificity does
+    rejected                  nothing is lost without it, or not on other rows: the behaviour is
+                              there, and the model does not rely on it
     candidate                 a test could not be put, or is undecided: ``missing`` says which
 
 q is Benjamini–Hochberg over all components that were asked for the role. Those without its
@@ -43,8 +43,8 @@ from probes.columns import RoleRow, columns
 MEANINGS = {
     "confirmed": "it behaves so; ablating it, alone or together with a named group, hurts exactly "
     "where the role acts; and this repeats on fresh inputs",
-    "necessary, not specific": "it is needed, and as much where the role's event does not happen: "
-    "it is needed for more than this",
+    "necessary, not specific": "it is needed, and not for this alone: as much is lost where the "
+    "role's event does not happen, or what is lost is not what the role says",
     "candidate": "a test could not be put, or needs more rows; the column `missing` says which "
     "and why",
     "rejected": "it behaves so, and nothing is lost without it, or not on other rows: the model "
@@ -75,6 +75,7 @@ class Test:
         untested: Why the test could not be made; it fails then. Empty where it was made.
         rows: The kind of rows on which a cause was measured; empty where there is one kind.
         alone: Whether it says that the component is missed when nothing else is taken away.
+        loss: Whether it says that the model's loss rises, or its output changes, without it.
     """
 
     __test__ = False
@@ -89,6 +90,7 @@ class Test:
     untested: str = ""
     rows: str = ""
     alone: bool = False
+    loss: bool = False
 
     @classmethod
     def too_few(cls, what: str, needed: int, floor: float, family: str = "") -> Test:
@@ -204,11 +206,13 @@ def _adjusted(found: Sequence[Found]) -> list[list[float]]:
 
 @dataclass(frozen=True)
 class _Judged:
-    """The tests of one kind: whether one failed, and which could not be put or are undecided."""
+    """The tests of one kind: whether one failed, which could not be put or are undecided, and
+    whether what is lost was tested and is enough (None where it was not tested)."""
 
     failed: bool
     untested: tuple[str, ...]
     undecided: tuple[str, ...]
+    lost: bool | None
 
     @property
     def open(self) -> bool:
@@ -218,17 +222,21 @@ class _Judged:
 def _judged(
     tests: Sequence[tuple[str, Test]], q: Sequence[float], kind: str, level: float
 ) -> _Judged:
-    failed, untested, undecided = False, [], []
+    failed, untested, undecided, lost = False, [], [], None
     for (of, test), odds in zip(tests, q, strict=True):
         if of != kind:
             continue
         if test.untested:
             untested.append(test.untested)
-        elif not test.score >= test.floor:
-            failed = True
-        elif odds >= level or test.wide:
+            continue
+        enough = test.score >= test.floor
+        failed |= not enough
+        passed = enough and odds < level and not test.wide
+        if enough and not passed:
             undecided.append(f"{kind} undecided, it needs more rows: {test.name.rstrip(' ,:')}")
-    return _Judged(failed, tuple(untested), tuple(undecided))
+        if test.loss and (passed or not enough):
+            lost = bool(lost) or passed
+    return _Judged(failed, tuple(untested), tuple(undecided), lost)
 
 
 def _row(one: Found, q: Sequence[float], level: float) -> dict[str, Any] | None:
@@ -269,10 +277,11 @@ def _effect(one: Found) -> float:
 
 def _status(one: Found, judged: Mapping[str, _Judged]) -> str:
     """The row's status; what comes first in the module's list of tests decides first."""
-    if not one.cause or judged["cause"].untested:
+    cause = judged["cause"]
+    if not one.cause or (cause.untested and cause.lost is not False):
         return "candidate"
-    if judged["cause"].failed:
-        return "rejected"
+    if cause.failed:
+        return "necessary, not specific" if cause.lost else "rejected"
     if judged["behaviour"].open or judged["cause"].open:
         return "candidate"
     if judged["specificity"].failed:
@@ -315,5 +324,8 @@ def _words(test: Test) -> str:
     if test.untested:
         return test.untested
     wide = f", an interval too wide (from {test.low:.2f}) to count" if test.wide else ""
-    short = f", below the floor of {test.floor:.2g}" if test.score < test.floor else ""
-    return f"{test.name} {test.score:.2f}{short}{wide}"
+    if not test.score < test.floor:
+        return f"{test.name} {test.score:.2f}{wide}"
+    near = f"{test.score:.2f}" == f"{test.floor:.2f}"
+    score = f"{test.score:.{3 if near else 2}f}"
+    return f"{test.name} {score}, below the floor of {test.floor:.2g}"

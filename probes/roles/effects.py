@@ -1,7 +1,9 @@
 """What is lost without an attention pattern, a head or a group: the causes that roles rest on.
 
     unit variance   change = Σ |out′ − out|² / Σ |out − mean out|²   over scored positions, row by
-                    row; where targets are known and a role asks for it, the loss must rise, too
+                    row; where targets are known and a role asks for it, the loss must rise, too.
+                    Where they are tokens, a change too small may still cost right answers: the
+                    share of these that is lost is told, and counts
     unit nats       rise of the loss at scored positions, row by row, on the kind of rows where it
                     is largest; p is taken times the number of kinds. Rows are run while it is open
                     whether it rises by the floor (:mod:`interp.run.evidence`)
@@ -60,6 +62,7 @@ class Effects:
         self.evidence = evidence
         self._floors, self._nats = evidence.floors, evidence.profile.unit == "nats"
         self.rises, self.writes = Rises(evidence), Writes(evidence)
+        self.decisions = Rises(evidence, decisions=True)
         self._known: dict[tuple[Place, str], Test] = {}
         self._rises_by: dict[tuple[str, Edits], Change] = {}
         self._odds_of: dict[tuple[str, Edits], float] = {}
@@ -72,14 +75,14 @@ class Effects:
             found = self.worst(words, away)
             return [replace(found, alone=True)]
         over = "later" if kind == "given" else "all"
-        change = self._change(kind, over, self.rises.away(kind, [place], name))
-        return [replace(self._output_test(words, change), rows=kind, alone=True)]
+        found = self._output_test(words, kind, over, self.rises.away(kind, [place], name))
+        return [replace(found, rows=kind, alone=True)]
 
     def without_equal(self, place: Place, kind: str) -> Test:
         """The test that the output changes without attention to equal tokens, on one kind of
         rows."""
-        change = self._change(kind, "all", self.rises.away(kind, [place], "same"))
-        return self._output_test("without attention to equal tokens", change)
+        words, away = "without attention to equal tokens", self.rises.away(kind, [place], "same")
+        return self._output_test(words, kind, "all", away)
 
     def without_head(self, place: Place, *, over: str = "all") -> list[Test]:
         """The cause of a role that says what a head does: the head is ablated.
@@ -94,13 +97,12 @@ class Effects:
             if self._nats:
                 found = self.worst(words, {k: self.rises.away(k, [place]) for k in self.trials})
                 self._known[place, over] = replace(found, alone=True)
-            elif self.writes.same_on_all_rows(place):
-                words = "with the mean over positions of what it writes on every row"
-                change = self._change("given", over, self.rises.levelled(place))
-                self._known[place, over] = self._output_test(words, change)
             else:
-                change = self._change("given", over, self.rises.away("given", [place]))
-                self._known[place, over] = self._output_test(words, change)
+                edits = self.rises.away("given", [place])
+                if self.writes.same_on_all_rows(place):
+                    words = "with the mean over positions of what it writes on every row"
+                    edits = self.rises.levelled(place)
+                self._known[place, over] = self._output_test(words, "given", over, edits)
         return [self._known[place, over]]
 
     def losing_keys(self, place: Place, name: str) -> list[Test]:
@@ -175,7 +177,7 @@ class Effects:
         words = "without what it writes straight to the output"
         if len(places) > 1:
             words = f"without what {len(places)} such heads of the layer write straight to it"
-        return self._output_test(words, self._change("given", "all", edits))
+        return self._output_test(words, "given", "all", edits)
 
     def _at_end(self, by: Tensor) -> Add:
         """The edit that moves the stream after the last layer."""
@@ -199,7 +201,8 @@ class Effects:
 
     def changed(self, edits: Edits, floor: float, name: str) -> Test:
         """The test that the output on the given rows changes."""
-        return self._change("given", "all", edits, floor).test(name, floor, "changed")
+        change = self._change("given", "all", edits, floor).test(name, floor, "changed")
+        return replace(change, loss=True)
 
     def worse(self, edits: Edits, words: str) -> Test:
         """The test that the loss on the given rows rises."""
@@ -212,7 +215,7 @@ class Effects:
         real = self.evidence.views["given"].batch.targets.is_floating_point()
         unit = " a share of the targets' variance of" if real else ", in nats,"
         name = f"{words} the loss on these rows rises by{unit}"
-        return rise.test(name, self._floors.loss, "loss")
+        return replace(rise.test(name, self._floors.loss, "loss"), loss=True)
 
     @cached_property
     def trials(self) -> tuple[str, ...]:
@@ -221,9 +224,25 @@ class Effects:
         kinds = [kind for kind in self.evidence.views if kind != "shuffled"]
         return tuple(kind for kind in kinds if not only_guesses(self.evidence.run(kind)))
 
-    def _output_test(self, words: str, change: Change) -> Test:
+    def _output_test(self, words: str, kind: str, over: str, edits: Edits) -> Test:
+        """The test that the output changes where it counts. Of answers that are tokens it is told
+        how many fewer are right; where the output changes less than is asked, they decide."""
         name = f"{words} the output changes by a share of its variance of"
-        return change.test(name, self._floors.change)
+        change = self._change(kind, over, edits)
+        test = replace(change.test(name, self._floors.change), loss=True)
+        given, floor = self.evidence.views["given"].batch, self._floors.decisions
+        if kind != "given" or not self.evidence.targets or given.targets.is_floating_point():
+            return test
+        scored, _ = self.rises.spread(kind, over)
+        wrong = (self.decisions.at(kind, edits) * scored).sum(1) / scored.sum(1).clamp_min(1)
+        fewer = over_rows(wrong[scored.any(1)].numpy())
+        falls = "the share of right answers falls by"
+        if test.score >= test.floor or fewer.score < floor:
+            told = f"{words} {falls} {fewer.score:.2f}, and the output"
+            return replace(test, name=name.replace(f"{words} the output", told), family=name)
+        paid = replace(fewer, p=min(1.0, 2 * fewer.p))  # the output's change was looked at first
+        told = f"{words} the output changes by {test.score:.2f} of its variance, and {falls}"
+        return replace(paid.test(told, floor, "decisions"), loss=True)
 
     def expect(self, asked: Sequence[tuple[Place, str]]) -> None:
         """Measure together what will be asked one by one: slopes of many edits cost as much as
@@ -284,7 +303,7 @@ class Effects:
         one = changes[kind]
         paid = Change(one.score, one.low, one.high, min(1.0, one.p * len(changes)))
         name = f"{words} the loss on {kind} rises, in nats, by"
-        return replace(paid.test(name, self._floors.loss, "loss"), rows=kind)
+        return replace(paid.test(name, self._floors.loss, "loss"), rows=kind, loss=True)
 
     def _gather(
         self, many: Sequence[Mapping[str, Edits]], share: float = 0.0

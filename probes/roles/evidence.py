@@ -28,6 +28,7 @@ from interp.store import ActivationStore
 from interp.store.attention_mask import AttentionMask, attention_mask_of
 from interp.store.rows import Rows, layer_hooks, read_batches
 from interp.tasks.base import Batch
+from probes.roles.acting import LEAST, WITHIN, Acting, acting
 from probes.roles.looking import Looks, Share, looked_at, scores_of, shares_of
 from probes.roles.profile import Floors, Profile
 from probes.roles.reinit_null import ReinitNull
@@ -113,6 +114,7 @@ class Evidence:
         self.tables: dict[str, pd.DataFrame] = {}
         self._by_null: dict[tuple[str, str], Mapping[tuple[int, int, str], Share]] = {}
         self._patterns: dict[tuple[str, int], list[Tensor]] = {}
+        self._acting: dict[tuple[Place, str], Acting | None] = {}
         self.named: dict[str, dict[Place, Callable[[str], Int[Tensor, "row key"]]]] = {}
         self.selected: dict[tuple[Place, str], Callable[[str], Keys]] = {}
 
@@ -168,6 +170,23 @@ class Evidence:
         if (kind, null) not in self._by_null:
             self._by_null[kind, null] = shares_of(self.table(kind), null)
         return self._by_null[kind, null].get((*place, keys))
+
+    def acting(self, place: Place, keys: str) -> Acting | None:
+        """Over which positions a head gives its attention to a class of keys (:data:`WITHIN`); None
+        if it does so over whole rows, or over too few, or no model shows it."""
+        floors, kind = self.floors, self.kind(keys)
+        tokens = keys in ("same", "after_same") and kind != "given"
+        whole = self.share(place, keys, "tokens" if tokens else "positions")
+        if self.model is None or keys not in WITHIN or whole is None:
+            return None
+        if whole.score < floors.share * LEAST or (
+            whole.score >= floors.share and whole.effect >= floors.excess
+        ):
+            return None
+        if (place, keys) not in self._acting:
+            seen, chosen = self.seen(place, kind), self.keys(kind, keys)
+            self._acting[place, keys] = acting(seen, chosen, floors.share, tokens=tokens)
+        return self._acting[place, keys]
 
     def score(self, place: Place, metric: str, kind: str) -> Share | None:
         """A head's ``positional`` or ``copying`` score on rows of one kind, against its null; None

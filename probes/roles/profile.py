@@ -72,6 +72,8 @@ class Floors:
         kept: Largest fall of an argument's r² that counts as kept.
         change: Least change of the output without a component, as a share of its variance.
         memory_change: The floor of the change of the output, for memories and readouts.
+        decisions: Least share of answers that are no longer right, where answers are tokens and the
+            output changes by less than ``change``.
         loss: Least rise of the loss, in nats, or as a share of a real target's variance.
         specific: Least share of what is lost through a role that is not lost in its controls, too.
         joint: Least part that a head must bring back of what its group does together.
@@ -112,6 +114,7 @@ class Floors:
     kept: float = 0.1
     change: float = 0.1
     memory_change: float = 0.05
+    decisions: float = 0.1
     loss: float = 0.05
     specific: float = 0.5
     joint: float = 0.05

@@ -2,6 +2,7 @@
 
     nats       loss without − loss with it
     variance   |out′ − out|² / the mean squared distance of the output from its mean
+    decisions  1 where an answer that was right is wrong, −1 where one that was wrong is right
 
 Changes are edits of the engine (:mod:`interp.run.edits`), named by what is taken away: a head's
 attention to some keys, or the head. A head may lose nothing here because another does the same
@@ -19,22 +20,23 @@ from torch import Tensor
 
 from interp.run import Array, Change, DropKeys, KeepKeys, Loss, Mean, Metric, Site, Swap
 from interp.run.edits import Edits
-from interp.run.metrics import Places
+from interp.run.metrics import Places, Wrong
 from probes.roles.evidence import Evidence, Place
 from probes.roles.views import later
 
 
 @dataclass(frozen=True)
-class _LossAndChange(Metric):
-    """The loss, and how far the output is from the clean one, of one run."""
+class _Measured(Metric):
+    """The loss, how far the output is from the clean one, and of tokens whether the answer is
+    wrong, of one run."""
 
     @property
     def compares(self) -> bool:
         return True
 
     def at(self, output: Tensor, places: Places, clean: Tensor | None) -> Tensor:
-        both = Loss().at(output, places, clean), Change().at(output, places, clean)
-        return torch.stack([value.cpu() for value in both], -1)
+        metrics = [Loss(), Change()] + [Wrong()] * (not places.targets.is_floating_point())
+        return torch.stack([one.at(output, places, clean).cpu() for one in metrics], -1)
 
 
 Rows = Sequence[int] | None
@@ -46,10 +48,11 @@ class Rises:
 
     Args:
         evidence: The evidence, with its model and rows.
+        decisions: Whether to count wrong answers, of token targets, in place of the profile's unit.
     """
 
-    def __init__(self, evidence: Evidence) -> None:
-        self.evidence = evidence
+    def __init__(self, evidence: Evidence, *, decisions: bool = False) -> None:
+        self.evidence, self._decisions = evidence, decisions
         self._nats = evidence.profile.unit == "nats"
         self._spreads: dict[tuple[str, str], tuple[Tensor, float]] = {}
 
@@ -102,13 +105,15 @@ class Rises:
         run = self.evidence.run(kind, everywhere=everywhere)
         if self._nats:
             return run.rise(edits, Loss(), rows)
-        changes = run.rise(edits, _LossAndChange(), rows)[..., 1]
-        return changes / (self.spread(kind, "all")[1] or 1.0)
+        found = run.rise(edits, _Measured(), rows)
+        if self._decisions:
+            return found[..., 2]
+        return found[..., 1] / (self.spread(kind, "all")[1] or 1.0)
 
     def losses(self, kind: str, edits: Edits) -> Float[Tensor, "row pos"]:
         """By how much the loss rises at each scored position of rows of one kind."""
         run = self.evidence.run(kind)
-        return run.rise(edits) if self._nats else run.rise(edits, _LossAndChange())[..., 0]
+        return run.rise(edits) if self._nats else run.rise(edits, _Measured())[..., 0]
 
     def spread(self, kind: str, over: str) -> tuple[Bool[Tensor, "row pos"], float]:
         """Where the output counts, and its mean squared distance there from its mean.

@@ -65,6 +65,8 @@ _FEWEST = 8
 _BAND = 1.0
 """Nats of clean loss that lie in one band."""
 
+_SAME_WRITE = "cause: what it writes is the same on every row, so that no other can take its place"
+
 _COVERED = 0.5
 """The least share of a role's positions that must have controls for these to be matched."""
 
@@ -152,7 +154,7 @@ def _settled(effects: Effects, key: _Key, one: Found, share: float) -> _Controls
     name, heads, kind = key
     cause, odds = (one.cause or ())[-1], effects.evidence.odds(kind, share)
     for rows in effects.evidence.looks(kind):
-        found = _controls(_Case(effects, ROLES[name], heads, rows), cause)
+        found = _controls(_Case(effects, ROLES[name], heads, rows, cause), cause)
         if found.settled(odds):
             break
     return found
@@ -217,10 +219,16 @@ class _Case:
     """The heads that play a role, alone or together, and what is compared, on some of the rows."""
 
     def __init__(
-        self, effects: Effects, role: Role, heads: Sequence[Place], rows: list[int] | None
+        self,
+        effects: Effects,
+        role: Role,
+        heads: Sequence[Place],
+        rows: list[int] | None,
+        cause: Test,
     ) -> None:
-        self._rows = rows
-        self._effects, self._rises, self._role = effects, effects.rises, role
+        self._rows, self._decisions = rows, cause.family == "decisions"
+        self._effects, self._role = effects, role
+        self._rises = effects.decisions if self._decisions else effects.rises
         self._heads, self._evidence = heads, effects.evidence
         self._nats = effects.evidence.profile.unit == "nats"
         told = role.control == "events" and not self._nats
@@ -257,11 +265,15 @@ class _Case:
         mask, rises = self._mask(kind), [self._lost(kind)]
         rises.append(self._lost(kind, self._rises.exchanged(kind, self._heads)))
         unit = "the loss rises, in nats, by" if self._nats else "the output changes by"
+        unit = "the share of right answers falls by" if self._decisions else unit
         words = [f"with its mean in its place {unit}", f"with another row's in its place {unit}"]
         tests = []
         for values, name, family in zip(rises, words, ("mean", "resampled"), strict=True):
             change = self._over(kind, values, mask, found.floor)
             tests.append(change.test(name, found.floor, family))
+        same = self._effects.writes.same_on_all_rows
+        if all(test.score == 0 and same(place, kind) for test in tests for place in self._heads):
+            return [Test(_SAME_WRITE, 0.0, found.floor, 1.0, untested=_SAME_WRITE)]
         return tests if self._role.keys else tests[1:]
 
     def _lost(self, kind: str, edits: Edits | None = None) -> Numbers:
@@ -272,7 +284,7 @@ class _Case:
     def _over(self, kind: str, values: Numbers, mask: Marks, floor: float) -> Change:
         """The mean over rows of what is lost, tested against what the floor asks."""
         rows = (values * mask).sum(1) / mask.sum(1).clamp_min(1)
-        than = beyond(floor, squared=not self._nats)
+        than = beyond(floor, squared=not self._nats and not self._decisions)
         return over_rows(rows[mask.any(1)].numpy(), than=than, of=self._of(kind))
 
     def _of(self, kind: str) -> int | None:
@@ -289,8 +301,10 @@ class _Case:
             return [self._untested(self._evidence.floors.loss)]
         found: tuple[_Side, _Side, str] | None = getattr(self, f"_{self._control}")(kind)
         unit = "in nats" if self._nats else "as a share of its variance"
+        unit = "as a share of the answers" if self._decisions else unit
         floors = self._evidence.floors
         least = floors.loss if self._nats else floors.change
+        least = floors.decisions if self._decisions else least
         if found is None:
             return [Test.too_few(f"controls of {self._role.name}", _FEWEST, least)]
         own, control, words = found
@@ -328,7 +342,13 @@ class _Case:
         return [share.test("with its keys alone it keeps, of what is lost without them,", 0.0)]
 
     def _mask(self, kind: str) -> Marks:
-        return self._some(self._evidence.batch(kind).mask)
+        """The scored positions: of heads that act over some, these."""
+        mask = self._some(self._evidence.batch(kind).mask)
+        acting = [self._evidence.acting(place, self._role.keys) for place in self._heads]
+        there = torch.zeros(mask.shape[1], dtype=torch.bool)
+        for one in acting:
+            there[slice(None) if one is None else slice(one.first, one.last + 1)] = True
+        return mask & there
 
     def _some(self, values: Tensor) -> Tensor:
         """The rows that are asked of, of values on all rows of a kind."""

@@ -32,7 +32,7 @@ class Writes:
     def __init__(self, evidence: Evidence) -> None:
         self.evidence = evidence
         self._kept: dict[tuple[str, Site], Tensor] = {}
-        self._same: dict[int, Bool[Tensor, " head"]] = {}
+        self._same: dict[tuple[str, int], Bool[Tensor, " head"]] = {}
 
     def of_layer(self, kind: str, layer: int) -> Float[Tensor, "row pos head part"]:
         """What each head of a layer writes, at the site at which it can be replaced."""
@@ -52,13 +52,17 @@ class Writes:
         value = value.detach().double().sum(2)
         return value - value.mean(0)
 
-    def same_on_all_rows(self, place: Place) -> bool:
-        """Whether a head writes the same on every given row: its mean over rows changes nothing."""
+    def same_on_all_rows(self, place: Place, kind: str = "given") -> bool:
+        """Whether a head writes the same on every row of a kind: neither its mean over rows nor
+        what it writes on another changes anything."""
         layer, head = place
         if self.evidence.site(place).name not in self.evidence.model.hook_dict:
             return False
-        if layer not in self._same:
-            own, axes = self.of_layer("given", layer).double(), (0, 1, 3)
+        if (kind, layer) not in self._same:
+            own, axes = self.of_layer(kind, layer).double(), (0, 1, 3)
+            if self.evidence.causal:  # what stands behind the last scored position is not used
+                scored = self.evidence.batch(kind).mask.any(0).nonzero()
+                own = own[:, : int(scored.max()) + 1] if len(scored) else own
             differs = (own - own.mean(0)).square().sum(axes)
-            self._same[layer] = differs <= _SAME * own.square().sum(axes)
-        return bool(self._same[layer][head])
+            self._same[kind, layer] = differs <= _SAME * own.square().sum(axes)
+        return bool(self._same[kind, layer][head])

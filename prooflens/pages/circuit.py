@@ -97,8 +97,8 @@ def _layer_and_head(name: str) -> tuple[int, int]:
 
 
 _UNSURE = {
-    "necessary, not specific": "necessary, not specific: the heads are needed, and as much where "
-    "the role's event does not happen",
+    "necessary, not specific": "necessary, not specific: the heads are needed, and not for this "
+    "alone",
     "candidate": "candidates: a test could not be put, or needs more rows",
     "rejected": "rejected: the behaviour is there, and no loss without it",
 }

@@ -38,6 +38,29 @@ def test_every_file_belongs_to_a_case() -> None:
     assert set(files.DATA.rglob("*.json*")) - set(files.DATA.glob("stores/*/*")) == known
 
 
+LOSSES = (0.05, 0.1)
+"""The floors of tests that say what is lost; those of exchanges, falls and r² are larger."""
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in CASES if name.startswith(("roles/", "inspect/"))]
+)
+def test_what_is_missed_is_not_rejected(name: str) -> None:
+    """A row's last cause is what is lost; where it passes, only other rows may speak against it."""
+    for words, row in files.read(name)["roles"].items():
+        tests = [dict(zip(answers._TEST, one, strict=True)) for one in row["tests"]]
+        causes = [one for one in tests if one["kind"] == "cause"]
+        moved = [one for one in tests if one["kind"] == "transfer"]
+        if row["status"] == "rejected" and causes[-1]["floor"] in LOSSES:
+            transferred = all(one["score"] >= one["floor"] for one in moved)
+            assert not (_passes(causes[-1]) and transferred), words
+
+
+def _passes(test: dict[str, Any]) -> bool:
+    low = test["floor"] if test["low"] is None else test["low"]
+    return bool(test["score"] >= test["floor"] and test["q"] < 0.01 and low >= test["floor"] / 2)
+
+
 @pytest.mark.parametrize("name", STORES)
 def test_a_store_written_then_opens_with_the_same_arrays(name: str, tmp_path: Path) -> None:
     folder = shutil.copytree(files.DATA / "stores" / name, tmp_path / name)

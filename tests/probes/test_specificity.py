@@ -53,6 +53,30 @@ def test_specificity_is_asked_before_transfer(specificity, transfer, status) -> 
     assert kinds[-1] == "sufficiency"
 
 
+@given(
+    st.lists(
+        st.builds(
+            Test,
+            st.sampled_from(["a", "b"]),
+            st.sampled_from([0.0, 0.5]),
+            st.just(0.1),
+            st.sampled_from([1e-9, 0.5]),
+            untested=st.sampled_from(["", "nothing to see it on"]),
+            loss=st.booleans(),
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_what_is_missed_is_not_rejected_and_what_is_not_missed_is_not_open(causes) -> None:
+    status = decide([Found("head", 0, "induction", 0.9, (GOOD,), causes)]).iloc[0]["status"]
+    losses = [test for test in causes if test.loss and not test.untested]
+    if any(test.score >= test.floor and test.p < 0.01 for test in losses):
+        assert status != "rejected"
+    elif losses and all(test.score < test.floor for test in losses):
+        assert status == "rejected"
+
+
 def test_what_is_told_beside_neither_decides_nor_counts_in_p_and_q() -> None:
     beside = Found("head", 0, "sink", 0.9, (GOOD,), (CAUSE,), sufficiency=(LOW,))
     row = decide([beside]).iloc[0]

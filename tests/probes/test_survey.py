@@ -128,6 +128,20 @@ def test_heads_are_joined_and_latents_split_by_channel() -> None:
     assert list(found.latents) == ["two[0]", "two[1]", "one"]
 
 
+def test_globs_name_hooks(construction: Construction) -> None:
+    rows = TASK.sample(60, seed=1)
+    found = probe_table(construction.model, rows, "blocks.0.hook_resid_*", ["x[t-1]"])
+    assert {"blocks.0.hook_resid_mid", "blocks.0.hook_resid_post"} <= set(found["hook"])
+    with pytest.raises(HookError, match="hooks \\*nothing matches none of"):
+        probe_table(construction.model, rows, ["*nothing"])
+
+
+def test_rows_without_latents_ask_for_labels(construction: Construction) -> None:
+    rows = TASK.sample(60, seed=1)
+    with pytest.raises(ArgumentError, match=r"give labels of your own .*--labels FILE"):
+        probe_table(construction.model, Batch(rows.inputs, rows.targets, rows.mask), HOOKS)
+
+
 def test_refusals(construction: Construction) -> None:
     batch = TASK.sample(20, seed=0)
     with pytest.raises(ArgumentError, match=r"latents must be among .*, got \['g'\]"):

@@ -1,5 +1,7 @@
 """Roles of a user's own module: attention roles as of our own model, and plain refusals."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -25,8 +27,15 @@ class Plain(nn.Module):
         return self.inner(inputs)
 
 
-def wrapped(*without: str) -> WrappedModule:
-    module = Plain()
+class Shifted(Plain):
+    """The same decisions, of logits that all move by far more with each token."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.inner(inputs) + 50 * inputs[..., None]
+
+
+def wrapped(*without: str, plain: type[Plain] = Plain) -> WrappedModule:
+    module = plain()
     layers = range(module.inner.cfg.n_layers)
     hooks = {f"blocks.{i}.{kind}" for i in layers for kind in KINDS if kind not in without}
     places = {name: f"inner.{name}" for name in sorted(hooks) if name in module.inner.hook_dict}
@@ -43,6 +52,23 @@ def test_attention_roles_are_those_of_the_model_inside() -> None:
     assert found.loc[found["role"] != "dense", columns].to_numpy().tolist() == (
         told.to_numpy().tolist()
     )
+
+
+def test_what_decides_counts_though_the_output_hardly_changes() -> None:
+    model, batch = wrapped(plain=Shifted), TASK.sample(48, seed=5)
+    batch = replace(batch, targets=batch.targets.argmax(-1))
+    right = (model(batch.inputs).argmax(-1) == batch.targets)[batch.mask].double().mean()
+    found = find_roles(model, batch)
+    (row,) = found[found["role"] == "previous-token"].itertuples()
+    clean, heads = find_roles(wrapped(), batch), (row.layer, row.head)
+    (same,) = clean[clean["role"] == "previous-token"].itertuples()
+    assert (same.layer, same.head) == heads
+    assert right > 0.9
+    assert row.status == same.status == "confirmed"
+    falls = "the share of right answers falls by 0"
+    assert f"the output changes by 0.00 of its variance, and {falls}" in row.evidence
+    assert f"without that attention {falls}" in same.evidence
+    assert same.effect > 1 > row.effect > 0.5
 
 
 def test_patterns_that_no_hook_shows_are_named() -> None:

@@ -166,6 +166,7 @@ def _behaviour(evidence: Evidence, place: Place, role: str) -> list[Test]:
         share.test(f"share of attention to {words}{on}", least),
         share.beyond(f"beyond {beyond}", floors.excess),
     ]
+    tests = _where_it_acts(evidence, place, keys, tests)
     if role == "local":
         lags = [_score(evidence, place, lag) for lag in single_lags(floors.window)]
         tests.append(Test("kept from any one position", 1 - max(lags), 1 - floors.share))
@@ -173,6 +174,21 @@ def _behaviour(evidence: Evidence, place: Place, role: str) -> list[Test]:
         own = _score(evidence, place, "own")
         tests.append(Test("attention kept from itself", 1 - own, floors.elsewhere))
     return tests
+
+
+def _where_it_acts(evidence: Evidence, place: Place, keys: str, tests: list[Test]) -> list[Test]:
+    """The tests of a share of attention and its excess at the positions where the head acts, if
+    they hold there; else as they are over whole rows."""
+    found = evidence.acting(place, keys)
+    if found is None:
+        return tests
+    within = [
+        change.test(
+            f"{test.name} at positions {found.first} to {found.last}", test.floor, test.name
+        )
+        for change, test in zip((found.share, found.excess), tests, strict=True)
+    ]
+    return within if holds(within) else tests
 
 
 def _even(evidence: Evidence, place: Place) -> list[Test]:
@@ -210,7 +226,7 @@ def _cause(
         return effects.without_keys(place, keys)
     lost = [*effects.losing_keys(place, keys), *effects.without_keys(place, keys)]
     first = _composition(evidence, effects, place)
-    if first.score < first.floor and holds(lost):
+    if not first.untested and first.score < first.floor and holds(lost):
         # The head is needed, so it finds its keys somehow: who tells it where was not seen.
         why = f"cause: {first.name} {first.score:.2f}, where {first.floor:g} is asked"
         first = replace(first, untested=why)
@@ -230,8 +246,8 @@ def _composition(evidence: Evidence, effects: Effects, place: Place) -> Test:
         writers = [one for one in earlier if _at_read_keys(evidence, place, one) >= least]
     writers = writers or earlier
     if not writers:
-        words = "there is no earlier head that could tell it of the token before:"
-        return Test(words, 0.0, floor, 1.0)
+        why = "cause: there is no earlier head that could tell it of the token before"
+        return Test(why, 0.0, floor, 1.0, untested=why)
     names = ", ".join(f"L{layer}H{head}" for layer, head in writers[:4])
     names += " …" * (len(writers) > 4)
     words = f"without what earlier heads ({names}) see of the token before that share falls by"
