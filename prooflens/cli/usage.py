@@ -166,10 +166,12 @@ def _plain_type(parameter: Any) -> str | None:
 
 
 def shipped_models(incomplete: str) -> list[str]:
-    """The names of shipped models that begin so: what a shell completes."""
+    """The names of shipped and packaged models that begin so: what a shell completes."""
+    from trained.packaged import PACKAGED
     from trained.shipped_names import languages, names
 
-    return [name for name in sorted((*names(), *languages())) if name.startswith(incomplete)]
+    known = sorted((*names(), *languages(), *PACKAGED))
+    return [name for name in known if name.startswith(incomplete)]
 
 
 def default_out(model: str | Path, out: Path | None, command: str) -> Path:

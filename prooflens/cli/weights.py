@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _Model = Annotated[
     str,
     typer.Argument(
-        help="A shipped model, a safetensors file, a folder, or a hub id.",
+        help="A shipped model, a safetensors or GGUF file, a folder, or a hub id.",
         autocompletion=shipped_models,
     ),
 ]
@@ -78,6 +78,7 @@ def weights(
     from interp.weights.weight_table import weight_table
     from prooflens.pages.weights import Inspection, write_page, write_table
     from trained.loading import folder_of
+    from trained.packaged import PACKAGED
 
     options: dict[str, Any] = {"fold_norm": fold_norm, "lag": lag, "basis": basis}
     if revisions is not None:
@@ -94,6 +95,7 @@ def weights(
         )
         return
     factors = head_weights(folder_of(model), mapping=mapping, revision=revision)
+    factors.name = model if model in PACKAGED else factors.name  # not the cache's folder
     names = metrics.split(",") if metrics else _default_metrics(factors, out)
     table = weight_table(factors, names, **options, seed=seed, watch=progress("working"))
     notes = [*_notes(factors, names), *_fetched([factors])]

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from interp.weights.head_weights.gguf_files import SUFFIX, origin
 from interp.weights.head_weights.source import Source
 
 TOWERS = frozenset({
@@ -50,8 +51,11 @@ def analysed(source: Source, *, run_in: str = "") -> str:
     config = source.config
     text = {**config, **(config.get("text_config") or {})}
     named = str((config.get("architectures") or (config.get("model_type", "a model"),))[0])
-    parts = [named, _format(source, run_in), _tied(source, text), *_norm(text), *_scales(text)]
-    if left := list(_left_out(source)):
+    made_of = origin(source.folder) if source.folder is not None else {}
+    stored = _packed(made_of) if made_of else _stored(source)
+    form = f"{run_in} from {stored}" if run_in and stored not in ("", run_in) else stored or run_in
+    parts = [named, form, _tied(source, text), *_norm(text), *_scales(text)]
+    if left := list(_left_out(source, packed=bool(made_of))):
         parts.append(f"left out: {', '.join(left)}")
     return "; ".join(filter(None, parts))
 
@@ -65,14 +69,18 @@ def _own(description: Mapping[str, Any], run_in: str) -> str:
     return "; ".join(filter(None, ("SequenceTransformer", form, tied, norm)))
 
 
-def _format(source: Source, run_in: str) -> str:
-    """The number formats of the files, most tensors first, and the one that is run."""
-    formats = getattr(source.files, "formats", None)
-    if formats is None:
-        return run_in
+def _stored(source: Source) -> str:
+    """The number formats of the files, most tensors first; empty where there are none."""
+    formats = getattr(source.files, "formats", list)
     counts = Counter(_FORMATS.get(one, one) for one in formats())
-    stored = " and ".join(name for name, _ in counts.most_common())
-    return f"{run_in} from {stored}" if run_in and run_in != stored else stored
+    return " and ".join(name for name, _ in counts.most_common())
+
+
+def _packed(made_of: Mapping[str, Any]) -> str:
+    """A GGUF file's quantisation, the formats of its tensors by size, and its licence."""
+    licence = made_of["licence"] or "of no stated licence"
+    formats = ", ".join(made_of["formats"])
+    return f"GGUF {made_of['quantisation']} ({formats}; {licence}), dequantised".replace("  ", " ")
 
 
 def _tied(source: Source, config: Mapping[str, Any]) -> str:
@@ -99,11 +107,12 @@ def _scales(config: Mapping[str, Any]) -> Iterator[str]:
             yield words.format(f"{value:g}")
 
 
-def _left_out(source: Source) -> Iterator[str]:
+def _left_out(source: Source, *, packed: bool) -> Iterator[str]:
     towers = Counter(
         part for name in source.files.names for part in name.split(".") if part in TOWERS
     )
     yield from (f"{part} ({count} tensors)" for part, count in sorted(towers.items()))
     folder = Path(source.name)
+    others = ("adapter_model*",) if packed else ("adapter_model*", f"*{SUFFIX}")
     if folder.is_dir():
-        yield from (f.name for f in sorted(folder.glob("adapter_model*")) if f.is_file())
+        yield from (f.name for kind in others for f in sorted(folder.glob(kind)) if f.is_file())

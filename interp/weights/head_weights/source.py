@@ -1,5 +1,8 @@
 """Find and open a checkpoint: a file, a folder, or an id on the Hugging Face hub.
 
+A GGUF file, or a folder whose weights are one, is opened as what it was converted to
+(:mod:`.gguf_files`).
+
 A hub id is looked for in the local cache first. What is not there is read by ranged requests, the
 tensors that are asked for alone (:mod:`.remote`), or downloaded whole for a model that is to be
 run; of a hub repository only the configuration and safetensors files are ever fetched. Code that a
@@ -20,6 +23,7 @@ from torch import Tensor
 
 from interp.errors import CheckpointError
 from interp.reading import regular
+from interp.weights.head_weights.gguf_files import SUFFIX, converted
 from interp.weights.head_weights.hub import (
     SINGLE,
     cached_snapshot,
@@ -61,12 +65,15 @@ class Source:
         files: the tensors.
         config: ``config.json``, or an empty mapping where there is none.
         description: ``model.json`` of a prooflens checkpoint, or None.
+        folder: where the files lie; None on the hub and in memory. Of a GGUF file it is the
+            converted folder.
     """
 
     name: str
     files: Tensors
     config: dict[str, Any]
     description: dict[str, Any] | None = None
+    folder: Path | None = None
 
 
 def find_source(
@@ -94,15 +101,17 @@ def find_source(
         return _folder(name, path)
     if path.is_file():
         return _file(name, path)
-    looks_like_path = path.is_absolute() or name.startswith(".") or bool(path.suffix == ".json")
+    looks_like_path = path.is_absolute() or name.startswith(".") or path.suffix in (".json", SUFFIX)
     if looks_like_path or path.suffix == ".safetensors" or not _HUB_ID.fullmatch(name):
         raise CheckpointError(
-            f"{name!r} does not exist: give a folder, a .safetensors file or a hub id"
+            f"{name!r} does not exist: give a folder, a .safetensors or .gguf file, or a hub id"
         )
     return _remote(name, revision, download, whole)
 
 
 def _file(name: str, path: Path) -> Source:
+    if path.suffix == SUFFIX:
+        return _folder(name, converted([path], name))
     if path.name.endswith(".safetensors.index.json"):
         return _source(name, TensorFiles.of_index(path), path.parent)
     if path.suffix in _PICKLED:
@@ -128,13 +137,19 @@ def _folder(name: str, folder: Path) -> Source:
         raise CheckpointError(
             f"{folder} holds several safetensors files and no single index: {found}: name one file"
         )
+    packed = sorted(folder.glob(f"*{SUFFIX}"))
+    if len(packed) == 1:
+        return _file(name, packed[0])
+    if packed:
+        found = [p.name for p in packed][:6]
+        raise CheckpointError(f"{folder} holds several GGUF files: {found}: name one file")
     pickled = sorted(p.name for p in folder.iterdir() if p.suffix in _PICKLED)
     if pickled:
         raise CheckpointError(
             f"{folder} holds only pickled weights ({pickled[0]}), which can run code when loaded "
             "and are never opened: convert them to safetensors"
         )
-    raise CheckpointError(f"{folder} holds no .safetensors file")
+    raise CheckpointError(f"{folder} holds no .safetensors and no .gguf file")
 
 
 def _need_base(folder: Path) -> None:
@@ -158,6 +173,7 @@ def _source(name: str, files: TensorFiles, folder: Path) -> Source:
         files=files,
         config=read_json(config) if config.is_file() else {},
         description=description,
+        folder=folder,
     )
 
 

@@ -19,6 +19,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 import prooflens as pl
 from interp.errors import ArgumentError, CheckpointError, StoreError
 from interp.models.pretrained import load_pretrained
+from tests.gguf_files import llama as gguf_llama
+from tests.gguf_files import write_llama
 
 transformers = pytest.importorskip("transformers")
 
@@ -112,14 +114,23 @@ def test_rows_begin_as_the_tokenizer_says_and_not_the_configuration(
     assert load_pretrained(folder).bos == (-1 if named is None else 2)  # config.json says 1
 
 
-def test_loading_starts_no_process_and_opens_no_connection(
-    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not even with a vision tower, for which TransformerLens 4.3 fetches torchvision."""
+@pytest.fixture
+def shut_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever starts a process or opens a connection fails."""
 
     def refuse(*arguments: Any, **options: Any) -> None:
         raise AssertionError(f"started or opened {arguments}")
 
+    import h5py  # noqa: F401  asks for the processor's name when it is first imported
+
+    for name in ("Popen", "run", "call", "check_call", "check_output"):
+        monkeypatch.setattr(subprocess, name, refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+@pytest.mark.usefixtures("shut_in")
+def test_loading_starts_no_process_and_opens_no_connection(llama: Path, tmp_path: Path) -> None:
+    """Not even with a vision tower, for which TransformerLens 4.3 fetches torchvision."""
     vision = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,
               "num_attention_heads": 4, "image_size": 28, "patch_size": 14}  # fmt: skip
     text = transformers.Gemma3TextConfig(**SMALL, **GROUPED, head_dim=8)
@@ -128,13 +139,26 @@ def test_loading_starts_no_process_and_opens_no_connection(
         boi_token_index=38, eoi_token_index=37,
     )  # fmt: skip
     transformers.Gemma3ForConditionalGeneration(config).save_pretrained(tmp_path / "gemma")
-    load, weight_table = pl.load, pl.weight_table  # importing h5py asks for the processor's name
-    for name in ("Popen", "run", "call", "check_call", "check_output"):
-        monkeypatch.setattr(subprocess, name, refuse)
-    monkeypatch.setattr(socket.socket, "connect", refuse)
-    assert load(llama).cfg.n_layers == 2
-    assert load(tmp_path / "gemma").cfg.n_layers == 2
-    assert len(weight_table(str(tmp_path / "gemma"), ["trace_share"])) == 16  # 2 × 4 × QK, OV
+    assert pl.load(llama).cfg.n_layers == 2
+    assert pl.load(tmp_path / "gemma").cfg.n_layers == 2
+    assert len(pl.weight_table(str(tmp_path / "gemma"), ["trace_share"])) == 16  # 2 × 4 × QK, OV
+
+
+@pytest.mark.usefixtures("shut_in")
+def test_a_gguf_file_is_loaded_so_too_and_nothing_is_written_but_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("gguf", reason="GGUF files need the extra: pip install 'prooflens[gguf]'")
+    write_llama(gguf_llama(), tmp_path / "m" / "m.gguf", packed="Q8_0")
+    for name in ("home", "work"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PROOFLENS_CACHE", str(tmp_path / "cache"))
+    assert pl.load(tmp_path / "m").cfg.n_layers == 2
+    assert len(pl.weight_table(str(tmp_path / "m" / "m.gguf"), ["trace_share"])) == 16
+    found = {str(path.relative_to(tmp_path)) for path in tmp_path.glob("*/*")}
+    assert found == {"m/m.gguf", "cache/gguf"}
 
 
 def padded(rows: list[list[int]], side: str) -> tuple[torch.Tensor, torch.Tensor]:
