@@ -227,6 +227,7 @@ def inspect(
     trust_remote_code: bool = False,
     device: str = "cpu",
     dtype: str | None = None,
+    adapter: str | Path | None = None,
     backend: str = "local",
     step: Callable[[str], None] = _quiet,
     watch: Watch = lambda items: items,
@@ -253,7 +254,7 @@ def inspect(
             sealed into it; None to keep everything in memory.
         overwrite, resume: Replace the folder, or go on with an interrupted inspection in it.
         mapping: TOML or JSON file: where an unknown architecture keeps its weights.
-        revision, trust_remote_code, device, dtype: Handed to :func:`trained.loading.load`.
+        revision, trust_remote_code, device, dtype, adapter: Handed to :func:`trained.loading.load`.
         backend: ``local``, or ``ray``: the losses without components are tasks of a Ray cluster.
         step: Called with a sentence that says what is being done.
         watch: Called with the pieces of the longest part of the work; goes through them.
@@ -268,12 +269,13 @@ def inspect(
     given: dict[str, Any] = {"text": text, "data": rows, "task": task, "tokens_from": tokens_from}
     given |= {"profile": _profile(profile), "rows": count, "length": length, "seed": seed}
     how: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
-    how |= {"device": device, "dtype": dtype}
+    how |= {"device": device, "dtype": dtype, "adapter": adapter}
     asked: dict[str, Any] = {"seed": seed, "effects": effects, "backend": backend}
     asked |= {"step": step, "watch": watch, "resume": resume}
     place = None if out is None else Path(out)
     if place is not None:
-        read = [m for m in (model, rows, tokens_from, mapping) if isinstance(m, str | Path)]
+        sources = (model, rows, tokens_from, mapping, adapter)
+        read = [one for one in sources if isinstance(one, str | Path)]
         check_output(place, overwrite=overwrite or resume, marker=MARKER, inputs=read)
     store = _store(model)
     if store is None:
@@ -310,9 +312,9 @@ def _of_model(
         chosen = inspected_rows(subject, **given)
         return Inspected(measure(subject, chosen, chosen.profile, **asked))
     with inspection_folder(out, resume=asked["resume"], overwrite=overwrite) as folder:
-        chosen, dtype = inspected_rows(subject, **given), how["dtype"]
+        chosen = inspected_rows(subject, **given)
         step(f"running {chosen.trials[0].name} rows")
-        store = _extracted(subject, chosen, folder / "store", resume=asked["resume"], dtype=dtype)
+        store = _extracted(subject, chosen, folder / "store", resume=asked["resume"], how=how)
         found = Inspected(measure(subject, chosen, chosen.profile, store=store, **asked))
         step("the page")
         found.write(folder)
@@ -363,7 +365,8 @@ def _opened(
     if named:
         place = folder_of(name)
         try:
-            factors = head_weights(place, mapping=layout, revision=how["revision"])
+            options = {"revision": how["revision"], "adapter": how["adapter"]}
+            factors = head_weights(place, mapping=layout, **options)
         except ProoflensError:
             if layout is not None:
                 raise
@@ -396,12 +399,13 @@ def _loaded(name: str, how: dict[str, Any]) -> Any:
 
 
 def _extracted(
-    subject: Pretrained, chosen: InspectedRows, folder: Path, *, resume: bool, dtype: str | None
+    subject: Pretrained, chosen: InspectedRows, folder: Path, *, resume: bool, how: dict[str, Any]
 ) -> ActivationStore:
     """A store of what heads attend to on the first kind of rows."""
     about: dict[str, Any] = {"model": _lasting(subject.name), "rows": chosen.trials[0].about}
     about |= {} if chosen.task is None else {"task": chosen.task.to_dict()}
-    about |= {} if dtype is None else {"dtype": dtype}
+    about |= {} if how["dtype"] is None else {"dtype": how["dtype"]}
+    about |= {} if how["adapter"] is None else {"adapter": str(Path(how["adapter"]).resolve())}
     hooks = layer_hooks(subject.model, "attn.hook_pattern")
     return extract(
         subject.model, chosen.trials[0].batch, hooks, folder, batch=_BATCH,

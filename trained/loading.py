@@ -67,6 +67,7 @@ def load(
     trust_remote_code: bool = False,
     device: str = "cpu",
     dtype: str | None = None,
+    adapter: str | Path | None = None,
 ) -> Any:
     """Load a model by name, folder or hub id, with its hooks and its ``model.card``.
 
@@ -78,6 +79,7 @@ def load(
         device: The torch device to put the model on, such as ``cpu`` or ``cuda``.
         dtype: The precision to run it in, such as ``bfloat16``; as it is stored by default (single
             for pretrained models).
+        adapter: Folder of a LoRA adapter (safetensors) that is merged into a pretrained model.
 
     Returns:
         A :class:`~interp.models.transformer.SequenceTransformer`, one of the baselines it is
@@ -91,13 +93,14 @@ def load(
     """
     name = str(name_or_path)
     place = Path(folder_of(name))
-    if (place / "model.json").is_file():
+    if (place / "model.json").is_file() and adapter is None:
         check_place(device, dtype)
         model = placed(load_checkpoint(place), device=device, dtype=dtype)
         model.card = _own_card(name, model, read_metadata(place))
         return model
     _check(name, place)
     options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+    options["adapter"] = adapter
     try:
         found = load_pretrained(place, **options, device=device, dtype=dtype)
     except CheckpointError as error:
@@ -116,11 +119,12 @@ def model_of(store: ActivationStore, *, device: str = "cpu") -> tuple[Any, str]:
     the same weights; else None and the reason."""
     check_place(device, None)
     about = store.manifest.get("about", {})
-    name, dtype = about.get("model"), about.get("dtype")
+    name = about.get("model")
     if not isinstance(name, str):
         return None, "the store names no model"
     try:
-        model = load(name, device=device, dtype=dtype if isinstance(dtype, str) else None)
+        how = {k: about[k] for k in ("dtype", "adapter") if isinstance(about.get(k), str)}
+        model = load(name, device=device, **how)
     except ProoflensError as error:
         return None, str(error)
     if weights_sha256(model) != store.manifest["plan"]["model"]["weights_sha256"]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from interp.hooks.conformance import ConformanceReport, conformance
 from interp.hooks.transformer_lens_adapter import HookedModel
 from interp.models.placing import check_place, placed
 from interp.models.refusals import refusal, stated_class
+from interp.weights.head_weights.adapter import LoraAdapter, merge, read_adapter
 from interp.weights.head_weights.analysed import analysed
 from interp.weights.head_weights.architectures import ARCHITECTURES
 from interp.weights.head_weights.calling_transformers import one_line, quiet_transformers
@@ -91,6 +92,7 @@ def load_pretrained(
     trust_remote_code: bool = False,
     device: str = "cpu",
     dtype: str | None = None,
+    adapter: str | Path | None = None,
 ) -> Pretrained:
     """Load a model and check its weights and hooks.
 
@@ -103,6 +105,8 @@ def load_pretrained(
         device: The torch device to put the model on, such as ``cpu`` or ``cuda``.
         dtype: The precision it runs in (:mod:`interp.models.placing`); single by default, or the
             checkpoint's own.
+        adapter: Folder of a LoRA adapter that is merged into the weights
+            (:mod:`interp.weights.head_weights.adapter`).
 
     Raises:
         ArgumentError: for a device that is not there, or another dtype.
@@ -111,28 +115,40 @@ def load_pretrained(
         ConformanceError: if hooks carry what their names do not say.
     """
     check_place(device, dtype)
-    found = _loaded(str(path_or_id), revision, trust_remote_code, device, dtype)
+    lora = None if adapter is None else read_adapter(adapter)
+    found = _loaded(str(path_or_id), revision, trust_remote_code, device, dtype, lora)
     placed(found.model, device=device, dtype=dtype)
     return found
 
 
 def _loaded(
-    name: str, revision: str | None, trust_remote_code: bool, device: str, dtype: str | None
+    name: str,
+    revision: str | None,
+    trust_remote_code: bool,
+    device: str,
+    dtype: str | None,
+    adapter: LoraAdapter | None,
 ) -> Pretrained:
     if (Path(name) / "model.json").is_file():
+        if adapter is not None:
+            raise CheckpointError(f"{name} is no model of transformers: it takes no adapter")
         return _own(name, device, dtype)
     if Path(name).is_file() and Path(name).suffix != SUFFIX:
         raise CheckpointError(
             f"{name} is a file: a model to run needs its folder with config.json, or is a GGUF file"
         )
     source = find_source(name, revision=revision, whole=True)
-    if (added := ARCHITECTURES.get(str(source.config.get("model_type")))) and added.load:
+    added = ARCHITECTURES.get(str(source.config.get("model_type")))
+    if added and added.load and adapter is None:
         return _checked(_added(source, added.load, dtype))
     _check_config(source, trust_remote_code)
     options = {"revision": revision, "trust_remote_code": trust_remote_code}
     options["local_files_only"] = not trust_remote_code
     place = str(source.folder) if Path(name).exists() else name
     hugging = _weights(name, place, source.config, options)
+    if adapter is not None:
+        merge(hugging, adapter)
+        source = replace(source, merged=adapter.told)
     tokenizer = _tokenizer(name, place, options)
     config = hugging.config.get_text_config()
     bos = _bos(config, tokenizer)
@@ -213,6 +229,11 @@ def _weights(name: str, place: str, config: Mapping[str, Any], options: Mapping[
             **options,
         )
     model, report = loaded
+    if getattr(model, "_hf_peft_config_loaded", False):
+        raise CheckpointError(
+            f"{name} holds an adapter, which transformers loads by itself where peft is installed: "
+            "move it to a folder of its own, and name it as the adapter to merge it"
+        )
     lacking = sorted(report["missing_keys"])
     if lacking:
         raise CheckpointError(

@@ -11,6 +11,7 @@ import typer
 from prooflens.cli.outputs import ExtractOutput
 from prooflens.cli.usage import (
     OWN_ROWS,
+    Adapter,
     Backend,
     Device,
     Dtype,
@@ -78,6 +79,7 @@ def extract(
     ] = False,
     device: Device = "cpu",
     dtype: RunDtype = None,
+    adapter: Adapter = None,
     backend: _Backend = "local",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
 ) -> None:
@@ -91,11 +93,11 @@ def extract(
 
     kept, out = _heads(heads), default_out(model, out, "store")
     if not dry_run:
-        read = [path for path in (model, tokens, dataset, data) if path is not None]
+        read = [path for path in (model, tokens, dataset, data, adapter) if path is not None]
         check_output(out, overwrite=True, marker=CHECKED, inputs=read)
     if threads is not None:
         torch.set_num_threads(threads)
-    place: dict[str, Any] = {"device": device, "dtype": dtype}
+    place: dict[str, Any] = {"device": device, "dtype": dtype, "adapter": adapter}
     if data is None:
         built = load(model, **place)
         source = _source(built.card, task, tokens, dataset, column, split)
@@ -137,6 +139,8 @@ def _stream(
 
     failed = _conformance(model, source, options["rows"], options["seed"])
     about = {"model": lasting_name(model.card.name), "dtype": place["dtype"], "conformance": failed}
+    if place["adapter"] is not None:
+        about["adapter"] = str(place["adapter"].resolve())
     store = run(
         model,
         source,

@@ -10,6 +10,7 @@ import typer
 from prooflens.cli.outputs import InspectOutput
 from prooflens.cli.usage import (
     OWN_ROWS,
+    Adapter,
     Backend,
     Device,
     RunDtype,
@@ -22,7 +23,7 @@ from prooflens.cli.usage import (
 
 _QUICK = 16
 _OF_A_MODEL = ("task", "text", "data", "tokens_from", "prompt", "rows", "length", "dtype",
-               "mapping", "revision", "resume", "backend")  # fmt: skip
+               "mapping", "revision", "resume", "backend", "adapter")  # fmt: skip
 
 
 _Model = Annotated[
@@ -98,6 +99,7 @@ def inspect(
     device: Device = "cpu",
     dtype: RunDtype = None,
     mapping: _Mapping = None,
+    adapter: Adapter = None,
     backend: _Backend = "local",
     resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder.")] = False,
@@ -117,7 +119,8 @@ def inspect(
         not_for("a store", "which has its own rows and precision", *_OF_A_MODEL)
     out = default_out(model, out, "inspect")
     words = None if text is None else text_of(text)
-    read = [model, *(given for given in (text, data, tokens_from, mapping) if given is not None)]
+    files = (text, data, tokens_from, mapping, adapter)
+    read = [model, *(given for given in files if given is not None)]
     check_output(out, overwrite=overwrite or resume, marker=".prooflens-inspect", inputs=read)
     count = min(rows or _QUICK, _QUICK) if quick else rows
     if count is not None and count < 4:
@@ -134,7 +137,7 @@ def inspect(
         model, data, **given, profile=profile, count=count, length=length, seed=seed,
         effects=effects, out=out, overwrite=overwrite, resume=resume, mapping=mapping,
         revision=revision, trust_remote_code=trust_remote_code, device=device, dtype=dtype,
-        backend=backend, step=steps(), watch=progress("the loss without each"),
+        adapter=adapter, backend=backend, step=steps(), watch=progress("the loss without each"),
     )  # fmt: skip
     _say(found, out / "report.html")
 

@@ -10,6 +10,7 @@ import typer
 from prooflens.cli.outputs import HooksOutput, ProbeOutput
 from prooflens.cli.usage import (
     OWN_ROWS,
+    Adapter,
     Device,
     RunDtype,
     facts,
@@ -80,6 +81,7 @@ def probe(
     seed: Annotated[int, typer.Option(min=0, help="Seed of rows, controls, nulls.")] = 0,
     device: Device = "cpu",
     dtype: RunDtype = None,
+    adapter: Adapter = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.")] = False,
 ) -> None:
     """Probe every latent of a task at every layer, with controls and baselines."""
@@ -95,7 +97,7 @@ def probe(
 
     _check_options(model, interchange=interchange)
     given = None if labels is None else read_labels(labels)
-    place = {"device": device, "dtype": dtype}
+    place = {"device": device, "dtype": dtype, "adapter": adapter}
     if data is None:
         source, batch, about = _source(model, task, rows, seed, place)
     else:
@@ -117,7 +119,7 @@ def probe(
 def _check_options(model: str, *, interchange: bool) -> None:
     """Refuse what a store has no use for; a model is run only to exchange what probes read."""
     if (Path(model) / "manifest.json").is_file():
-        lost = ("task", "data", "rows", "dtype", *(() if interchange else ("device",)))
+        lost = ("task", "data", "rows", "dtype", "adapter", *(() if interchange else ("device",)))
         not_for("a store", "which has its own rows and activations", *lost)
 
 

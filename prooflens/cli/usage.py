@@ -51,6 +51,9 @@ _HELP = "Print one JSON object instead of lines."
 _TYPED = "COMMANDLINE"
 
 Device = Annotated[str, typer.Option(help="Where the model runs: cpu, cuda, cuda:1, mps.")]
+Adapter = Annotated[
+    Path | None, typer.Option(help="Folder of a LoRA adapter, merged into the model.")
+]
 Dtype = Literal["float64", "float32", "bfloat16", "float16"]
 RunDtype = Annotated[
     Dtype | None,

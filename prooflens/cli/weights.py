@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from prooflens.cli.outputs import WeightsOutput
-from prooflens.cli.usage import facts, progress, shipped_models
+from prooflens.cli.usage import Adapter, facts, progress, shipped_models
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,6 +59,7 @@ def weights(
     mapping: _Mapping = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
     revisions: _Revisions = None,
+    adapter: Adapter = None,
     top: Annotated[int, typer.Option(min=1, help="Heads to name in each list.")] = 5,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the sampled nulls.")] = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.")] = False,
@@ -69,10 +71,11 @@ def weights(
     """
     from interp.output import check_output
 
-    _check_words(out, revision, revisions)
+    _check_words(out, revision, revisions, adapter)
     if out is not None:
         marker = None if out.suffix == ".csv" else ".prooflens-weights"
-        check_output(out, overwrite=overwrite, marker=marker, inputs=_inputs(model, mapping))
+        read: list[str | Path] = [model, *(file for file in (mapping, adapter) if file is not None)]
+        check_output(out, overwrite=overwrite, marker=marker, inputs=read)
 
     from interp.weights.head_weights import head_weights
     from interp.weights.weight_table import weight_table
@@ -94,8 +97,9 @@ def weights(
             top=top,
         )
         return
-    factors = head_weights(folder_of(model), mapping=mapping, revision=revision)
-    factors.name = model if model in PACKAGED else factors.name  # not the cache's folder
+    factors = head_weights(folder_of(model), mapping=mapping, revision=revision, adapter=adapter)
+    if model in PACKAGED:
+        factors = replace(factors, name=model)  # not the cache's folder
     names = metrics.split(",") if metrics else _default_metrics(factors, out)
     table = weight_table(factors, names, **options, seed=seed, watch=progress("working"))
     notes = [*_notes(factors, names), *_fetched([factors])]
@@ -180,11 +184,9 @@ def _fetched(opened: list[HeadWeights]) -> list[str]:
     return [f"the hub sent {sent / 1e6:,.1f} MB of {whole / 1e6:,.1f} MB"]
 
 
-def _inputs(model: str, mapping: Path | None) -> list[str | Path]:
-    return [model] if mapping is None else [model, mapping]
-
-
-def _check_words(out: Path | None, revision: str | None, revisions: str | None) -> None:
+def _check_words(
+    out: Path | None, revision: str | None, revisions: str | None, adapter: Path | None
+) -> None:
     """Refuse a file name that is not CSV, so that it does not become a folder, and both options of
     revisions at once."""
     from interp.errors import Problems
@@ -192,6 +194,8 @@ def _check_words(out: Path | None, revision: str | None, revisions: str | None) 
     problems = Problems("weights")
     both = revision is None or revisions is None
     problems.need(both, "revisions", "must not be named beside --revision", revision, "drop it")
+    lone = adapter is None or revisions is None
+    problems.need(lone, "adapter", "must not be named beside --revisions", adapter, "drop it")
     if out is not None:
         other = out.suffix[1:].isalpha() and out.suffix != ".csv" and not out.is_dir()
         rule, advice = "must be FILE.csv or a folder", "end it in .csv, or in no suffix"

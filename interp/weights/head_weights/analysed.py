@@ -55,6 +55,8 @@ def analysed(source: Source, *, run_in: str = "") -> str:
     stored = _packed(made_of) if made_of else _stored(source)
     form = f"{run_in} from {stored}" if run_in and stored not in ("", run_in) else stored or run_in
     parts = [named, form, _tied(source, text), *_norm(text), *_scales(text)]
+    if source.merged is not None:
+        parts.append(source.merged[1])
     if left := list(_left_out(source, packed=bool(made_of))):
         parts.append(f"left out: {', '.join(left)}")
     return "; ".join(filter(None, parts))
@@ -113,6 +115,8 @@ def _left_out(source: Source, *, packed: bool) -> Iterator[str]:
     )
     yield from (f"{part} ({count} tensors)" for part, count in sorted(towers.items()))
     folder = Path(source.name)
-    others = ("adapter_model*",) if packed else ("adapter_model*", f"*{SUFFIX}")
     if folder.is_dir():
-        yield from (f.name for kind in others for f in sorted(folder.glob(kind)) if f.is_file())
+        if source.merged is None or not source.merged[0].samefile(folder):
+            yield from (f.name for f in sorted(folder.glob("adapter_model*")) if f.is_file())
+        if not packed:
+            yield from (f.name for f in sorted(folder.glob(f"*{SUFFIX}")))

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from interp.errors import ArgumentError, CheckpointError
+from interp.weights.head_weights.adapter import adapted, read_adapter
 from interp.weights.head_weights.analysed import TOWERS, analysed
 from interp.weights.head_weights.architectures import ARCHITECTURES
 from interp.weights.head_weights.falcon import bloom, falcon
@@ -72,6 +73,7 @@ def head_weights(
     dtype: torch.dtype = torch.float32,
     revision: str | None = None,
     download: bool = True,
+    adapter: str | Path | None = None,
 ) -> HeadWeights:
     """Open the head factors of a checkpoint or of a model in memory, lazily.
 
@@ -86,6 +88,7 @@ def head_weights(
         revision: branch, tag or commit on the hub.
         download: whether a hub id that the local cache lacks may be read from the hub, by ranged
             requests: of each file the header, then the tensors that are asked for alone.
+        adapter: folder of a LoRA adapter, which is merged (:mod:`.adapter`); for a path or hub id.
 
     Raises:
         ArgumentError: if the mapping is malformed, or the model neither a path nor a module.
@@ -100,10 +103,16 @@ def head_weights(
         raise ArgumentError(
             f"model must be a path, a hub id or a module, got {model!r}: give one of these"
         )
+    if adapter is not None and isinstance(model, nn.Module):
+        raise ArgumentError(
+            f"adapter must be left out for a model in memory, got {adapter}: load the model with it"
+        )
     if isinstance(model, nn.Module):
         source = live_source(model)
     else:
         source = find_source(model, revision=revision, download=download)
+    if adapter is not None:
+        source = adapted(source, read_adapter(adapter))
     found = layout or _recognise(source)
     factors = HeadWeights(source.name, found, source.files, dtype, analysed(source))
     _check_complete(factors)

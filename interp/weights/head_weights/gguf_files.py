@@ -175,9 +175,9 @@ def _model(file: Path) -> Any:
 
     how: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True}
     how |= {"dtype": torch.float32, "output_loading_info": True}
+    open_file: Any = AutoModelForCausalLM.from_pretrained
     with quiet_transformers(), redirect_stderr(io.StringIO()):  # a bar that asks no switch
-        made: Any
-        made, report = AutoModelForCausalLM.from_pretrained(file.parent, **how)
+        made, report = open_file(file.parent, **how)
     if lacking := sorted(report["missing_keys"]):
         raise CheckpointError(f"it lacks {len(lacking)} tensors of a model, first {lacking[0]!r}")
     made.hf_quantizer, made.is_quantized = None, False
@@ -188,10 +188,11 @@ def _model(file: Path) -> Any:
 
 def _check_header(header: Mapping[str, Any], kind: str, config: Any) -> None:
     """Refuse an entry that says something else than the configuration that was made."""
-    from transformers.integrations import GGUF_CONFIG_MAPPING
+    from transformers.modeling_gguf_pytorch_utils import GGUF_TO_TRANSFORMERS_MAPPING
 
     plain = kind.replace("-", "_").replace("moe", "_moe")
-    read = {entry for entry, field in GGUF_CONFIG_MAPPING[plain].items() if field}
+    known: Any = GGUF_TO_TRANSFORMERS_MAPPING["config"]
+    read = {entry for entry, field in known[plain].items() if field}
     for key, value in header.items():
         entry = key.removeprefix(f"{kind}.")
         if entry == key or entry in read or entry == "context_length":

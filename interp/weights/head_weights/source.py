@@ -35,7 +35,7 @@ from interp.weights.head_weights.remote import RemoteTensors
 from interp.weights.head_weights.tensors import TensorFiles, read_json
 
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
-_ADAPTER = "adapter_config.json"
+ADAPTER_CONFIG = "adapter_config.json"
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
@@ -67,6 +67,7 @@ class Source:
         description: ``model.json`` of a prooflens checkpoint, or None.
         folder: where the files lie; None on the hub and in memory. Of a GGUF file it is the
             converted folder.
+        merged: the adapter that is in the tensors: its folder, and what it is in words.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Source:
     config: dict[str, Any]
     description: dict[str, Any] | None = None
     folder: Path | None = None
+    merged: tuple[Path, str] | None = None
 
 
 def find_source(
@@ -154,12 +156,13 @@ def _folder(name: str, folder: Path) -> Source:
 
 def _need_base(folder: Path) -> None:
     """Refuse an adapter's folder, which holds only what is added to another model's weights."""
-    adapter = folder / _ADAPTER
+    adapter = folder / ADAPTER_CONFIG
     if not adapter.is_file() or (folder / "config.json").is_file():
         return
     base = read_json(adapter).get("base_model_name_or_path") or "a model that it does not name"
     raise CheckpointError(
-        f"{folder} holds an adapter alone, whose base model is {base}: give the base model"
+        f"{folder} holds an adapter alone, whose base model is {base}: give the base model, "
+        "and this as its adapter"
     )
 
 

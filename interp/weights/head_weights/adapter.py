@@ -1,0 +1,229 @@
+"""LoRA adapters, merged into the weights that they were trained beside.
+
+    W + s B A,   s = α / r, or α / √r for rank-stabilised ones
+    A            [r, in]
+    B            [out, r]
+
+W is [out, in], and transposed in GPT-2's ``Conv1D`` (``fan_in_fan_out``). ``adapter_config.json``
+and ``adapter_model.safetensors`` are peft's. Every entry of the configuration that changes the
+arithmetic is one of these or off, and every tensor has its place, or the adapter is refused by the
+name of what is not understood. Merged in float32; that the base is the one it was trained beside
+is not known from its files, so the name that it states is repeated in what is analysed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from interp.errors import CheckpointError
+from interp.weights.head_weights.source import ADAPTER_CONFIG, Source, Tensors
+from interp.weights.head_weights.tensors import TensorFiles, read_json
+
+_WEIGHTS = "adapter_model.safetensors"
+_NAME = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<side>[AB])\.weight")
+_CONV1D = re.compile(r"\.(c_attn|c_proj|c_fc|q_attn)$")  # of the types below
+_TRANSPOSED = {"gpt2", "openai-gpt", "imagegpt", "decision_transformer"}
+_ANY = {
+    "peft_type", "auto_mapping", "base_model_name_or_path", "revision", "inference_mode", "r",
+    "lora_alpha", "lora_dropout", "target_modules", "exclude_modules", "task_type", "use_rslora",
+    "fan_in_fan_out", "layers_to_transform", "layers_pattern", "peft_version", "megatron_core",
+    "qalora_group_size", "eva_config",
+}  # fmt: skip
+"""Entries that are read here, or say how it was trained; all others must be off."""
+_OFF: Mapping[str, tuple[Any, ...]] = {
+    "bias": ("none",),
+    "init_lora_weights": (True, "gaussian", "eva", "orthogonal"),  # others change the base
+}
+
+
+@dataclass(frozen=True)
+class LoraAdapter:
+    """What an adapter adds.
+
+    Attributes:
+        name: The folder as the user gave it.
+        base: The base model that it names; empty if it names none.
+        rank: r.
+        scale: s.
+        transposed: Whether it says that weights are ``[in, out]``.
+        pairs: Module → A and B, as in the formula.
+    """
+
+    name: str
+    base: str
+    rank: int
+    scale: float
+    transposed: bool
+    pairs: Mapping[str, tuple[Tensor, Tensor]]
+
+    @property
+    def told(self) -> tuple[Path, str]:
+        """The folder, and what was merged in words."""
+        base = f"; made for {self.base}" if self.base else ""
+        size = f"rank {self.rank}, {len(self.pairs)} matrices"
+        return Path(self.name), f"LoRA {self.name} merged ({size}{base})"
+
+    def added(self, module: str, shape: tuple[int, ...], kind: str) -> Tensor:
+        """What is added to a module's weight.
+
+        Args:
+            module: The module's name in the model.
+            shape: Its weight's.
+            kind: The model's ``model_type``, which says whether the weight is transposed.
+
+        Raises:
+            CheckpointError: if it has another shape, or the adapter calls it transposed and the
+                model does not, or the other way round.
+        """
+        A, B = self.pairs[module]
+        transposed = kind in _TRANSPOSED and _CONV1D.search(module) is not None
+        if transposed != self.transposed:
+            raise CheckpointError(
+                f"{self.name} has fan_in_fan_out = {self.transposed}, and {module} of a {kind} "
+                f"needs {transposed}: it was made for another model"
+            )
+        found = self.scale * (B @ A)
+        found = found.T if transposed else found
+        if tuple(found.shape) != shape:
+            raise CheckpointError(
+                f"{self.name} adds {[*found.shape]} to {module}, whose weight is {[*shape]}: it "
+                f"was made for {self.base or 'another model'}"
+            )
+        return found
+
+
+class AdaptedTensors:
+    """The tensors of a checkpoint with an adapter's added to them.
+
+    Attributes:
+        names: every tensor's name, sorted.
+    """
+
+    def __init__(self, files: Tensors, adapter: LoraAdapter, kind: str) -> None:
+        """Find the tensor of every module of the adapter.
+
+        Raises:
+            CheckpointError: if there is none, or the adapter does not fit it.
+        """
+        self.names, self._files, self._adapter, self._kind = files.names, files, adapter, kind
+        self._modules = {}
+        for module in adapter.pairs:
+            # a body's files leave out the first part of the names, as GPT-2's on the hub do
+            places = [f"{name}.weight" for name in (module, module.partition(".")[2])]
+            name = next((name for name in places if name in files), None)
+            if name is None:
+                raise CheckpointError(f"{adapter.name} adapts {module!r}, which the model has not")
+            adapter.added(module, files.shape(name), kind)
+            self._modules[name] = module
+
+    def __contains__(self, name: object) -> bool:
+        """Whether the checkpoint holds a tensor of this name."""
+        return name in self._files
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The tensor's shape."""
+        return self._files.shape(name)
+
+    def formats(self) -> list[str]:
+        """Every tensor's number format in the files; none where they are no files."""
+        return list(getattr(self._files, "formats", list)())
+
+    def read(self, name: str, dtype: torch.dtype) -> Tensor:
+        """The tensor, merged in float32 and converted to ``dtype``.
+
+        Raises:
+            CheckpointError: if it is missing or damaged.
+        """
+        if (module := self._modules.get(name)) is None:
+            return self._files.read(name, dtype)
+        whole = self._files.read(name, torch.promote_types(dtype, torch.float32))
+        return (whole + self._adapter.added(module, self.shape(name), self._kind)).to(dtype)
+
+
+def read_adapter(folder: str | Path) -> LoraAdapter:
+    """Read an adapter's folder.
+
+    Raises:
+        CheckpointError: if it is not there, damaged, or holds something that is not understood.
+    """
+    place, name = Path(folder), str(folder)
+    if not (place / ADAPTER_CONFIG).is_file() or not (place / _WEIGHTS).is_file():
+        raise CheckpointError(
+            f"adapter {name!r} must be a folder with {ADAPTER_CONFIG} and {_WEIGHTS}: it lacks them"
+        )
+    config = read_json(place / ADAPTER_CONFIG)
+    rank, alpha = config.get("r"), config.get("lora_alpha")
+    if config.get("peft_type") != "LORA" or not isinstance(rank, int) or rank < 1:
+        raise CheckpointError(f"{name} is a {config.get('peft_type')} of rank {rank}, and no LoRA")
+    if not isinstance(alpha, int | float):
+        raise CheckpointError(f"{name} must state lora_alpha, got {alpha!r}")
+    for key, value in config.items():
+        if key not in _ANY and value and value not in _OFF.get(key, ()):
+            raise CheckpointError(f"{name} has {key} = {value!r}, which is not understood")
+    return LoraAdapter(
+        name=name,
+        base=str(config.get("base_model_name_or_path") or ""),
+        rank=rank,
+        scale=alpha / (rank**0.5 if config.get("use_rslora") else rank),
+        transposed=bool(config.get("fan_in_fan_out")),
+        pairs=_pairs(TensorFiles([place / _WEIGHTS]), name, rank),
+    )
+
+
+def _pairs(files: TensorFiles, name: str, rank: int) -> dict[str, tuple[Tensor, Tensor]]:
+    sides: dict[str, dict[str, Tensor]] = {}
+    for tensor in files.names:
+        found = _NAME.fullmatch(tensor)
+        if found is None:
+            raise CheckpointError(f"{name} has the tensor {tensor!r}, which is not understood")
+        sides.setdefault(found["module"], {})[found["side"]] = files.read(tensor, torch.float32)
+    if not sides:
+        raise CheckpointError(f"{name} holds no tensors")
+    for module, pair in sides.items():
+        shapes = {side: [*one.shape] for side, one in pair.items()}
+        if {*pair} != {"A", "B"} or pair["A"].ndim != 2 or pair["B"].ndim != 2:
+            raise CheckpointError(f"{name} has {shapes} for {module}, not two matrices A and B")
+        if pair["A"].shape[0] != rank or pair["B"].shape[1] != rank:
+            raise CheckpointError(f"{name} has {shapes} for {module}, not of rank {rank}")
+    return {module: (pair["A"], pair["B"]) for module, pair in sides.items()}
+
+
+def adapted(source: Source, adapter: LoraAdapter) -> Source:
+    """A checkpoint with an adapter merged into the tensors that are read.
+
+    Raises:
+        CheckpointError: for a checkpoint of ours, or an adapter that does not fit.
+    """
+    kind = str(source.config.get("model_type"))
+    if source.description is not None or not source.config:
+        raise CheckpointError(f"{adapter.name} needs a base model with config.json: {source.name}")
+    return replace(source, files=AdaptedTensors(source.files, adapter, kind), merged=adapter.told)
+
+
+@torch.no_grad()
+def merge(model: Any, adapter: LoraAdapter) -> None:
+    """Merge an adapter into a model of transformers, in place.
+
+    Raises:
+        CheckpointError: if the model lacks a module of the adapter's, it does not fit, or its
+            weight is the embedding's too.
+    """
+    modules: dict[str, nn.Module] = dict(model.named_modules())
+    kind, embedding = str(model.config.model_type), model.get_input_embeddings().weight
+    for module in adapter.pairs:
+        weight = getattr(modules.get(module), "weight", None)
+        if weight is None:
+            raise CheckpointError(f"{adapter.name} adapts {module!r}, which the model has not")
+        if weight is embedding:
+            raise CheckpointError(
+                f"{adapter.name} adapts {module!r}, which is one matrix with the embedding: "
+                "merging would change both"
+            )
+        weight += adapter.added(module, tuple(weight.shape), kind).to(weight)
