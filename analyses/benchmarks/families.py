@@ -9,6 +9,7 @@ numbers, another reason, or an error that is not ours.
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import tempfile
@@ -16,6 +17,7 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -60,10 +62,11 @@ REASONS: Mapping[str, str] = {
 
 def measured_case(case: Case) -> Iterator[tuple[str, str]]:
     """Each operation's name with ``right``, ``refused: REASON`` or ``wrong: …``."""
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as place, _cache(Path(place) / "cache"):
         folder = Path(place) / "model"
         write(case, folder)
-        model, told = _loaded(folder, case)
+        adapter = folder / case.adapter if case.adapter else None
+        model, told = _loaded(folder, case, adapter)
         if model is None:
             yield from ((name, told) for name in OPERATIONS)
             return
@@ -71,12 +74,28 @@ def measured_case(case: Case) -> Iterator[tuple[str, str]]:
         for name, operation in OPERATIONS.items():
             scratch = Path(place) / name
             scratch.mkdir()
-            yield name, _asked(operation, Subject(folder, model, reference, scratch), case, name)
+            yield (
+                name,
+                _asked(operation, Subject(folder, model, reference, scratch, adapter), case, name),
+            )
 
 
-def _loaded(folder: Path, case: Case) -> tuple[Any, str]:
+@contextmanager
+def _cache(folder: Path) -> Iterator[None]:
+    """Dequantised files lie in this folder, and not among the user's."""
+    before = os.environ.get("PROOFLENS_CACHE")
+    os.environ["PROOFLENS_CACHE"] = str(folder)
     try:
-        return pl.load(folder), ""
+        yield
+    finally:
+        os.environ.pop("PROOFLENS_CACHE")
+        if before is not None:
+            os.environ["PROOFLENS_CACHE"] = before
+
+
+def _loaded(folder: Path, case: Case, adapter: Path | None) -> tuple[Any, str]:
+    try:
+        return pl.load(folder, adapter=adapter), ""
     except pl.errors.ProoflensError as error:
         return None, _refused(str(error), case.reason)
     except Exception as error:
@@ -97,7 +116,7 @@ def _reference(case: Case, folder: Path) -> Any:
 
     kind = getattr(transformers, case.model)
     with quiet_transformers():
-        options = {"dtype": torch.float32, "attn_implementation": "eager"}
+        options = {"dtype": torch.float32, "attn_implementation": "eager", **case.reference}
         return kind.from_pretrained(folder, **options).eval()
 
 

@@ -8,6 +8,7 @@ softcap, a scale or a bias that an architecture may have is on, so that leaving 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,9 +18,11 @@ import torch
 
 from prooflens.architectures import quiet_transformers, read_tensors, write_tensors
 
-__all__ = ["CASES", "VOCABULARY", "Case", "write"]
+__all__ = ["CASES", "GGUF", "VOCABULARY", "Case", "write"]
 
 VOCABULARY, LENGTH, HEADS, WIDTH = 64, 64, 4, 32
+GGUF = "model.gguf"
+_BY_HAND = "by-hand"
 _STD = 0.3
 _GAIN = 0.2
 
@@ -38,6 +41,8 @@ class Case:
         save: Options of ``save_pretrained``.
         dtype: The number format that it is saved in.
         lacks: Operation → why it must be refused of a model that is loaded.
+        reference: Options with which transformers loads its own from the folder.
+        adapter: The folder in it of an adapter that is merged; empty for none.
     """
 
     name: str
@@ -49,6 +54,8 @@ class Case:
     save: Mapping[str, Any] = field(default_factory=dict)
     dtype: torch.dtype = torch.float32
     lacks: Mapping[str, str] = field(default_factory=dict)
+    reference: Mapping[str, Any] = field(default_factory=dict)
+    adapter: str = ""
 
 
 def write(case: Case, folder: Path) -> None:
@@ -384,6 +391,11 @@ def _files() -> Iterable[Case]:
         yield case(f"Llama, {method}", reason="quantised", change=_quantised_by(method))
     yield case("LoRA alone", reason="adapter", change=_adapter_alone)
     yield case("LoRA beside weights", change=_adapter)
+    by_hand = {"subfolder": _BY_HAND}
+    yield case("LoRA merged", change=_adapter_apart, adapter="adapter", reference=by_hand)
+    yield case("GGUF", change=_gguf("F32"), reference=by_hand)
+    packed = case("GGUF, 8 bits", change=_gguf("Q8_0"), reference={"gguf_file": GGUF})
+    yield replace(packed, options={**_LLAMA, "intermediate_size": 64})  # in blocks of 32
     yield case("Llama, pickled", reason="pickled", change=_pickled)
     yield case("Llama, undeclared biases", reason="unread tensors", change=_undeclared)
     yield case(
@@ -453,6 +465,45 @@ def _adapter(folder: Path) -> None:
         at + "lora_B.weight": torch.ones(WIDTH, 2),
     }
     write_tensors(tensors, folder / "adapter_model.safetensors", {"format": "pt"})
+
+
+def _adapter_apart(folder: Path) -> None:
+    """An adapter in a folder of its own, and a model with W + (α / r) B A beside it."""
+    kept = _kept(folder)
+    (folder / "adapter").mkdir()
+    _adapter(folder / "adapter")
+
+    def add(tensors: dict[str, torch.Tensor]) -> None:
+        tensors["model.layers.0.self_attn.q_proj.weight"] += 4 / 2 * 2 * torch.ones(WIDTH, WIDTH)
+
+    _edit_tensors(kept, add)
+
+
+def _gguf(packed: str) -> Callable[[Path], None]:
+    def write_packed(folder: Path) -> None:
+        import transformers
+
+        from analyses.benchmarks.gguf_writer import write_llama
+
+        kept = _kept(folder)
+        with quiet_transformers():
+            model = transformers.LlamaForCausalLM.from_pretrained(kept)
+        for file in folder.iterdir():
+            if file.is_file():
+                file.unlink()
+        write_llama(model, folder / GGUF, packed=packed)
+
+    return write_packed
+
+
+def _kept(folder: Path) -> Path:
+    """A copy of the checkpoint in a folder of its own below it."""
+    kept = folder / _BY_HAND
+    kept.mkdir()
+    for file in folder.iterdir():
+        if file.is_file():
+            shutil.copy(file, kept)
+    return kept
 
 
 def _adapter_alone(folder: Path) -> None:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import prooflens as pl
+from analyses.benchmarks.family_cases import GGUF
 from prooflens.architectures import quiet_transformers
 from prooflens.inspection import prompt_rows
 from prooflens.interventions import ablated
@@ -43,12 +44,22 @@ class Subject:
         model: What ``pl.load`` gave.
         reference: The same from transformers, in float32.
         scratch: An empty folder.
+        adapter: The folder of an adapter that is merged; None for none.
     """
 
     folder: Path
     model: Any
     reference: Any
     scratch: Path
+    adapter: Path | None = None
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The folder's tokenizer, as transformers loads it."""
+        import transformers
+
+        how = {"gguf_file": GGUF} if (self.folder / GGUF).is_file() else {}
+        return transformers.AutoTokenizer.from_pretrained(self.folder, **how)
 
     @cached_property
     def tokens(self) -> Tensor:
@@ -150,7 +161,7 @@ def attribution(of: Subject) -> float:
 
 def weights(of: Subject) -> float:
     """Circuits from weights alone give the reference's attention and what it writes."""
-    factors = pl.head_weights(of.folder)
+    factors = pl.head_weights(of.folder, adapter=of.adapter)
     worst = 0.0
     for layer in range(len(of.layers)):
         x, wrote = _attended(of, layer)
@@ -226,9 +237,8 @@ def padding(of: Subject) -> float:
 
 def texts(of: Subject) -> float:
     """Prompts and a text's rows are the ids that the tokenizer in the folder gives."""
-    import transformers
 
-    tokenizer = transformers.AutoTokenizer.from_pretrained(of.folder)
+    tokenizer = of.tokenizer
     (row,) = prompt_rows(of.model.card, [_PROMPT])
     wanted = tokenizer(_PROMPT)["input_ids"]
     file = of.scratch / "text.txt"
@@ -268,7 +278,7 @@ def export(of: Subject) -> float:
         again = type(of.reference).from_pretrained(folder, **options).eval()
         worst = _off(again(input_ids=of.tokens).logits, of.logits(of.tokens))
         worst = max(worst, _off(pl.load(folder)(of.tokens), of.logits(of.tokens)))
-        before = transformers.AutoTokenizer.from_pretrained(of.folder)(_PROMPT)["input_ids"]
+        before = of.tokenizer(_PROMPT)["input_ids"]
         after = transformers.AutoTokenizer.from_pretrained(folder)(_PROMPT)["input_ids"]
     return worst if before == after else math.inf
 

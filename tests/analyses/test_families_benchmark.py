@@ -20,7 +20,8 @@ transformers = pytest.importorskip("transformers")
 DOCS = Path(__file__).parents[2] / "docs"
 KEPT = json.loads((DOCS / "data" / "families.json").read_text())
 NAMED = {case.name: case for case in CASES}
-AGAIN = ("GPT-2", "Gemma 2", "GPT-OSS", "Cohere", "LLaVA", "BERT", "Jamba", "LoRA alone")
+AGAIN = ("GPT-2", "Gemma 2", "GPT-OSS", "Cohere", "LLaVA", "BERT", "Jamba", "LoRA alone",
+         "LoRA merged", "GGUF, 8 bits")  # fmt: skip
 MIXERS = re.compile("Mamba|Mixer|Recurrent|ShortConv|GatedDelta|RwkvSelf|Linear.*Attention$")
 LISTS = re.compile(r"(encoder|decoder)\.(?:layers|block)\.")
 TRUE = {"encoder-decoder", "encoder", "not attention", "latent attention", "norms after"}
@@ -44,6 +45,8 @@ def test_every_case_is_kept_and_no_cell_is_wrong() -> None:
 @pytest.mark.parametrize("name", AGAIN)
 @pytest.mark.filterwarnings("ignore")
 def test_families_are_measured_as_they_are_kept(name: str) -> None:
+    if "GGUF" in name:
+        pytest.importorskip("gguf", reason="needs the extra: pip install 'prooflens[gguf]'")
     assert dict(measured_case(NAMED[name])) == KEPT[name]
 
 

@@ -9,9 +9,9 @@ import torch
 from typer.testing import CliRunner
 
 import prooflens as pl
+from analyses.benchmarks.gguf_writer import llama, write_llama
 from interp.errors import CheckpointError, MissingDependencyError
 from prooflens.cli.main import app
-from tests.gguf_files import llama, write_llama
 from trained import packaged
 from trained.packaged import PACKAGED
 

@@ -19,7 +19,7 @@ gguf = pytest.importorskip(
     "gguf", reason="GGUF files need the extra: pip install 'prooflens[gguf]'"
 )
 
-from tests.gguf_files import llama, write_llama  # noqa: E402
+from analyses.benchmarks.gguf_writer import llama, write_llama  # noqa: E402
 
 IDS = torch.arange(12)[None] * 5 % 61 + 1
 

@@ -17,10 +17,10 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 import prooflens as pl
+from analyses.benchmarks.gguf_writer import llama as gguf_llama
+from analyses.benchmarks.gguf_writer import write_llama
 from interp.errors import ArgumentError, CheckpointError, StoreError
 from interp.models.pretrained import load_pretrained
-from tests.gguf_files import llama as gguf_llama
-from tests.gguf_files import write_llama
 
 transformers = pytest.importorskip("transformers")
 

@@ -1,22 +1,27 @@
-"""Tiny GGUF files of models that are known in float32, written by the package ``gguf``.
+"""Tiny GGUF files of Llamas that are known in float32, written by the package ``gguf``.
 
-The writer's side of the format, by its specification: names of tensors, rows of queries and keys
-in pairs for Llama's rotary positions, gains of Gemma one larger.
+The writer's side of the format, by its specification: the names of tensors, and rows of queries
+and keys in pairs for Llama's rotary positions.
 """
 
+from __future__ import annotations
+
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-SIZES: dict[str, Any] = {
+__all__ = ["llama", "write_llama"]
+
+_SIZES: dict[str, Any] = {
     "vocab_size": 64, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
     "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "rms_norm_eps": 1e-4,
     "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
 }  # fmt: skip
-NAMES = {
+_NAMES = {
     "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
@@ -30,7 +35,7 @@ def llama(**changes: Any) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(**{**SIZES, **changes})).eval()
+    model = LlamaForCausalLM(LlamaConfig(**{**_SIZES, **changes})).eval()
     with torch.no_grad():
         for weight in model.parameters():
             noise = torch.randn(weight.shape)
@@ -44,8 +49,8 @@ def write_llama(
     *,
     packed: str = "F32",
     architecture: str = "llama",
-    entries: dict[str, Any] | None = None,
-    tensors: dict[str, np.ndarray] | None = None,
+    entries: Mapping[str, Any] | None = None,
+    tensors: Mapping[str, np.ndarray] | None = None,
     leave_out: str = "",
     words: bool = True,
 ) -> None:
@@ -106,7 +111,7 @@ def _renamed(name: str) -> str:
     layer = name.removeprefix("model.layers.")
     number, _, rest = layer.partition(".") if layer != name else ("", "", name)
     module, _, which = rest.rpartition(".")
-    return f"blk.{number}.{NAMES[module]}.{which}" if number else f"{NAMES[module]}.{which}"
+    return f"blk.{number}.{_NAMES[module]}.{which}" if number else f"{_NAMES[module]}.{which}"
 
 
 def _paired(matrix: np.ndarray, heads: int) -> np.ndarray:
@@ -116,15 +121,16 @@ def _paired(matrix: np.ndarray, heads: int) -> np.ndarray:
 
 
 def _add_words(writer: Any, vocabulary: int) -> None:
-    letters = [chr(ord("a") + i) for i in range(26)]
-    pieces = [*letters, "Ġ", *(f"Ġ{letter}" for letter in letters)]
-    words = ["<unk>", "<s>", "</s>", *pieces, *(f"<{i}>" for i in range(vocabulary - 3 - 53))]
-    control = [i < 3 or word.startswith("<") for i, word in enumerate(words)]
+    """Pairs of bytes: letters and digits, and each of them after a space."""
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789"
+    after = [f"Ġ{letter}" for letter in "abcw"]
+    words = ["<unk>", "<s>", "</s>", *letters, "Ġ", *after]
+    words += [f"<{i}>" for i in range(vocabulary - len(words))]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("default")
     writer.add_token_list(words)
-    writer.add_token_types([3 if one else 1 for one in control])
-    writer.add_token_merges([f"Ġ {letter}" for letter in letters])
+    writer.add_token_types([3 if word.startswith("<") else 1 for word in words])
+    writer.add_token_merges([f"Ġ {word[1:]}" for word in after])
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_unk_token_id(0)
