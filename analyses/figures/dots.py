@@ -13,7 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from prooflens.plot import MUTED, PALETTE, size, style, sweep
+from analyses.figures.sweep import sweep
+from prooflens.plot import MUTED, PALETTE, size, style
 
 __all__ = ["accuracy_sweep", "lengths_figure", "points", "strips"]
 

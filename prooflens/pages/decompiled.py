@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from interp.figures.lines import sweep
+from interp.figures.lines import gain_by_lines
 from interp.figures.maps import attention_in_words, attention_maps
 from interp.figures.style import save
 from interp.interventions.components import Component
@@ -483,22 +483,8 @@ def _curve(found: Decompiled, folder: Path) -> Picture | None:
     points = found.record()["curve"]
     if len(points) < 2:
         return None
-    table = pd.DataFrame(points).assign(
-        model="best program", gain=lambda t: t["gain"].clip(lower=0.0)
-    )
-    figure = sweep(
-        table,
-        x="lines",
-        across="lines (at most)",
-        by="model",
-        y="gain",
-        label="gain on rows not fitted",
-        levels={"found": LEAST},
-        log_x=False,
-        log_y=False,
-    )
     path = folder / "curve.png"
-    save(figure, path)
+    save(gain_by_lines([p["lines"] for p in points], [p["gain"] for p in points], LEAST), path)
     told = ", ".join(f"{p['lines']:.0f}: {p['gain']:.2f}" for p in points)
     return Picture(path, f"Gain of the best program by its number of lines, at most {told}.")
 

@@ -1,6 +1,5 @@
 from interp.figures.lines import kernels_by_lag as kernels_by_lag
 from interp.figures.lines import pair_lines as pair_lines
-from interp.figures.lines import sweep as sweep
 from interp.figures.maps import Panel as Panel
 from interp.figures.maps import RoundsPanel as RoundsPanel
 from interp.figures.maps import attention_in_words as attention_in_words

@@ -34,11 +34,11 @@ import numpy as np
 import pandas as pd
 import torch
 
+from analyses.figures.sweep import sweep
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.coupling.models import single_layer, target_variance
 from analyses.papers.coupling.score_spectra import decay_constant
 from analyses.papers.experiment import Experiment, decide
-from prooflens.plot import sweep
 from prooflens.proofs import construct_pod
 from prooflens.tasks import BASES, PodCoupling
 

@@ -22,13 +22,13 @@ import pandas as pd
 import torch
 
 from analyses.figures.spectra import spectra_by_input, spectra_by_width
+from analyses.figures.sweep import sweep
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.coupling.image_set import NoisyImages
 from analyses.papers.coupling.models import single_layer
 from analyses.papers.coupling.score_spectra import convergence, head_spectra
 from analyses.papers.experiment import Experiment, by_seed, interval, medians, spread, status_of
 from prooflens.errors import Problems
-from prooflens.plot import sweep
 from prooflens.weights import effective_rank
 
 __all__ = ["check", "on_images"]

@@ -20,10 +20,10 @@ import numpy as np
 import pandas as pd
 import torch
 
+from analyses.figures.sweep import sweep
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.coupling.models import add_pods, error_frame, target_variance
 from analyses.papers.experiment import Experiment, by_seed, decide, interval, status_of
-from prooflens.plot import sweep
 from prooflens.proofs import construct_pod, sigma_tail
 from prooflens.tasks import PodCoupling
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import pandas as pd
 
+from analyses.figures.sweep import sweep
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import decide
 from prooflens.decompiling import LEAST, decompile, read_rows
 from prooflens.errors import ProoflensError
-from prooflens.plot import sweep
 from prooflens.trained import load
 
 __all__ = ["judged", "run"]

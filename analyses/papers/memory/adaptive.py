@@ -20,11 +20,11 @@ import torch
 
 from analyses.figures.costs import gating_costs_figure
 from analyses.figures.dots import strips
+from analyses.figures.sweep import sweep
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import by_seed, decide, medians, spread, status_of, verdict
 from analyses.papers.memory.fixed_lags import fixed_lag_floor, gating_costs
 from analyses.papers.memory.models import spec_of, with_slower_terms
-from prooflens.plot import sweep
 from prooflens.tasks import AdaptiveMemory
 from prooflens.trained import EVALUATION_SEED
 

@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analyses.figures.sweep import sweep
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import Experiment, by_seed, decide, medians, status_of
 from analyses.papers.memory.models import spec_of
 from analyses.papers.memory.projection import Projected, descend, grid_start, project, search
-from prooflens.plot import sweep
 from prooflens.proofs import Positions
 from prooflens.tasks import RealMemory
 

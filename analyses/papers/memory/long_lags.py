@@ -26,10 +26,10 @@ from math import exp, log
 import numpy as np
 import pandas as pd
 
+from analyses.figures.sweep import sweep
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import decide
 from prooflens.errors import Problems
-from prooflens.plot import sweep
 
 __all__ = ["check", "heads_for_lag", "left_of_lag", "run"]
 

@@ -23,11 +23,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from analyses.figures.sweep import sweep
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import by_seed, medians, status_of, verdict
 from analyses.papers.memory.models import spec_of, with_slower_terms
 from prooflens.errors import Problems
-from prooflens.plot import sweep
 from prooflens.tasks import Batch
 
 __all__ = ["ManifoldMemory", "narrow"]

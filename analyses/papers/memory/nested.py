@@ -20,6 +20,7 @@ import pandas as pd
 import torch
 
 from analyses.figures.dots import strips
+from analyses.figures.sweep import sweep
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import (
     Experiment,
@@ -33,7 +34,6 @@ from analyses.papers.experiment import (
 )
 from analyses.papers.memory.adaptive import task_of
 from analyses.papers.memory.models import spec_of
-from prooflens.plot import sweep
 from prooflens.probes import decode, round_order, sampled_positions
 from prooflens.proofs import construct_adaptive_memory
 from prooflens.tasks import AdaptiveMemory

@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from analyses.figures.dots import strips
+from analyses.figures.sweep import sweep
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import (
     Experiment,
@@ -30,7 +31,6 @@ from analyses.papers.experiment import (
 )
 from analyses.papers.memory.models import spec_of
 from analyses.papers.memory.projection import grid_start
-from prooflens.plot import sweep
 from prooflens.tasks import FixedMemory, KernelMemory, MemoryKernel, RealMemory, Task
 
 __all__ = ["boolean", "more_heads", "more_neurons"]

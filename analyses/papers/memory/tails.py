@@ -25,13 +25,13 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from analyses.figures.sweep import sweep
 from analyses.fits.sums import fit_sum
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import Experiment, by_seed, decide, medians, status_of, verdict
 from analyses.papers.memory.models import spec_of
 from analyses.papers.memory.projection import Projected, descend, grid_start, search
 from prooflens.errors import Problems
-from prooflens.plot import sweep
 from prooflens.proofs import Positions
 from prooflens.tasks import KernelMemory, MemoryKernel
 

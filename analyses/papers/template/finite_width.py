@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from analyses.figures.sweep import sweep
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import decide
 from analyses.papers.template.nngp import (
@@ -20,7 +21,6 @@ from analyses.papers.template.nngp import (
     quadrature_kernel,
     theory_model,
 )
-from prooflens.plot import sweep
 
 __all__ = ["tends_to_limit"]
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pandas as pd
 
-from interp.figures.lines import sweep
+from analyses.figures.sweep import sweep
 
 
 def table() -> pd.DataFrame:
