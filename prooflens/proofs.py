@@ -3,11 +3,9 @@
 from interp.proofs import catalogue, coupling, induction, template
 from interp.proofs.catalogue import cases, construct, constructions, has_proof
 from interp.proofs.coupling import construct_pod, input_bound, mean_square_bound, sigma_tail
-from interp.proofs.depth.compiler import CASES as COMPILED
 from interp.proofs.depth.compiler import (
     Precision,
     compile_program,
-    compiled_case,
     token_ids,
     vocabulary_of,
 )
@@ -33,7 +31,6 @@ from interp.proofs.random_basis import random_basis
 from interp.proofs.template import construct_template, one_layer_suffices
 
 __all__ = [
-    "COMPILED",
     "DIGITS",
     "LEAST_SLOPE",
     "Case",
@@ -47,7 +44,6 @@ __all__ = [
     "cases",
     "catalogue",
     "compile_program",
-    "compiled_case",
     "construct",
     "construct_adaptive_memory",
     "construct_fixed_memory",

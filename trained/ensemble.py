@@ -185,7 +185,6 @@ class Ensemble:
     Args:
         runs: The members, which have equal numbers of steps and equal batch sizes.
         device: The torch device to compute on, such as ``cpu`` or ``cuda``.
-        compiled: Whether the training step is compiled with ``torch.compile``.
         starts: The models that the members start from, each of its run's spec; drawn from the
             runs' seeds by default.
     """
@@ -195,7 +194,6 @@ class Ensemble:
         runs: Sequence[Run],
         *,
         device: str = "cpu",
-        compiled: bool = False,
         starts: Sequence[Any] | None = None,
     ) -> None:
         self.runs, self.device = list(runs), device
@@ -214,7 +212,6 @@ class Ensemble:
         self._scales = self._identity_scales()
         self._rows = [Rows(run.task, run.training) for run in runs]
         self._block: tuple[int, tuple[Tensor, ...]] | None = None
-        self._loss = torch.compile(self._losses) if compiled else self._losses
 
     def run(self, *, until: int | None = None) -> Iterator[int]:
         """Train to step ``until`` (by default the end); yield the number of steps done after
@@ -286,7 +283,7 @@ class Ensemble:
     def _step(self) -> None:
         state = self.state
         weights = state.weights.requires_grad_(True)
-        losses = self._loss(weights, *self._batch(state.step))
+        losses = self._losses(weights, *self._batch(state.step))
         (gradient,) = torch.autograd.grad(losses.sum(), weights)
         weights.requires_grad_(False)
         losses = losses.detach().float()

@@ -8,20 +8,17 @@ is kept there, so that it continues to the same result.
 Choose how many models are trained as one stack.
 
 A stack shares the fixed cost of each operation between its members; too large a one no longer fits
-the cache, and large models gain nothing. Its size changes float rounding, so on a CPU no clock has
-a say in it: the same runs give the same bits. There a member's step takes least time in stacks of
-16 or up to 12% more (measured on every shipped recipe). Stacks of large models, or of long rows in
-large batches, are smaller, so that the weights and one activation stay small: on rows of 80 tokens,
-64 a batch, three models together took twice the time of one after another. On other devices a few
-steps of each candidate size are timed, from one model upwards until two sizes in a row gained
-nothing.
+the cache, and large models gain nothing. Its size changes float rounding, so no clock has a say in
+it: the same runs give the same bits. On a CPU a member's step takes least time in stacks of 16 or
+up to 12% more (measured on every shipped recipe). Stacks of large models, or of long rows in large
+batches, are smaller, so that the weights and one activation stay small: on rows of 80 tokens, 64 a
+batch, three models together took twice the time of one after another. Other devices hold more.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -30,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
@@ -42,20 +38,15 @@ from interp.output import output_file, scratch_folder
 from interp.ray_tasks import need_backend, require_ray
 from interp.reading import read_json
 from interp.schema import many, table, text, whole
-from interp.threads import one_thread
-from trained.ensemble import Ensemble, groups
+from trained.ensemble import groups
 from trained.fit import Fit, fits_of
 from trained.place import PLAN, training_place
 from trained.recipe import Recipe
 from trained.run import Run, check_runs
 from trained.stack_runner import Job, Options, cores, digest, run_elsewhere, train_unit
 
-_LARGEST = (1, 2, 4, 8, 16, 32)
-_STEPS = 6
-_WORTH_MEASURING = 40  # measured only if a run has this many times the steps
-_UNMEASURED = 8
 _MEMBERS, _WEIGHTS, _ACTIVATION = 16, 1 << 20, 1 << 20  # of a stack on a CPU, at most
-_PATIENCE = 2  # sizes without a gain after which larger ones are not tried
+_ELSEWHERE = 64  # times as many weights and activations on other devices
 
 
 def cut(members: Sequence[int], size: int) -> list[list[int]]:
@@ -67,36 +58,20 @@ def cut(members: Sequence[int], size: int) -> list[list[int]]:
     ]
 
 
-def best_size(runs: Sequence[Run], *, device: str = "cpu", compiled: bool = False) -> int:
-    """The stack size that takes about the least time per member and step.
+def stack_size(runs: Sequence[Run], *, device: str = "cpu") -> int:
+    """How many models are trained as one stack.
 
     Args:
         runs: Runs whose models have the same shape.
-        device: The device that they will be trained on; what is not ``cpu`` is measured.
-        compiled: Whether the step will be compiled.
+        device: The device that they will be trained on.
     """
-    if len(runs) == 1:
-        return 1
-    if device == "cpu":
-        weights = sum(weight.numel() for weight in build(runs[0].spec).parameters())
-        fitting = _WEIGHTS // max(1, int(weights)), _ACTIVATION // _largest_activation(runs[0])
-        return max(1, min(_MEMBERS, *fitting, len(runs)))
-    sizes = [*(len(cut(range(len(runs)), size)[-1]) for size in _LARGEST), len(runs)]
-    if runs[0].training.steps < _WORTH_MEASURING * _STEPS:
-        return min(_UNMEASURED, len(runs))
-    best, least, idle = 1, float("inf"), 0
-    for size in sorted(set(sizes)):
-        seconds = step_seconds(runs[:size], device=device, compiled=compiled)
-        if seconds < least:
-            best, least, idle = size, seconds, 0
-        else:
-            idle += 1
-        if idle == _PATIENCE:
-            break
-    return best
+    room = 1 if device == "cpu" else _ELSEWHERE
+    weights = sum(weight.numel() for weight in build(runs[0].spec).parameters())
+    fitting = room * _WEIGHTS // max(1, int(weights)), room * _ACTIVATION // _activation(runs[0])
+    return max(1, min(_MEMBERS, *fitting, len(runs)))
 
 
-def _largest_activation(run: Run) -> int:
+def _activation(run: Run) -> int:
     """Entries of a transformer's widest activation in a batch: a layer's attention patterns, if
     they depend on the row, or the neurons of an FFN. Of other models those of the inputs."""
     inputs = run.task.sample(1, seed=0).inputs
@@ -110,41 +85,10 @@ def _largest_activation(run: Run) -> int:
     return max(1, wide) * run.training.batch
 
 
-@one_thread()
-def step_seconds(runs: Sequence[Run], *, device: str = "cpu", compiled: bool = False) -> float:
-    """The time per member of one step in a stack of these runs, on one thread.
-
-    It is infinite if memory does not suffice.
-    """
-    try:
-        ensemble = Ensemble(runs, device=device, compiled=compiled)
-        for _ in ensemble.run(until=2):
-            pass
-        best = float("inf")
-        for until in range(3, 3 + _STEPS):
-            before = _clock(device)
-            for _ in ensemble.run(until=until):
-                pass
-            best = min(best, _clock(device) - before)
-    except torch.OutOfMemoryError:
-        return float("inf")
-    return best / len(runs)
-
-
-def _clock(device: str) -> float:
-    """A clock of this thread's own processor time, which other programs do not disturb."""
-    if device == "cpu":
-        return time.thread_time()
-    torch.cuda.synchronize()
-    return time.perf_counter()
-
-
 _METRICS = "metrics.csv"
-_LONG = 20_000  # steps of all runs together: about a minute for the smallest models
-_SHORT = 1_000  # seconds for the largest ones
+_LONG = 5_000  # steps of all runs together that pay for the start of processes
 _MOST_WORKERS = 1024
 _NOTES = table({"runs": text(), "stacks": many(many(whole()))})
-_WORTH = 30.0  # seconds of work that pay for the start of processes
 
 
 def train(
@@ -158,7 +102,6 @@ def train(
     progress: bool = False,
     together: int | None = None,
     workers: int | None = None,
-    compiled: bool = False,
     minutes: float = 5.0,
     begin: Callable[[], None] = lambda: None,
     finish: Callable[[list[Fit]], None] = lambda fits: None,
@@ -173,9 +116,8 @@ def train(
         device: The torch device to compute on, such as ``cpu`` or ``cuda``.
         backend: ``local``, or ``ray`` for Ray tasks on a cluster or on this machine.
         progress: Whether to show a progress bar on the terminal.
-        together: How many models a stack has; measured by default.
+        together: How many models a stack has; by default as many as its memory allows.
         workers: Local processes; one for each core by default if there is enough to do.
-        compiled: Whether to compile the training step (``torch.compile``; needs a C++ compiler).
         minutes: Time between two saves of a stack's state.
         begin: Called before anything is trained, while no other process may train in ``folder``;
             what it raises ends the call.
@@ -196,7 +138,7 @@ def train(
     wanted = [item.run if isinstance(item, Recipe) else item for item in runs]
     _check(wanted, backend, together, workers, device, minutes)
     check_runs(wanted)
-    options = Options(device, compiled, minutes)
+    options = Options(device, minutes)
     with _place(folder) as where:
         begin()
         if overwrite and not resume:
@@ -343,7 +285,7 @@ def _plan(
     units = []
     for group in groups(runs):
         members = [runs[i] for i in group]
-        size = together or best_size(members, device=options.device, compiled=options.compiled)
+        size = together or stack_size(members, device=options.device)
         units += [[group[i] for i in part] for part in cut(range(len(group)), size)]
     with output_file(file, overwrite=False) as draft:
         draft.write_text(json.dumps({"runs": digest(runs), "stacks": units}))
@@ -354,12 +296,4 @@ def _workers(runs: Sequence[Run], units: Sequence[Sequence[int]], device: str) -
     """The number of processes: one per core for long grids on a CPU; short ones are not worth
     it."""
     steps = sum(run.training.steps for run in runs)
-    if device != "cpu" or len(units) == 1 or steps < _SHORT:
-        return 1
-    return min(cores(), len(units)) if steps >= _LONG or _work(runs) >= _WORTH else 1
-
-
-def _work(runs: Sequence[Run]) -> float:
-    """Seconds that all runs take one after another, by a few steps of one of each shape."""
-    parts = [[runs[i] for i in group] for group in groups(runs)]
-    return sum(step_seconds(part[:1]) * sum(r.training.steps for r in part) for part in parts)
+    return min(cores(), len(units)) if device == "cpu" and steps >= _LONG else 1

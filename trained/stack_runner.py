@@ -127,12 +127,10 @@ class Options:
 
     Attributes:
         device: The torch device to compute on, such as ``cpu`` or ``cuda``.
-        compiled: Whether the training step is compiled with ``torch.compile``.
         minutes: Time between two saves of the state.
     """
 
     device: str = "cpu"
-    compiled: bool = False
     minutes: float = 5.0
 
 
@@ -154,7 +152,7 @@ def train_unit(
         KeyboardInterrupt: after Ctrl-C or a polite kill, with the state saved.
         CheckpointError: if the file is damaged or of other runs.
     """
-    ensemble = Ensemble(runs, device=options.device, compiled=options.compiled)
+    ensemble = Ensemble(runs, device=options.device)
     if file is not None and file.exists():
         load_state(ensemble, file)
         advanced(ensemble.state.step)

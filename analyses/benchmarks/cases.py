@@ -18,20 +18,27 @@ from typing import Any
 
 import torch
 
+from analyses.benchmarks.proof_cases import (
+    COUPLINGS,
+    DECOYS,
+    PROGRAMS,
+    RELATIONS,
+    TEMPLATES,
+    TUNED_DECOYS,
+    TUNED_RELATIONS,
+    compiled_case,
+)
 from prooflens.architectures import SequenceTransformer
 from prooflens.proofs import (
-    COMPILED,
     Case,
     Construction,
     Mechanism,
-    compiled_case,
     construct_adaptive_memory,
     construct_fixed_memory,
     construct_kernel_memory,
-    coupling,
-    induction,
+    construct_pod,
+    construct_template,
     random_basis,
-    template,
 )
 from prooflens.tasks import (
     AdaptiveMemory,
@@ -95,7 +102,7 @@ def subjects(*, tuning: bool = False) -> list[Subject]:
 def decoys(*, tuning: bool = False) -> list[Subject]:
     """Models in which there is nothing to find."""
     found = []
-    for number, case in enumerate(induction.TUNED_DECOYS if tuning else induction.DECOYS):
+    for number, case in enumerate(TUNED_DECOYS if tuning else DECOYS):
         seed = (600 if tuning else 1900) + number
         found.append(_decoy("decoy", case, case.construct, seed, hidden=bool(number % 2)))
     for number, case in enumerate(_memories(_TUNED_MEMORIES[:1] if tuning else _MEMORIES[:3])):
@@ -152,19 +159,19 @@ def _couplings(tasks: tuple[tuple[PodCoupling, int], ...], n: int) -> Iterator[C
     for features in (None, n):
         for task, width in tasks:
             name = f"{task.name}-{width}" + (f"-of-{features}" if features else "")
-            yield Case(name, partial(coupling.construct_pod, task, width, n=features))
+            yield Case(name, partial(construct_pod, task, width, n=features))
 
 
 def _scored() -> Iterator[Subject]:
-    yield from _numbered(induction.CASES, 22_000, peer=True)
-    templates = (Case(f"template {case.name}", case.construct) for case in template.CASES)
+    yield from _numbered(RELATIONS, 22_000, peer=True)
+    templates = (Case(f"template {case.name}", case.construct) for case in TEMPLATES)
     yield from _numbered(templates, 23_000, rows=_FEW_POSITIONS)
     yield from _numbered(_memories(_MEMORIES), 34_000)
-    programs = [case for case in COMPILED if case.family != "L_3"]
+    programs = [case for case in PROGRAMS if case.family != "L_3"]
     for number, case in enumerate(programs):
         rows = _FEW_POSITIONS if case.family in _AT_THE_END else 96
         yield Subject(case, 25_000 + 2 * number, rows=rows)
-    yield from _numbered(_couplings(tuple(coupling.TASKS[::4]), 32), 26_000)
+    yield from _numbered(_couplings(tuple(COUPLINGS[::4]), 32), 26_000)
 
 
 def _dependent_table(lags: tuple[int, ...], length: int, seed: int) -> FixedMemory:
@@ -201,10 +208,10 @@ _MEMORIES = (
 
 
 def _tuned() -> Iterator[Subject]:
-    yield from _numbered(induction.TUNED, 100, peer=True)
+    yield from _numbered(TUNED_RELATIONS, 100, peer=True)
     tasks = (_CYCLES, induction_style(4, train=(0, 12), test=(12, 24)))
     templates = (
-        Case(f"{task.name}-{n}", partial(template.construct_template, task, readout_layers=n))
+        Case(f"{task.name}-{n}", partial(construct_template, task, readout_layers=n))
         for task in tasks
         for n in (1, 2)
     )

@@ -15,8 +15,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
-
 from interp.errors import HookError, Problems
 from interp.hooks.transformer_lens_adapter import HookedModel
 from interp.run.site import Site
@@ -176,39 +174,3 @@ def hook_of(model: HookedModel, part: Component) -> str:
     """The name of the hook at which the model's component can be replaced."""
     ours = getattr(model, "spec", None) is not None
     return part.hook if ours else part.hook.replace("hook_result", "hook_z")
-
-
-def hooks_of(model: HookedModel, parts: Sequence[Component]) -> list[str]:
-    """The hooks of :func:`hook_of` for several components, each once.
-
-    Raises:
-        HookError: naming the hooks that the model lacks.
-    """
-    places = sorted({hook_of(model, part) for part in parts})
-    lacking = [name for name in places if name not in model.hook_dict]
-    if lacking:
-        raise HookError(
-            f"{type(model).__name__} has no hook {', '.join(lacking)}, where what is ablated would "
-            "be replaced: wrap it there too, or name the components that have theirs"
-        )
-    return places
-
-
-def replaced(value: Tensor, hook: Any, part: Component, instead: Tensor) -> Tensor:
-    """The value of a hook with the component's part of it replaced by ``instead``.
-
-    Args:
-        value: The hook's value ``[row, pos, …]``, of every head, or of the FFN or stream.
-        hook: The hook point (unused).
-        part: The component whose values are replaced; for a ``layer``, the whole value.
-        instead: The replacement, shaped like ``value`` or one row of it.
-    """
-    instead = instead.expand_as(value)
-    if part.kind in ("ffn", "layer"):
-        return instead
-    value = value.clone()
-    if part.kind == "head":
-        value[:, :, part.head] = instead[:, :, part.head]
-    else:
-        value[:, part.position] = instead[:, part.position]
-    return value

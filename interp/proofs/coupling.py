@@ -23,7 +23,7 @@ a trained one can do better at the same m, since it need not copy the best score
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import sqrt, tanh
 from typing import cast
 
@@ -274,15 +274,3 @@ def _rounding(
     terms = len(model.input_ffn.W_out) + 4
     columns = np.stack([sizes[side.start : side.start + kept] for side in sides], axis=1)
     return own + terms * _UNIT * (columns + high[:kept])
-
-
-def _tasks() -> list[tuple[PodCoupling, int]]:
-    """Tasks and head widths for scoring detectors: truncated, exact, and wider than the rank."""
-    ranks = [PodCoupling(2), PodCoupling(6), PodCoupling(4, left="sine", right="cosine")]
-    ranks += [PodCoupling(3, left="legendre", right="legendre"), PodCoupling(6, mask_self=True)]
-    exact = [replace(task, features=8) for task in ranks]
-    return [(task, m) for task in exact for m in (1, int(task.rank), 8)]
-
-
-TASKS: list[tuple[PodCoupling, int]] = _tasks()
-"""Tasks and head widths m_h to build with :func:`construct_pod`."""

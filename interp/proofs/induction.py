@@ -26,7 +26,6 @@ answer with the current token's value, which needs no attention.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from math import exp
 from typing import Literal, get_args
 
@@ -36,8 +35,8 @@ from interp.errors import Problems
 from interp.models.attention.heads import Attention
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
-from interp.proofs.mechanism import Case, Certificate, Construction, Mechanism, Part
-from interp.tasks.relation import Relation, TokenRelation, Value
+from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part
+from interp.tasks.relation import TokenRelation
 
 Wiring = Literal["used", "unread", "silent", "constant"]
 
@@ -218,88 +217,3 @@ def _certificate(task: TokenRelation, spec: TransformerSpec, strength: float) ->
     where = "in the second and later blocks" if task.relation == "induction" else "everywhere"
     domain = f"every row the task can draw, {where}"
     return Certificate(sum(parts.values()), parts, domain)
-
-
-_SIZES = ((10, 14, 2), (12, 17, 3), (16, 24, 1), (20, 21, 4), (15, 28, 2))
-_TUNED_SIZES = ((11, 15, 2), (13, 22, 3))
-"""The number of symbols, the length and the heads per layer of the cases used for tuning."""
-
-_KEPT: dict[Relation, Value] = {
-    "previous-token": "classes",
-    "duplicate-token": "copy",
-    "induction": "classes",
-    "sink": "copy",
-    "uniform": "classes",
-    "local": "copy",
-    "dense": "classes",
-    "mirror": "classes",
-    "halved": "negative",
-    "smaller": "classes",
-    "greater": "negative",
-    "periodic": "copy",
-    "all-but-first": "copy",
-}
-"""The value of each relation that is passed on in tuning cases only."""
-
-
-def _case(
-    relation: Relation,
-    value: Value,
-    size: tuple[int, int, int],
-    number: int,
-    wiring: Wiring = "used",
-) -> Case:
-    symbols, length, heads = size
-    task = TokenRelation(
-        relation, value, symbols=symbols, length=length, window=3 + number % 3, seed=number
-    )
-    strength = 20.0 + 5 * (number % 5)
-    name = task.name + ("" if wiring == "used" else f"-{wiring}")
-    construct = partial(
-        construct_relation, task, heads=heads, strength=strength, seed=number, wiring=wiring
-    )
-    return Case(name, construct, relation)
-
-
-def _passed_on(relation: Relation, number: int) -> Value:
-    others = [value for value in get_args(Value) if value != _KEPT[relation]]
-    return others[number % len(others)]
-
-
-_IN_THREE: tuple[Relation, ...] = (
-    "mirror",
-    "halved",
-    "smaller",
-    "greater",
-    "periodic",
-    "all-but-first",
-)
-"""Relations of roles that another relation shows as well, or that one size tells as much of."""
-
-CASES: tuple[Case, ...] = tuple(
-    _case(relation, _passed_on(relation, number + place), size, 500 + number)
-    for place, relation in enumerate(get_args(Relation))
-    for number, size in enumerate(_SIZES[: 3 if relation in _IN_THREE else None])
-)
-"""Every relation in every size, some in three; the value that is passed on alternates."""
-
-TUNED: tuple[Case, ...] = tuple(
-    _case(relation, _KEPT[relation], size, 300 + number)
-    for relation in get_args(Relation)
-    for number, size in enumerate(_TUNED_SIZES)
-)
-
-_UNUSED: tuple[Wiring, ...] = ("unread", "silent", "constant")
-
-DECOYS: tuple[Case, ...] = tuple(
-    _case(relation, _passed_on(relation, place), size, 600 + place, wiring)
-    for wiring in _UNUSED
-    for place, relation in enumerate(get_args(Relation))
-    for size in (_SIZES[place % len(_SIZES)],)
-)
-"""Models with the right attention pattern for every relation, on which nothing depends."""
-
-TUNED_DECOYS: tuple[Case, ...] = tuple(
-    _case(relation, _KEPT[relation], _TUNED_SIZES[place % 2], 400 + place, _UNUSED[place % 3])
-    for place, relation in enumerate(get_args(Relation))
-)

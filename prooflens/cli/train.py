@@ -40,7 +40,6 @@ def train(
     ] = "local",
     device: Device = "cpu",
     workers: Annotated[int | None, typer.Option(help="Local processes. [default: cores]")] = None,
-    compiled: Annotated[bool, typer.Option("--compile", help="Use torch.compile.")] = False,
     minutes: Annotated[float, typer.Option(help="Minutes between two saves.")] = 5.0,
 ) -> None:
     """Train a recipe's model, a grid of models, or all shipped ones, and write checkpoints."""
@@ -62,7 +61,6 @@ def train(
             backend=backend,
             progress=sys.stderr.isatty(),
             workers=workers,
-            compiled=compiled,
             minutes=minutes,
             begin=outputs.look,
             finish=outputs.save,

@@ -3,9 +3,10 @@
 import pytest
 
 from analyses.benchmarks.cases import decoys, subjects
+from analyses.benchmarks.proof_cases import DECOYS, RELATIONS, TUNED_DECOYS, TUNED_RELATIONS
 from analyses.benchmarks.roles import truth_of
 from analyses.benchmarks.scoring import ROLES, Outcome, score
-from interp.proofs.induction import CASES, DECOYS, TUNED, TUNED_DECOYS, construct_relation
+from interp.proofs.induction import construct_relation
 from interp.proofs.mechanism import Mechanism, Part
 from interp.tasks.relation import TokenRelation
 
@@ -73,7 +74,7 @@ def test_relations_pass_on_other_things_in_tuning() -> None:
         built = [case.construct() for case in cases]
         return {(c.task.symbols, c.task.length, c.task.seed) for c in built}
 
-    scored, tuned = (*CASES, *DECOYS), (*TUNED, *TUNED_DECOYS)
+    scored, tuned = (*RELATIONS, *DECOYS), (*TUNED_RELATIONS, *TUNED_DECOYS)
     assert not families(scored) & families(tuned)
     assert not sizes(scored) & sizes(tuned)
     assert {relation for relation, _ in families(tuned)} == {r for r, _ in families(scored)}

@@ -5,10 +5,10 @@ from functools import partial
 
 import pytest
 
+from analyses.benchmarks.proof_cases import compiled_case
 from interp.errors import ArgumentError
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.coupling import construct_pod
-from interp.proofs.depth.compiler import compiled_case
 from interp.proofs.induction import construct_relation
 from interp.proofs.mechanism import Construction
 from interp.proofs.memory import construct_fixed_memory

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from interp.proofs.depth.compiler import CASES
+from analyses.benchmarks.proof_cases import PROGRAMS as CASES
 from interp.store import extract
 from probes.activations import sampled_positions
 from probes.linear import decode

@@ -153,42 +153,27 @@ def test_processes_and_ray_give_the_same() -> None:
     assert_equal(here, train(RUNS, together=2, workers=2, backend="ray"))
 
 
-def test_no_clock_has_a_say_in_stacks_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grid, "step_seconds", None)
+def test_the_sizes_of_models_say_how_many_a_stack_holds() -> None:
     runs = [tiny(str(seed), seed=seed, steps=300) for seed in range(40)]
-    assert [grid.best_size(runs[:n]) for n in (1, 9, 40)] == [1, 9, 16]
+    assert [grid.stack_size(runs[:n]) for n in (1, 9, 40)] == [1, 9, 16]
     wide = replace(runs[0], spec=replace(runs[0].spec, ffn=(2**17,)))
-    assert grid.best_size([wide] * 40) == 1
+    assert grid.stack_size([wide] * 40) == 1
+    assert 1 < grid.stack_size([wide] * 40, device="cuda") <= 16
     tokens = runs[0].training.batch * len(runs[0].task.sample(1, seed=0).inputs[0])
     small = replace(runs[0].spec, ffn=(), input_ffn=(2**20 // tokens // 2,))
-    assert grid.best_size([replace(runs[0], spec=small)] * 40) == 2
-
-
-def test_stack_sizes_are_measured_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = [tiny(str(seed), seed=seed, steps=300) for seed in range(9)]
-    costs = {1: 5.0, 2: 3.0, 3: 1.0, 5: 2.0, 9: 2.0}  # the largest parts of even cuts
-    monkeypatch.setattr(grid, "step_seconds", lambda runs, **_: costs[len(runs)])
-    assert grid.best_size(runs, device="cuda") == 3
-    costs = {1: 1.0, 2: 1.5, 3: 1.5}  # the fourth is not asked for
-    assert grid.best_size(runs, device="cuda") == 1
+    assert grid.stack_size([replace(runs[0], spec=small)] * 40) == 2
     assert grid.cut(range(9), 4) == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
-    short = [tiny(str(s), seed=s) for s in range(9)]
-    assert grid.best_size(short, device="cuda") == 8
-    monkeypatch.undo()
-    assert grid.step_seconds(runs[:2]) > 0
 
 
-@pytest.mark.parametrize(("seconds", "workers"), [(0.01, 1), (0.02, 2)])
+@pytest.mark.parametrize(("steps", "workers"), [(600, 1), (700, 2)])
 def test_processes_are_started_for_the_work_they_save(
-    seconds: float, workers: int, monkeypatch: pytest.MonkeyPatch
+    steps: int, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs = [tiny(str(seed), seed=seed, steps=300) for seed in range(8)]  # 24 or 48 s
-    monkeypatch.setattr(grid, "step_seconds", lambda runs, **_: seconds)
+    runs = [tiny(str(seed), seed=seed, steps=steps) for seed in range(8)]
     monkeypatch.setattr(grid, "cores", lambda: 2)
     assert grid._workers(runs, [[0, 1, 2, 3], [4, 5, 6, 7]], "cpu") == workers
     assert grid._workers(runs, [list(range(8))], "cpu") == 1
     assert grid._workers(runs, [[0], [1]], "cuda") == 1
-    assert grid._workers(runs[:3], [[0], [1], [2]], "cpu") == 1
 
 
 @pytest.mark.parametrize(

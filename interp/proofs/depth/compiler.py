@@ -31,8 +31,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -49,8 +48,7 @@ from interp.program.evaluation import evaluate
 from interp.program.printer import expression_text
 from interp.program.syntax import Assignment, Expression, Formula, Program, Term, children
 from interp.proofs.depth.circuits import Affine, Circuit, FormulaCircuit, SignCircuit
-from interp.proofs.mechanism import Case, Certificate, Construction, Mechanism, Part, zero_model
-from interp.tasks.depth import Membership, PrefixPrediction
+from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part, zero_model
 
 
 def vocabulary_of(program: Program) -> tuple[str | None, ...]:
@@ -423,52 +421,3 @@ def _hold_linear(
             direction[coordinate] = weight
         directions[name] = direction / direction.norm()
         written[name] = f"blocks.{level - 1}.hook_resid_mid"
-
-
-def compiled_case(
-    language: str,
-    bins: tuple[tuple[int, int], ...],
-    precision: Precision = "ramp",
-    *,
-    membership: bool = False,
-) -> Case:
-    """A question about strings of a language, with its compiled program as the model.
-
-    Args:
-        language: The name of the language.
-        bins: The ranges of lengths, (shortest, longest).
-        precision: How the compiled program computes bits: ``ramp`` or ``sign``.
-        membership: Ask at the end whether the string is in the language, not at every position of
-            one that is.
-
-    Returns:
-        The case; the ``task`` of its construction is the question.
-    """
-    question = Membership if membership else PrefixPrediction
-    task = question(language, bins, targets="bits")
-    name = f"compiled-{language}-{task.longest}-{precision}"
-    return Case(name, partial(_construct, name, task, precision), language)
-
-
-def _construct(
-    name: str, task: PrefixPrediction | Membership, precision: Precision
-) -> Construction:
-    made = compile_program(task.program, longest=task.longest, precision=precision)
-    return replace(made, name=name, task=task)
-
-
-CASES = (
-    compiled_case("majority", ((20, 24),)),
-    compiled_case("L_3", ((24, 24),)),
-    compiled_case("L_3", ((60, 60),), "sign"),
-    compiled_case("L_4", ((24, 24),)),
-    compiled_case("L_4", ((48, 48),), "sign"),
-    compiled_case("dyck-1", ((24, 24),), membership=True),
-    compiled_case("J_abba", ((32, 32),)),
-    compiled_case("anbncn", ((18, 18),), membership=True),
-    compiled_case("L_5", ((32, 32),)),
-    compiled_case("J_abab", ((40, 40),), "sign"),
-    compiled_case("L_6", ((40, 40),)),
-    compiled_case("L_6", ((64, 64),), "sign"),
-)
-"""Depth 1: majority and L_3; 2: L_4, Dyck-1 and aⁿbⁿcⁿ; 3: L_5 and J_abba; 4: L_6 and J_abab."""

@@ -7,8 +7,10 @@ from typing import get_args
 import pytest
 import torch
 
+from analyses.benchmarks.proof_cases import DECOYS
+from analyses.benchmarks.proof_cases import RELATIONS as CASES
 from interp.errors import ArgumentError
-from interp.proofs.induction import CASES, DECOYS, construct_relation
+from interp.proofs.induction import construct_relation
 from interp.tasks.catalogue import task_from_dict
 from interp.tasks.relation import Relation, TokenRelation, Value
 

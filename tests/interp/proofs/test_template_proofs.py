@@ -6,10 +6,11 @@ from itertools import permutations
 import pytest
 import torch
 
+from analyses.benchmarks.proof_cases import TEMPLATES as CASES
 from interp.errors import ArgumentError
 from interp.proofs.mechanism import Case, Construction
 from interp.proofs.random_basis import random_basis
-from interp.proofs.template import CASES, construct_template, one_layer_suffices
+from interp.proofs.template import construct_template, one_layer_suffices
 from interp.tasks.template import TemplateTask
 from interp.tasks.template.named import NAMED, aba_abb, copying, random_task, same_different
 from interp.tasks.template.task import wildcards
