@@ -5,6 +5,6 @@ TransformerLens needs nothing of this: our models are its own kind, and stores h
 :func:`interp.models.export.export`.
 """
 
-from interp.interop import activation_batches
+from interp.store.tensors import activation_batches
 
 __all__ = ["activation_batches"]

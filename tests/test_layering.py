@@ -38,7 +38,6 @@ MAY_IMPORT = {
     "interp.models": {*GROUND, "interp.hooks", "interp.weights"},
     "interp.tasks": {*GROUND, "interp.program"},
     "interp.store": {*GROUND, "interp.stats.table_format", "interp.hooks", "interp.tasks.base"},
-    "interp.interop": {*GROUND, "interp.store"},
     "interp.proofs": {*GROUND, "interp.tasks", "interp.models", "interp.program", "interp.bounds"},
     "interp.run": {*GROUND, "interp.hooks", "interp.tasks.base"},
     "interp.interventions": {

@@ -71,7 +71,7 @@ def _relation(
     value: str,
     size: tuple[int, int, int],
     number: int,
-    wiring: str = "used",
+    wiring: Any = "used",
 ) -> Case:
     symbols, length, heads = size
     task: Any = TokenRelation(
@@ -140,6 +140,7 @@ def _template(task: TemplateTask, **options: Any) -> Case:
     return Case(name, partial(construct_template, task, **options))
 
 
+_NAMED: dict[str, Any] = dict(NAMED)
 _SMALL: dict[str, Any] = {"train": (0, 10), "test": (10, 20)}
 _LARGE: dict[str, Any] = {"train": (0, 24), "test": (24, 48)}
 
@@ -149,18 +150,18 @@ TEMPLATES = (
     _template(aba_abb(**_SMALL)),
     _template(aba_abb(**_LARGE), readout_layers=2),
     _template(aabb_abab(**_SMALL), readout_layers=2),
-    _template(NAMED["match-to-sample"](**_SMALL)),
-    _template(NAMED["match-to-sample"](**_LARGE), dimension=64, seed=2),
+    _template(_NAMED["match-to-sample"](**_SMALL)),
+    _template(_NAMED["match-to-sample"](**_LARGE), dimension=64, seed=2),
     _template(random_task(5, 4, wildcards=2, seed=0, **_SMALL)),
     _template(random_task(4, 5, wildcards=2, regular=1, seed=1, **_SMALL), readout_layers=2),
     _template(copying(**_SMALL)),
     _template(copying("αββγ", "α", **_LARGE)),
     _template(copying("αβγδ", "β", **_LARGE), dimension=192, seed=3),
-    _template(NAMED["majority"](3, **_SMALL)),
-    _template(NAMED["majority"](5, **_SMALL)),
-    _template(NAMED["distribution-of-three"](**_SMALL)),
-    _template(NAMED["identity-rules"](**_LARGE)),
-    _template(NAMED["identity-rules"](**_SMALL), readout_layers=2),
+    _template(_NAMED["majority"](3, **_SMALL)),
+    _template(_NAMED["majority"](5, **_SMALL)),
+    _template(_NAMED["distribution-of-three"](**_SMALL)),
+    _template(_NAMED["identity-rules"](**_LARGE)),
+    _template(_NAMED["identity-rules"](**_SMALL), readout_layers=2),
     _template(random_task(4, 4, wildcards=3, symbolic=True, seed=2, **_SMALL)),
 )
 """The constructions: all but the three copying tasks have equality heads, the last nine copy."""

@@ -23,11 +23,11 @@ from interp.errors import ArgumentError, OutputError, Problems, StoreError
 from interp.output import CHECKED, check_output, output_folder
 from interp.ray_tasks import Backend, need_backend
 from interp.store import layout
-from interp.store.progress import Progress
 from interp.store.reader import ActivationStore
 
 if TYPE_CHECKING:
     from interp.hooks.transformer_lens_adapter import HookedModel
+    from interp.store.pipeline import Progress
     from interp.store.plan import Plan
     from interp.store.sources import Part, Source
 
@@ -118,6 +118,8 @@ def extract(
         from interp.ray_tasks import require_ray
 
         require_ray()
+    from interp.store.pipeline import Progress
+
     found = _source(model, source, rows, seed)
     plan = _plan(model, found, hooks, seed, batch, dtype, positions, heads, part_rows, compression)
     if report is not None:
@@ -292,17 +294,17 @@ def _run(
     out: Path,
     progress: Progress,
 ) -> None:
+    from interp.store import pipeline
+
     def sealed(entry: dict[str, Any]) -> None:
         layout.append_index(out, entry)
 
     if backend == "ray":
-        from interp.store.cluster import run_on_ray
-
-        run_on_ray(todo, loader or model, plan, out, sealed=sealed, advanced=progress.advance)
+        pipeline.run_on_ray(
+            todo, loader or model, plan, out, sealed=sealed, advanced=progress.advance
+        )
     else:
-        from interp.store.pipeline import write_parts
-
-        write_parts(todo, model, plan, out, sealed=sealed, advanced=progress.advance)
+        pipeline.write_parts(todo, model, plan, out, sealed=sealed, advanced=progress.advance)
 
 
 def _finish(out: Path) -> None:

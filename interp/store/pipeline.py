@@ -5,23 +5,38 @@
 HDF5, ``fsync`` and SHA-256 release Python's lock, so disk and compute overlap; at most a few
 batches wait, so memory stays bounded. A batch never crosses a part, so every part is computed by
 the same batches whether the run was interrupted or not, and by whichever process.
+
+Or parts as tasks on a Ray cluster, or on Ray on this machine: each part's rows travel to a worker,
+which runs the model, seals the part in the store's folder (which every machine must see under the
+same path) and returns the index entry, which this process writes. Every worker uses the plan's
+number of threads, so that the data are those of a local run; a worker that dies is replaced and its
+part computed again. The index has one writer, so no locks are needed between machines. Not worth it
+for one machine whose cores a single forward pass already fills.
 """
 
 from __future__ import annotations
 
+import platform
+import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import torch
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
 from torch import Tensor
 
 from interp.errors import HookError, StoreError
 from interp.hooks.capture import Capture, model_device
-from interp.store.plan import Plan
+from interp.ray_tasks import built_once, ray_results
+from interp.store.layout import part_name
+from interp.store.plan import Plan, weights_sha256
 from interp.store.selection import to_array
 from interp.store.sources import Columns, Part
 from interp.store.writer import Array, PartFile
@@ -169,3 +184,118 @@ def _write(
         raise StoreError(
             f"writing failed: {error}; sealed parts stay readable: free space and resume"
         ) from error
+
+
+def run_on_ray(
+    parts: Iterator[Part],
+    model: Any,
+    plan: Plan,
+    folder: Path,
+    *,
+    sealed: Sealed,
+    advanced: Callable[[int], None],
+) -> None:
+    """Compute and seal parts on a Ray cluster.
+
+    Args:
+        parts: the parts to compute.
+        model: a model that can be pickled, or a function that builds it on a worker.
+        plan: the plan, with the hooks and the selection.
+        folder: the store, on a file system that all machines share.
+        sealed: called with the index entry of each finished part.
+        advanced: called with the rows of each part that was sealed.
+
+    Raises:
+        MissingDependencyError: if Ray is not installed.
+        StoreError: if the model cannot be sent, a worker dies again and again, or a part does
+            not arrive in the folder.
+    """
+    given: dict[int, Part] = {}
+
+    def jobs() -> Iterator[tuple[Part]]:
+        for number, part in enumerate(parts):
+            given[number] = part
+            yield (part,)
+
+    finished = ray_results(
+        _write_part,
+        jobs(),
+        name=lambda number: f"part {given[number].number}",
+        shared=(model, plan, str(folder.absolute()), uuid.uuid4().hex),
+        cores=plan.record["threads"],
+        error=StoreError,
+    )
+    for number, entry in finished:
+        part = given.pop(number)
+        name = part_name(part.number)
+        if not (folder / name).is_file():
+            raise StoreError(
+                f"{folder}: a worker sealed {name} but it is not here: the folder must be on a "
+                "file system that all machines share"
+            )
+        sealed(entry)
+        advanced(len(part.rows))
+
+
+def _write_part(model: Any, plan: Plan, folder: str, run: str, part: Part) -> dict[str, Any]:
+    torch.set_num_threads(plan.record["threads"])
+    found: list[dict[str, Any]] = []
+    write_parts(
+        [part],
+        built_once(model, run, lambda built: _check_weights(built, plan)),
+        plan,
+        Path(folder),
+        sealed=found.append,
+        advanced=lambda rows: None,
+    )
+    return found[0]
+
+
+def _check_weights(model: Any, plan: Plan) -> None:
+    if weights_sha256(model) != plan.record["model"]["weights_sha256"]:
+        raise StoreError(f"the model on worker {platform.node()} has other weights")
+
+
+class Progress:
+    """A progress bar on standard error while rows are computed.
+
+    Args:
+        plan: says how many rows there will be and how large one is.
+        done: index entries of the parts that exist already.
+    """
+
+    def __init__(self, plan: Plan, done: Mapping[int, Mapping[str, Any]]) -> None:
+        console = Console(stderr=True)
+        self._row_bytes = plan.row_bytes
+        self._bar = Bar(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed:,.0f} rows"),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+            transient=True,
+        )
+        already = sum(entry["n"] for entry in done.values())
+        self._task = self._bar.add_task("extract", total=plan.rows, completed=already, rate="")
+
+    def advance(self, rows: int) -> None:
+        """Add rows that were computed."""
+        task = self._bar.tasks[self._task]
+        speed = task.speed or 0.0
+        written = (task.completed + rows) * self._row_bytes / 1e6
+        rate = f"{speed:,.1f} rows/s  {written:,.0f} MB"
+        self._bar.update(self._task, advance=rows, rate=rate)
+
+    def __enter__(self) -> Progress:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import pandas
 
     from interp.hooks.transformer_lens_adapter import ActivationCache
-    from interp.store.dataset import StoreDataset
+    from interp.store.tensors import StoreDataset
 
 Shapes = Mapping[str, tuple[int, ...]]
 _NONE: Mapping[str, int] = {}
@@ -277,7 +277,7 @@ class ActivationStore:
             rows: rows of one length; ``None`` for all.
             model: the model, for those of the cache's methods that need weights.
         """
-        from interp.store.cache import activation_cache
+        from interp.store.tensors import activation_cache
 
         return activation_cache(self, self._index.resolve(rows), model)
 
@@ -291,7 +291,7 @@ class ActivationStore:
             shuffle: seed of the order, or ``None`` for the source's order.
             epoch: each epoch is another order of the same seed.
         """
-        from interp.store.dataset import StoreDataset
+        from interp.store.tensors import StoreDataset
 
         return StoreDataset(self, hooks, shuffle=shuffle, epoch=epoch)
 

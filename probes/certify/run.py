@@ -14,6 +14,12 @@ Each role is a lemma with a number from the weights. A role that is wrong leaves
 matter free: its number and the bound are large, and still true.
 
 Every row of Max-of-K.
+
+Whether a certificate that says nothing is right to: it may have been made to say nothing.
+
+Its strategies are bounded again as if they claimed something. A bound is vacuous if it is no better
+than the best constant answer, as it is written and as it is found. Of a black box over inputs that
+the checker enumerates only what is written is looked at: it proves less than enumeration does.
 """
 
 from __future__ import annotations
@@ -23,6 +29,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -40,6 +47,7 @@ from interp.tasks.memory import AdaptiveMemory, FixedMemory, KernelMemory
 from interp.tasks.template import TemplateTask
 from probes.certify import maximum
 from probes.certify.certificate import TheoremFile, sha256_of
+from probes.certify.check import Verdict, check
 from probes.certify.cover import UNKNOWN, Cells, Proof, chunks, prove
 from probes.certify.domains import CHUNK, Addressed, Averages, Domain, Signs, Strings, Templates
 from probes.certify.lemmas import lemmas_of
@@ -489,3 +497,33 @@ class _Attempts:
                 return parts["answer at the cell's centre"], "every input"
             return parts.get("right in real arithmetic", exact[0].bound), "every input"
         return search(self.model, self.domain, self.seed)
+
+
+_ENUMERATED = ("strings", "templates", "rows")
+
+
+def check_vacuous(certificate: dict[str, Any], model: Any, sha256: str) -> list[Verdict]:
+    """Every strategy bounded again on ``model``; those hold that say nothing then, too.
+
+    Raises:
+        CheckpointError: if the file lacks something, or what it says makes no sense.
+    """
+    error, trivial = certificate["kind"] == "error", float(certificate["trivial"])
+    proofs = [
+        proof | {"vacuous": "", "bound": inf if proof.get("bound") is None else proof["bound"]}
+        for proof in certificate["strategies"]
+    ]
+    verdicts = check(certificate | {"strategies": proofs}, model, sha256)
+    if len(verdicts) < len(proofs) or not all(verdict.holds for verdict in verdicts):
+        return verdicts
+    listed = certificate["domain"]["kind"] in _ENUMERATED
+    found = []
+    for proof, verdict in zip(proofs, verdicts, strict=True):
+        box = listed and proof["data"]["cover"] == "boxes"
+        bounds = [verdict.claimed, *([] if box else [verdict.found])]
+        if any(bound < trivial if error else bound > trivial for bound in bounds):
+            note = f"told as vacuous with {verdict.claimed:.9g}, it is {verdict.found:.9g} where a "
+            note += f"constant answer reaches {trivial:.9g}"
+            verdict = replace(verdict, holds=False, note=note)
+        found.append(verdict)
+    return found

@@ -122,7 +122,7 @@ def _check(file: Path, model: str | None) -> None:
     from interp.errors import CheckpointError
     from probes.certify.certificate import read_certificate, sha256_of
     from probes.certify.check import check
-    from probes.certify.vacuous import check_vacuous
+    from probes.certify.run import check_vacuous
     from trained.loading import load
 
     certificate = read_certificate(file)

@@ -200,8 +200,7 @@ def _one_source(sources: list[Any]) -> None:
 def _dataset(name: str, column: str, split: str, tokenizer: Any) -> Any:
     from interp.errors import ArgumentError
     from interp.reading import regular
-    from interp.store.json_rows import JsonRows
-    from interp.store.sources import HuggingFaceRows
+    from interp.store.sources import HuggingFaceRows, JsonRows
 
     tokenize = None if tokenizer is None else (lambda text: tokenizer(text)["input_ids"])
     kind = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".txt": "text"}.get(

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pandas as pd
 
+from interp.figures.style import save
 from interp.models.card import ModelCard
 from interp.models.transformer import SequenceTransformer
 from interp.output import output_folder
@@ -19,12 +20,13 @@ from interp.proofs.memory import construct_fixed_memory
 from interp.tasks.memory import FixedMemory
 from interp.threads import one_thread
 from probes.kernels import layer_kernels
+from probes.locate import holders, locate
+from probes.nesting import nested_rounds
 from probes.roles import ROLE_COLUMNS
-from prooflens.demo.memory import Comparison, doubts, findings, lead_picture, sections
-from prooflens.demo.nested import nested_section
-from prooflens.demo.subject import Subject
+from prooflens.demo.memory import Comparison, Subject, doubts, findings, lead_picture, sections
 from prooflens.inspection import inspect
-from prooflens.pages.page import Page, Section, render
+from prooflens.pages.page import Page, Picture, Section, Table, render
+from prooflens.pages.rounds import ROUNDS_CAPTION, rounds_again, rounds_side_by_side
 from trained import zoo
 
 MODEL, CONTROL = "fixed-memory-multiplexer", "fixed-memory-multiplexer-mixed"
@@ -141,3 +143,62 @@ def _write_numbers(comparison: Comparison, said: list[str], folder: Path) -> Non
 def _numbers(one: Subject) -> dict[str, float]:
     found = one.performance
     return {"accuracy": found["accuracy"], "error": found["loss"], "worst": found["worst"]}
+
+
+NESTED = "nested-memory-2"
+_ROWS, _PAIRS = 96, 64
+
+
+def nested_section(folder: Path, *, seed: int = 0) -> Section:
+    """Which layer holds which round, and which head holds which latent by exchange.
+
+    Args:
+        folder: The report's; a figure and two tables are written to it.
+        seed: Seed of the rows.
+    """
+    shipped: Any = zoo.load(NESTED)
+    task = shipped.task
+    found = nested_rounds(shipped.model, task, rows=_ROWS, seed=seed)
+    table = found["rounds"]
+    figure = rounds_again(found["rounds-readable"], found["rounds-kernels"])
+    fetched = [f"token[t-t_{i}]" for i in range(1, task.rounds)] + [f"x[t-t_{task.rounds}]"]
+    wanted = [name for i, what in enumerate(fetched, start=1) for name in (f"t_{i}", what)]
+    held = holders(locate(shipped.model, task, rows=_PAIRS, latents=wanted, seed=seed))
+    table.to_csv(folder / "rounds.csv", index=False)
+    held.to_csv(folder / "held.csv", index=False)
+    (png,) = save(figure, folder / "figures" / "rounds", formats=("png",))
+    return Section(
+        "A location that a token names, round after round",
+        (
+            f"{NESTED} was trained on {task.rounds} rounds of adaptive memory over the lags "
+            f"{', '.join(map(str, task.locations))}. Exchanged between rows, {_told(held)}.",
+        ),
+        (Picture(png, _caption(table)),),
+        (
+            Table(rounds_side_by_side(table), ROUNDS_CAPTION),
+            Table(held, "Which component holds which latent when it alone is exchanged."),
+        ),
+        folded=True,
+    )
+
+
+def _told(held: pd.DataFrame) -> str:
+    rows: list[Any] = list(held.itertuples())
+    said = [
+        f"{row.latent} is held by {row.where} (share {row.best:.2f})"
+        if row.where
+        else f"{row.latent} is held by no component (best {row.best:.2f})"
+        for row in rows
+    ]
+    return "; ".join(said)
+
+
+def _caption(table: pd.DataFrame) -> str:
+    contents = table[table["latent"].str.startswith("x[")]
+    said: dict[str, list[str]] = {}
+    rows: list[Any] = list(contents.itertuples())
+    for row in rows:
+        place = f"in layer {row.layer}" if row.layer >= 0 else "nowhere"
+        said.setdefault(row.model, []).append(f"{row.latent} {place}")
+    told = "; ".join(f"{name}: {', '.join(places)}" for name, places in said.items())
+    return f"First decodable (above) and lags looked at (below). {told}."

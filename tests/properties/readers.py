@@ -26,9 +26,8 @@ from interp.program.parser import read_program as read_crasp
 from interp.reading import read_json
 from interp.schema import table
 from interp.store import ActivationStore, extract, verify
-from interp.store.json_rows import JsonRows
 from interp.store.measurements import read_measurement, read_provenance, write_measurement
-from interp.store.sources import TokenFile
+from interp.store.sources import JsonRows, TokenFile
 from interp.tasks.catalogue import task_from_dict
 from interp.weights.head_weights import head_weights
 from interp.weights.head_weights.mapping import layout_of_mapping, read_mapping

@@ -27,7 +27,7 @@ from interp.models.transformer import SequenceTransformer
 from interp.store import extract, verify
 from probes.measure import Measurements
 from probes.roles.decision import no_roles
-from prooflens.demo.subject import Subject
+from prooflens.demo.memory import Subject
 from prooflens.inspection import Inspected
 from trained import zoo
 

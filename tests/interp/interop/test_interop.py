@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from interp.errors import ArgumentError, HookError
-from interp.interop import activation_batches
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.store.extract import extract
 from interp.store.reader import ActivationStore
+from interp.store.tensors import activation_batches
 from interp.tasks.relation import TokenRelation
 
 SPEC = TransformerSpec(

@@ -11,13 +11,12 @@ from interp.models.transformer import SequenceTransformer
 from interp.program.decision_parser import parse
 from interp.program.evaluation import NONE, Vocabulary
 from interp.program.printer import program_text
-from probes.decompile.beyond import told_apart
 from probes.decompile.decisions import Fidelity, TokenTable, decided, outputs_of
 from probes.decompile.evidence import ffn_table
 from probes.decompile.judging import Judge, Judged, answer
 from probes.decompile.rows import Rows, split
 from probes.decompile.search import Candidate
-from probes.decompile.workflow import decompile
+from probes.decompile.workflow import decompile, told_apart
 
 RIGHT = Fidelity(1.0, 1.0)
 
