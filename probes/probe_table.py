@@ -201,3 +201,29 @@ def _null(found: Decoding, latent: np.ndarray) -> Null:
     if found.classes is not None:
         return accuracy_null(found.predicted, latent, classes=found.classes)
     return decodability_null(found.predicted, latent)
+
+
+def first_decodable(
+    table: pd.DataFrame, *, floor: float = 0.9, level: float = 0.01
+) -> pd.DataFrame:
+    """The hook at which each latent first is decodable, with hooks in the table's order.
+
+    Args:
+        table: A table from :func:`probe_table`, over the residual stream's hooks
+            in order.
+        floor: The least score that counts.
+        level: The largest q that counts.
+
+    Returns:
+        Columns ``latent``, ``hook`` (empty if nowhere) and ``score``.
+    """
+    rows = []
+    for name, found in table.groupby("latent", sort=False):
+        clear = found[(found["score"] >= floor) & (found["q"] <= level)]
+        best = found["score"].max()
+        rows.append(
+            (name, clear["hook"].iloc[0], clear["score"].iloc[0])
+            if len(clear)
+            else (name, "", best)
+        )
+    return pd.DataFrame(rows, columns=["latent", "hook", "score"])

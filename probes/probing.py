@@ -18,8 +18,7 @@ from interp.models.kinds import build
 from probes.activations import collect
 from probes.interchange import interchange_table
 from probes.positions import at_positions, positions_in_words
-from probes.probe_table import probe_table
-from probes.rounds import first_decodable
+from probes.probe_table import first_decodable, probe_table
 from probes.sites import chosen_hooks, hook_sites, usual_hooks
 
 DECODABLE = 0.9
@@ -33,7 +32,8 @@ class Probing:
     Attributes:
         table: The table of :func:`probes.probe_table.probe_table`, with a column ``positions`` that
             says which positions were pooled.
-        first: Where each latent first is decodable, from :func:`probes.rounds.first_decodable`.
+        first: Where each latent first is decodable
+            (:func:`probes.probe_table.first_decodable`).
         about: What was probed, as JSON data.
         interchange: The table of :func:`probes.interchange.interchange_table`, if asked for.
     """

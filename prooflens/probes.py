@@ -12,12 +12,11 @@ from probes.agreement import (
 from probes.head_scores import null
 from probes.interchange import interchange_table
 from probes.kernels import layer_kernels
-from probes.linear import decode
+from probes.linear import decode, kind_of, probe_for
 from probes.locate import holders, locate
 from probes.nesting import nesting_panel
-from probes.probe_table import layer_map, probe_table
+from probes.probe_table import first_decodable, layer_map, probe_table
 from probes.probing import probe_source
-from probes.rounds import first_decodable, round_order
 from probes.sampling import sampled_positions
 from probes.sites import residual_sites
 
@@ -30,17 +29,18 @@ __all__ = [
     "first_decodable",
     "holders",
     "interchange_table",
+    "kind_of",
     "layer_kernels",
     "layer_map",
     "locate",
     "nesting_panel",
     "null",
     "overall",
+    "probe_for",
     "probe_source",
     "probe_table",
     "residual_sites",
     "roles_and_layers",
-    "round_order",
     "sampled_positions",
     "statements_of",
 ]

@@ -16,7 +16,7 @@ from interp.tasks.memory import FixedMemory
 from probes.activations import collect
 from probes.controls import control_latent, raw_input
 from probes.linear import decode, logistic
-from probes.probe_table import COLUMNS, layer_map, probe_table
+from probes.probe_table import COLUMNS, first_decodable, layer_map, probe_table
 
 RNG = np.random.default_rng(0)
 TASK = FixedMemory((1,), "parity", 10)
@@ -167,3 +167,15 @@ def test_latents_that_no_probe_can_read_are_refused_and_rare_names_are_told(
     assert found.loc["row", ["score", "control", "p"]].tolist() == [0, 0, 1]
     assert found.loc["row", "dropped"] >= 25
     assert found.loc["f", "dropped"] == 0
+
+
+def test_the_first_place_is_the_first_clear_one() -> None:
+    table = pd.DataFrame(
+        {
+            "hook": ["h0", "h1", "h2"] * 2,
+            "latent": ["a"] * 3 + ["b"] * 3,
+            "score": [0.95, 0.95, 0.99, 0.1, 0.2, 0.3],
+            "q": [0.5, 0.001, 0.001, 0.001, 0.001, 0.001],
+        }
+    )
+    assert first_decodable(table).to_numpy().tolist() == [["a", "h1", 0.95], ["b", "", 0.3]]

@@ -4,8 +4,7 @@ R rounds are constructed in R + 1 layers, exactly. Trained models are heads with
 that a token can name a lag, and FFNs; they are judged on what they reach and, where they solve the
 task, on the *order* of the rounds: the address read in round r must be decodable before that of
 round r + 1, the answer last, and patching it away must make the later one less decodable
-(:mod:`probes.rounds`; its placebo decides nothing here, because a random shift as large breaks the
-ramps of the construction itself). R + 1 is an upper bound: fewer layers are no contradiction.
+(:mod:`analyses.papers.memory.rounds`). R + 1 is an upper bound: fewer layers are no contradiction.
 
 Values are Gaussian and the answer is the mean of all arguments, so that every memory counts.
 """
@@ -34,7 +33,8 @@ from analyses.papers.experiment import (
 )
 from analyses.papers.memory.adaptive import task_of
 from analyses.papers.memory.models import spec_of
-from prooflens.probes import decode, round_order, sampled_positions
+from analyses.papers.memory.rounds import round_order
+from prooflens.probes import decode, sampled_positions
 from prooflens.proofs import construct_adaptive_memory
 from prooflens.tasks import AdaptiveMemory
 from prooflens.trained import evaluate, zoo
@@ -250,9 +250,8 @@ def in_order(model: Any, task: AdaptiveMemory) -> bool:
     if order != sorted(order) or len(set(order)) < len(order):
         return False
     coded = replace(batch, latents=latents)
-    table = round_order(model, coded, [[name] for name in chain], places)
-    patched = table[table["method"] == "patch"]
-    return bool((patched["score"] >= _DROP).all() and (patched["low"] > 0).all())
+    table = round_order(model, coded, chain, places)
+    return bool((table["score"] >= _DROP).all() and (table["low"] > 0).all())
 
 
 def _code(bits: torch.Tensor) -> torch.Tensor:
