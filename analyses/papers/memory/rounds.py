@@ -92,9 +92,10 @@ def _quality(stream: Tensor, latent: np.ndarray) -> Float[np.ndarray, " row"]:
     features, truth = stream.double().numpy(), latent.astype(np.float64)
     found = decode(features, truth, probe=probe_for(kind_of(latent)))
     if found.classes is None:
-        return 1 - np.square(found.predicted - truth).mean(1) / (truth.var() or 1.0)
+        return np.asarray(1 - np.square(found.predicted - truth).mean(1) / (truth.var() or 1.0))
     counted = np.isin(truth, found.classes)
-    return ((found.predicted == truth) & counted).sum(1) / np.maximum(counted.sum(1), 1)
+    right = ((found.predicted == truth) & counted).sum(1)
+    return np.asarray(right / np.maximum(counted.sum(1), 1))
 
 
 def _exchange(model: Any, batch: Batch, at: str, latent: np.ndarray, seed: int) -> Tensor:
