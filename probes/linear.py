@@ -5,7 +5,7 @@ inside each training fold), judged by the squared correlation of
 *held-out* predictions with the latent. A *categorical* one (binary too): logistic regression,
 judged by balanced accuracy, rescaled so that chance is 0 and no mistake is 1. Folds are made of
 whole rows (sequences): positions of one row never stand on both sides, nor do rows of one group
-(equal rows; :mod:`probes.sampling`).
+(equal rows; :mod:`probes.activations`).
 
 The kind is the latent's own, not the sample's. Whole-number and boolean types hold *names* (tokens,
 labels, indices), which have no order: classes. Floating types hold quantities (counts, lags,
@@ -205,7 +205,7 @@ def decode(
         latent: The latent's values there, ``[row, sample]``.
         probe: A scikit-learn regressor or classifier; :class:`Ridge` by default.
         groups: A number for each row; rows of one number stand on one side. Each row is its own by
-            default: give those of :class:`probes.sampling.SampledPositions` where rows can be
+            default: give those of :class:`probes.activations.SampledPositions` where rows can be
             equal.
 
     Raises:

@@ -15,12 +15,20 @@ ones are cut, and rows shorter than most are left out, because models are run wi
 A model does anything on tokens or at positions that it never saw: random rows of an inspection are
 then drawn from the tokens that these rows hold, by their frequency, and are no longer than the
 longest of them.
+
+Rows of a user's own in every form that ``--data`` takes, as they are decompiled and shown.
+
+    FILE.json                              words with labels (:mod:`probes.decompile.rows`)
+    FILE.jsonl, .npy, .safetensors, text   token ids (:mod:`probes.own_rows`)
+
+Ids have no words: their tokens are the numbers themselves, and after every position it is asked
+which token follows, where labels and mask say so.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,11 +38,13 @@ import torch
 from torch import Tensor
 
 from interp.errors import ArgumentError, CheckpointError
+from interp.models.card import ModelCard
 from interp.models.tensor_files import read_tensors
+from interp.program.evaluation import NONE, Vocabulary
 from interp.reading import parse_json, read_text, regular
 from interp.run.gate import next_tokens
 from interp.tasks.base import Batch
-from probes.decompile.rows import read_worded_rows
+from probes.decompile.rows import Rows, read_worded_rows
 
 IGNORED = -100
 """The label of a token that is not scored."""
@@ -83,11 +93,11 @@ def rows_given(
         tokenizer: The model's, for a text; None if it has none.
 
     Raises:
-        ArgumentError: as :func:`read_rows`, and for anything that is none of these.
+        ArgumentError: as :func:`read_own_rows`, and for anything that is none of these.
     """
     if isinstance(given, str | Path):
         size = {"vocabulary": vocabulary or _UNKNOWN, "rows": rows, "length": length}
-        return read_rows(given, **size, tokenizer=tokenizer)
+        return read_own_rows(given, **size, tokenizer=tokenizer)
     if not isinstance(given, Batch):
         try:
             ids = torch.as_tensor(given)
@@ -117,7 +127,7 @@ def rows_given(
     return OwnRows(cut, counts, cut.inputs.shape[1], about)
 
 
-def read_rows(
+def read_own_rows(
     path: str | Path, *, vocabulary: int, rows: int, length: int, tokenizer: Any = None
 ) -> OwnRows:
     """Read rows of token ids from a file.
@@ -321,3 +331,38 @@ def _check(path: Path, number: int, row: Row, vocabulary: int) -> None:
 
 def _stacked(rows: list[Row], name: str, size: int) -> Tensor:
     return torch.tensor([[int(value) for value in row[name][:size]] for row in rows])
+
+
+def read_rows(path: str | Path, card: ModelCard | None = None) -> Rows:
+    """Read rows of your own from a file, for :func:`~probes.decompile.workflow.decompile`.
+
+    Args:
+        path: A file in one of the forms that the module describes.
+        card: The card of the model whose ids these are: how many there are, how long a row may be,
+            and how a text is cut into tokens. Words need none.
+
+    Raises:
+        ArgumentError: if the file cannot be read or breaks a rule; for a text without a tokenizer.
+    """
+    tokenizer = None if card is None else card.tokenizer
+    if kind_of(Path(path), tokenizer) == ".json":
+        return read_worded_rows(path)
+    size = _UNKNOWN if card is None else card.vocabulary
+    longest = None if card is None else card.n_ctx
+    found = read_ids(path, size, tokenizer, longest or 0)
+    return _arrays([{name: part[:longest] for name, part in row.items()} for row in found], card)
+
+
+def _arrays(rows: Sequence[Row], card: ModelCard | None) -> Rows:
+    """Labels stand at the tokens that they are about; asked is a position earlier."""
+    shape = (len(rows), max(len(row["input_ids"]) for row in rows))
+    tokens, labels = np.full(shape, NONE), np.full(shape, NONE)
+    for i, row in enumerate(rows):
+        n = len(row["input_ids"])
+        tokens[i, :n] = row["input_ids"]
+        told: Any = np.array(row["labels"])
+        scored = np.array(row["mask"], dtype=bool) & (told != IGNORED)
+        labels[i, : n - 1] = np.where(scored, told, NONE)[1:]
+    size = int(max(tokens.max(), labels.max())) + 1 if card is None else card.vocabulary
+    words = Vocabulary(tuple(map(str, range(size))))
+    return Rows(tokens, labels != NONE, labels, words, "next token")

@@ -70,7 +70,7 @@ def probe_table(
         untrained: A model of the same hooks with random weights, run on the same inputs; one is
             made of our own models (:func:`untrained_like`). Without, its columns are NaN.
         positions: The sampled positions. By default 8 of the scored ones: the same for all rows
-            where possible, and no prefix in two folds (:mod:`probes.sampling`).
+            where possible, and no prefix in two folds (:mod:`probes.activations`).
         seed: Seed of the sampled positions, the control labels and the random weights.
         watch: A wrapper of the iteration over hooks, such as a progress bar.
 

@@ -54,7 +54,7 @@ from probes.roles import find_roles as find_roles
 
 # go back
 from prooflens import rasp as rasp
-from probes.given_rows import read_rows as read_rows
+from probes.own_rows import read_rows as read_rows
 from probes.decompile.workflow import decompile as decompile
 
 # train

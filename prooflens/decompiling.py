@@ -4,7 +4,7 @@ from probes.decompile.counting import decisions, decompile_counting
 from probes.decompile.judging import LEAST
 from probes.decompile.rows import Rows, rows_of_task
 from probes.decompile.workflow import decompile
-from probes.given_rows import read_rows
+from probes.own_rows import read_rows
 
 __all__ = [
     "LEAST",

@@ -1,5 +1,6 @@
 """Probes, controls, exchange between rows, and agreement of a model with a proof."""
 
+from probes.activations import sampled_positions
 from probes.agreement import (
     Readable,
     agree,
@@ -17,7 +18,6 @@ from probes.locate import holders, locate
 from probes.nesting import nesting_panel
 from probes.probe_table import first_decodable, layer_map, probe_table
 from probes.probing import probe_source
-from probes.sampling import sampled_positions
 from probes.sites import residual_sites
 
 __all__ = [

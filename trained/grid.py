@@ -40,10 +40,18 @@ from interp.reading import read_json
 from interp.schema import many, table, text, whole
 from trained.ensemble import groups
 from trained.fit import Fit, fits_of
-from trained.place import PLAN, training_place
 from trained.recipe import Recipe
 from trained.run import Run, check_runs
-from trained.stack_runner import Job, Options, cores, digest, run_elsewhere, train_unit
+from trained.stack_runner import (
+    PLAN,
+    Job,
+    Options,
+    cores,
+    digest,
+    run_elsewhere,
+    train_unit,
+    training_place,
+)
 
 _MEMBERS, _WEIGHTS, _ACTIVATION = 16, 1 << 20, 1 << 20  # of a stack on a CPU, at most
 _ELSEWHERE = 64  # times as many weights and activations on other devices

@@ -36,8 +36,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from interp.attribution.sublayers import post_norm, post_scale, reaching
-from interp.attribution.unembedding import SCALE, unembedding
+from interp.attribution.unembedding import SCALE, post_norm, post_scale, reaching, unembedding
 from interp.errors import HookError, Problems
 from interp.stats.bootstrap import RESAMPLES, RowCounts, RowMeans
 from interp.stats.head_table import head_table, score_row

@@ -71,8 +71,7 @@ from interp.attribution.residual_decomposition import (
     StreamPlace,
     decomposed,
 )
-from interp.attribution.sublayers import off_by, tolerance
-from interp.attribution.unembedding import logit_offset, uncapped, unembedding
+from interp.attribution.unembedding import logit_offset, off_by, tolerance, uncapped, unembedding
 from interp.errors import HookError, Problems
 from interp.stats.bootstrap import RESAMPLES, RowCounts, RowMeans, interval_of
 from interp.stats.head_table import head_table, score_row

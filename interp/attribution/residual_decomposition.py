@@ -23,8 +23,15 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from interp.attribution.sublayers import off_by, post_norm, post_scale, reaching, tolerance
-from interp.attribution.unembedding import SCALE, has_final_norm
+from interp.attribution.unembedding import (
+    SCALE,
+    has_final_norm,
+    off_by,
+    post_norm,
+    post_scale,
+    reaching,
+    tolerance,
+)
 from interp.errors import HookError, Problems
 from interp.hooks.capture import evaluating, model_device
 from interp.hooks.limits import need_within

@@ -22,8 +22,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from probes.decompile.counting_covers import support
-from probes.decompile.counting_network import Layer, Network, NotCountingError
-from probes.decompile.counting_regions import Inputs, outputs
+from probes.decompile.counting_network import Inputs, Layer, Network, NotCountingError, outputs
 from probes.decompile.counting_tables import Codes, Number, overlaps, tabulate
 
 _MOST_ROWS = 400_000

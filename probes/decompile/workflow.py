@@ -72,12 +72,12 @@ from probes.decompile.judging import (
     Rightness,
     answer,
     curve,
+    exchanged,
     joined,
 )
 from probes.decompile.primitives import one_position, primitives
 from probes.decompile.rows import Rows, Split, asked, rows_of_task, split
 from probes.decompile.search import Candidate
-from probes.decompile.shorten import exchanged
 
 __all__ = ["Decompiled", "Judged", "decompile"]
 

@@ -28,13 +28,13 @@ from interp.store import ActivationStore
 from interp.store.attention_mask import AttentionMask, attention_mask_of
 from interp.store.rows import Rows, layer_hooks, read_batches
 from interp.tasks.base import Batch
+from probes.activations import SampledPositions, sample_positions
 from probes.roles.acting import LEAST, WITHIN, Acting, acting
 from probes.roles.looking import Looks, Share, looked_at, scores_of, shares_of
 from probes.roles.profile import Floors, Profile
 from probes.roles.reinit_null import ReinitNull
 from probes.roles.selecting import Seen
 from probes.roles.views import DRAWN, ELSEWHERE, View, elsewhere, first_alone
-from probes.sampling import SampledPositions, sample_positions
 
 _BLOCK = 32
 _KEPT = 2**24

@@ -24,7 +24,7 @@ from torch import Tensor
 from interp.attention.attention_to_keys import AttentionMass
 from interp.attention.behaviour import SCALE, Alike, Copying
 from interp.attention.key_sets import positional_key_sets, token_key_sets
-from interp.attribution.sublayers import post_scale
+from interp.attribution.unembedding import post_scale
 from interp.run.site import written_by
 from interp.store.attention_mask import mask_from_patterns
 from interp.store.rows import Rows

@@ -1,7 +1,7 @@
 """Read latents from a model's activations on a task's rows, with and without components.
 
 Activations are those of the evidence's clean pass at the sampled positions
-(:mod:`probes.sampling`). Without some components the model runs once, from their first layer on,
+(:mod:`probes.activations`). Without some components the model runs once, from their first layer on,
 and everything that is asked about that run is read from it.
 """
 

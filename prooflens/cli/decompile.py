@@ -77,7 +77,7 @@ def _applied(program: Path, data: Path) -> ApplyOutput:
     from interp.program.decision_parser import read_program
     from interp.program.evaluation import run
     from probes.decompile.decisions import agreement, decide
-    from probes.given_rows import read_rows
+    from probes.own_rows import read_rows
 
     read = read_program(program)
     rows = read_rows(data)
@@ -107,7 +107,7 @@ def _decompiled(
     check_output(out, overwrite=overwrite, marker=marker, inputs=inputs)
 
     from probes.decompile.workflow import decompile as find_program
-    from probes.given_rows import read_rows
+    from probes.own_rows import read_rows
     from prooflens.cli.steps import steps
     from prooflens.pages.decompiled import write_decompiled
     from trained.loading import load

@@ -14,7 +14,7 @@ from interp.models.card import ModelCard
 from interp.reading import parse_json
 from interp.tasks.base import Task
 from interp.tasks.catalogue import task_from_dict
-from probes.own_rows import OwnRows, read_rows
+from probes.own_rows import OwnRows, read_own_rows
 from prooflens.cli.usage import MOST
 from trained.loading import load, models
 
@@ -62,7 +62,7 @@ def load_with_data(
         raise ArgumentError(f"--data needs a model of tokens, got {name}: name its task instead")
     longest = int(card.n_ctx or MOST["length"])
     size = {"vocabulary": card.vocabulary, "rows": rows, "length": longest}
-    found = read_rows(file, **size, tokenizer=card.tokenizer)
+    found = read_own_rows(file, **size, tokenizer=card.tokenizer)
     if len(found.batch) < least:
         raise ArgumentError(
             f"too few rows for nulls, which exchange rows: needs {least}, got {len(found.batch)} "

@@ -44,7 +44,7 @@ def train(
 ) -> None:
     """Train a recipe's model, a grid of models, or all shipped ones, and write checkpoints."""
     from trained import grid
-    from trained.place import partial_of
+    from trained.stack_runner import partial_of
 
     recipes, folder, single = _wanted(recipe, out, every, seeds, seed)
     partial = partial_of(folder)
@@ -106,7 +106,7 @@ class _Outputs:
         """
         from interp.output import sweep
         from trained.fit import check_places, made_by
-        from trained.place import reached
+        from trained.stack_runner import reached
 
         names = [r.name for r in self.recipes]
         self.done |= {

@@ -16,8 +16,7 @@ import pandas as pd
 from interp.figures.lines import bound_parts_figure, bounds_figure
 from interp.figures.style import save
 from interp.output import output_folder
-from prooflens.pages.naming import page_name
-from prooflens.pages.page import Page, Picture, Section, Table, render
+from prooflens.pages.page import Page, Picture, Section, Table, page_name, render
 
 _MEANING = (
     "A strategy splits the domain into cells and bounds the model on each: brute force takes every "

@@ -34,8 +34,7 @@ from probes.decompile.decisions import Fidelity, decide
 from probes.decompile.judging import LEAST
 from probes.decompile.workflow import Decompiled
 from probes.inspection.texts import card_of
-from prooflens.pages.naming import page_name
-from prooflens.pages.page import Link, Page, Picture, Section, Table, render
+from prooflens.pages.page import Link, Page, Picture, Section, Table, page_name, render
 
 _ALIKE = 0.9
 """Share of a head's attention that its primitive shares, from which it counts as explained."""

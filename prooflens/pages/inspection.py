@@ -40,8 +40,7 @@ from prooflens.pages.findings import (
     status_counts,
 )
 from prooflens.pages.head_figures import ATTENTION, figures
-from prooflens.pages.naming import page_name
-from prooflens.pages.page import Page, Picture, Section, Table, render, rendered
+from prooflens.pages.page import Page, Picture, Section, Table, page_name, render, rendered
 from prooflens.pages.rounds import ROUNDS_CAPTION, rounds_in_words, rounds_side_by_side
 from prooflens.pages.viewer_data import columns_of, head_bytes, places_of, viewer_document
 

@@ -15,8 +15,7 @@ from interp.figures.lines import HeadLines, heads_over_training
 from interp.figures.style import save
 from interp.output import output_folder
 from interp.weights.composition import COMPOSITIONS
-from prooflens.pages.naming import page_name
-from prooflens.pages.page import Page, Picture, Section, Table, render
+from prooflens.pages.page import Page, Picture, Section, Table, page_name, render
 from prooflens.pages.weights import CLEAR, CSV_COLUMNS, clear_diagonals, write_table
 
 _COLUMNS = ("revision", *CSV_COLUMNS)

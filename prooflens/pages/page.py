@@ -2,6 +2,11 @@
 
 Figures are embedded, styles are in the file, nothing is fetched: the file opens anywhere. Words are
 escaped, so what a model or a task is called cannot become markup.
+
+What a page calls the model that it is about.
+
+A shipped model or one of the hub keeps its name. A folder is called by the end of its path; the
+whole path stands in the small print.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from interp.environment import environment as now
+from trained.shipped_names import languages, names
 
 
 @dataclass(frozen=True)
@@ -274,3 +280,16 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+
+
+_STORE = "store"
+"""The folder in which commands keep a store: the folder around it says more."""
+
+
+def page_name(name: str) -> str:
+    """What a page about a model, or a store, calls it."""
+    place = Path(name)
+    if name in (*names(), *languages()) or not (place.is_absolute() or place.is_dir()):
+        return name
+    parts = place.resolve().parts
+    return "/".join(parts[-2:] if parts[-1] == _STORE else parts[-1:])

@@ -18,9 +18,8 @@ import pandas as pd
 from interp.figures.style import save
 from interp.output import output_folder
 from prooflens.pages.findings import in_words, told_facts
-from prooflens.pages.naming import page_name
-from prooflens.pages.page import Page, Picture, Section, Table, render
-from prooflens.pages.probe_figures import latent_maps
+from prooflens.pages.head_figures import latent_maps
+from prooflens.pages.page import Page, Picture, Section, Table, page_name, render
 
 if TYPE_CHECKING:
     from probes.probing import Probing

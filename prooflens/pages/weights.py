@@ -28,8 +28,7 @@ from interp.stats.head_table import COLUMNS
 from interp.weights.composition import CLEAR_EXCESS, COMPOSITIONS
 from interp.weights.head_weights import HeadWeights
 from interp.weights.weight_table import SINGULAR, circuit_crop
-from prooflens.pages.naming import page_name
-from prooflens.pages.page import Page, Picture, Section, Table, render
+from prooflens.pages.page import Page, Picture, Section, Table, page_name, render
 
 _NULL = (
     "The null keeps a head's singular values and turns its two bases at random. Nearly every "

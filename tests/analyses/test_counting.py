@@ -29,10 +29,9 @@ from interp.program.printer import program_text
 from interp.program.syntax import Program
 from interp.proofs.depth.compiler import Precision, compile_program, vocabulary_of
 from interp.proofs.random_basis import random_basis
-from probes.decompile.counting import CountingProgram, decompile_counting
+from probes.decompile.counting import CountingProgram, decompile_counting, weighted_sum
 from probes.decompile.counting_covers import Cover, cover, support
-from probes.decompile.counting_lines import weighted_sum
-from probes.decompile.counting_regions import integer_comparison
+from probes.decompile.counting_network import integer_comparison
 from probes.decompile.counting_tables import Codes, at_thresholds, drawn, in_cell
 
 LONGEST = 40

@@ -13,7 +13,7 @@ import prooflens as pl
 from interp.errors import ArgumentError
 from probes.decompile.rows import asked
 from probes.inspection.texts import token_texts
-from probes.own_rows import read_rows as own_rows
+from probes.own_rows import read_own_rows as own_rows
 from probes.own_rows import rows_given
 from prooflens.cli.main import app
 

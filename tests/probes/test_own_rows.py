@@ -15,7 +15,7 @@ from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from probes.inspection.inspected_rows import inspected_rows
 from probes.measure import measure
-from probes.own_rows import OwnRows, read_rows
+from probes.own_rows import OwnRows, read_own_rows
 from probes.roles.trials import token_trials
 
 SPEC = TransformerSpec(d_in=32, d_out=32, n_ctx=20, d_model=8, n_layers=1, n_heads=1, d_head=8)
@@ -23,7 +23,7 @@ IDS = [[3, 4, 5, 6], [4, 5, 6, 7], [5, 6, 7, 8], [6, 7, 8, 9], [9, 9]]
 
 
 def read(path: Path, **options: Any) -> OwnRows:
-    return read_rows(path, **{"vocabulary": 32, "rows": 8, "length": 16, **options})
+    return read_own_rows(path, **{"vocabulary": 32, "rows": 8, "length": 16, **options})
 
 
 def written(path: Path, rows: list[Any]) -> Path:

@@ -5,10 +5,15 @@ import pytest
 
 from interp.errors import ArgumentError
 from interp.tasks.depth.strings import PrefixPrediction
-from probes.activations import SampledPositions, collect, sampled_positions
+from probes.activations import (
+    SampledPositions,
+    collect,
+    groups_of,
+    sample_positions,
+    sampled_positions,
+)
 from probes.linear import Decoding, decode, folds_of, logistic
 from probes.probe_table import untrained_like
-from probes.sampling import groups_of, sample_positions
 from trained import zoo
 
 RNG = np.random.default_rng(0)

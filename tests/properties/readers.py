@@ -32,9 +32,8 @@ from interp.tasks.catalogue import task_from_dict
 from interp.weights.head_weights import head_weights
 from interp.weights.head_weights.mapping import layout_of_mapping, read_mapping
 from probes.certify.certificate import read_certificate
-from probes.given_rows import read_rows
 from probes.labels import read_labels
-from probes.own_rows import read_rows as read_own_rows
+from probes.own_rows import read_own_rows, read_rows
 from trained.recipe import read_plan
 
 __all__ = ["BINARY", "READERS", "Reader", "make"]

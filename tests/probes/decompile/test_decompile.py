@@ -20,7 +20,7 @@ from probes.decompile.primitives import ideal, lag, primitives
 from probes.decompile.rows import Rows, off_task, rows_of_task, split
 from probes.decompile.search import Questions, grow
 from probes.decompile.workflow import decompile
-from probes.given_rows import read_rows
+from probes.own_rows import read_rows
 from prooflens.cli.main import app
 
 CLI = CliRunner()

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from interp.errors import ArgumentError
 from probes.decompile.rows import split
-from probes.given_rows import read_rows
+from probes.own_rows import read_rows
 from prooflens.cli.main import app
 
 WORDS = {"a": 0, "b": 1, "<pad>": 2}
