@@ -26,7 +26,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,8 +38,8 @@ from interp.hooks.transformer_lens_adapter import ActivationCache
 from interp.machine import need_bytes
 from interp.store.files import Indices
 
-if TYPE_CHECKING:
-    from interp.store.reader import ActivationStore
+ActivationStore = Any
+"""An :class:`interp.store.reader.ActivationStore`, which hands these out and so is not imported."""
 
 
 def tensor(store: ActivationStore, hook: str, rows: Indices) -> Tensor:
