@@ -483,7 +483,7 @@ def _gguf(packed: str) -> Callable[[Path], None]:
     def write_packed(folder: Path) -> None:
         import transformers
 
-        from analyses.benchmarks.gguf_writer import write_llama
+        from analyses.benchmarks.gguf_writer import write_gguf
 
         kept = _kept(folder)
         with quiet_transformers():
@@ -491,7 +491,7 @@ def _gguf(packed: str) -> Callable[[Path], None]:
         for file in folder.iterdir():
             if file.is_file():
                 file.unlink()
-        write_llama(model, folder / GGUF, packed=packed)
+        write_gguf(model, folder / GGUF, packed=packed)
 
     return write_packed
 

@@ -1,7 +1,8 @@
-"""Tiny GGUF files of Llamas that are known in float32, written by the package ``gguf``.
+"""Tiny GGUF files of decoders that are known in float32, written by the package ``gguf``.
 
-The writer's side of the format, by its specification: the names of tensors, and rows of queries
-and keys in pairs for Llama's rotary positions.
+The writer's side of the format, by its specification: names of tensors and entries of the header;
+rows of queries and keys in pairs for Llama's rotary positions; gains of Gemma and Nemotron, which
+are kept around 0, around 1; GPT-2's matrices as ``[out, in]``.
 """
 
 from __future__ import annotations
@@ -13,92 +14,97 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["llama", "write_llama"]
+__all__ = ["KINDS", "decoder", "write_gguf"]
 
 _SIZES: dict[str, Any] = {
     "vocab_size": 64, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
-    "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "rms_norm_eps": 1e-4,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
+    "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
 }  # fmt: skip
-_NAMES = {
-    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
-    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-}  # fmt: skip
+_FINE = {"rms_norm_eps": 1e-4}
+_GEMMA = {**_FINE, "head_dim": 256, "sliding_window": 5}
 
 
-def llama(**changes: Any) -> Any:
-    """A Llama of random weights, gains included."""
-    from transformers import LlamaConfig, LlamaForCausalLM
+def _turning(theta: float, part: float = 1.0) -> dict[str, Any]:
+    rotary = {"rope_type": "default", "rope_theta": theta, "partial_rotary_factor": part}
+    return {"rope_parameters": rotary, "partial_rotary_factor": part}
 
+
+KINDS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaForCausalLM", {**_FINE, **_turning(100.0)}),
+    "mistral": ("MistralForCausalLM", {**_FINE, **_turning(100.0), "sliding_window": None}),
+    "qwen2": ("Qwen2ForCausalLM", {**_FINE, **_turning(100.0)}),
+    "qwen3": ("Qwen3ForCausalLM", {**_FINE, **_turning(100.0), "head_dim": 128}),
+    "gemma2": ("Gemma2ForCausalLM", {**_GEMMA, **_turning(100.0)}),
+    "gemma3": ("Gemma3ForCausalLM", {**_GEMMA, "num_hidden_layers": 7}),
+    "gpt2": ("GPT2LMHeadModel", {"max_position_embeddings": 1024, "layer_norm_epsilon": 1e-4}),
+    "phi3": ("Phi3ForCausalLM", {**_FINE, **_turning(100.0)}),
+    "starcoder2": ("Starcoder2ForCausalLM", _turning(1e4)),
+    "stablelm": ("StableLmForCausalLM", _turning(1e4, 0.25)),
+    "nemotron": ("NemotronForCausalLM", _turning(1e4, 0.5)),
+}
+"""Architecture → class of transformers, and what of its configuration is not as in the others."""
+
+
+def decoder(kind: str = "llama", **changes: Any) -> Any:
+    """A model of random weights, gains and biases included."""
+    import transformers
+
+    name, options = KINDS[kind]
+    build = getattr(transformers, name)
     torch.manual_seed(0)
-    model: Any = LlamaForCausalLM(LlamaConfig(**{**_SIZES, **changes}))
+    model: Any = build(build.config_class(**{**_SIZES, **options, **changes}))
     with torch.no_grad():
         for weight in model.parameters():
             noise = torch.randn(weight.shape)
-            weight.copy_(noise * 0.3 if weight.ndim > 1 else 1 + noise * 0.2)
+            weight.copy_(noise * 0.3 if weight.ndim > 1 else weight + noise * 0.2)
     return model.eval()
 
 
-def write_llama(
+def write_gguf(
     model: Any,
     file: Path,
+    kind: str = "llama",
     *,
     packed: str = "F32",
-    architecture: str = "llama",
+    stated: str = "",
     entries: Mapping[str, Any] | None = None,
     tensors: Mapping[str, np.ndarray] | None = None,
     leave_out: str = "",
-    words: bool = True,
 ) -> None:
-    """Write a Llama as GGUF.
+    """Write a model as GGUF, with a tokenizer.
 
     Args:
-        model: Of :func:`llama`.
+        model: Of :func:`decoder`.
         file: The file.
+        kind: Its architecture.
         packed: The format of matrices, such as ``Q4_1``.
-        architecture: What the header calls it.
-        entries: Further entries of the header, after the architecture's name.
+        stated: What the header calls the architecture, if not what it is.
+        entries: Further entries of the header, without the architecture's name.
         tensors: Further tensors.
         leave_out: The tensors whose names begin so are left out.
-        words: Whether it has a tokenizer.
     """
     import gguf
 
-    config = model.config
     file.parent.mkdir(exist_ok=True)
-    writer = gguf.GGUFWriter(file, architecture)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    writer.add_rope_dimension_count(config.head_dim)
-    writer.add_vocab_size(config.vocab_size)
-    writer.add_file_type(gguf.LlamaFileType[f"{'ALL' if packed == 'F32' else 'MOSTLY'}_{packed}"])
-    writer.add_string("general.license", "apache-2.0")
+    named = "llama" if kind == "mistral" else kind
+    writer = gguf.GGUFWriter(file, stated or named)
+    _add_header(writer, model.config, kind, packed)
     for key, value in (entries or {}).items():
         add = writer.add_string if isinstance(value, str) else writer.add_float32
-        add(f"{architecture}.{key}", value)
-    if words:
-        _add_words(writer, config.vocab_size)
+        add(f"{stated or named}.{key}", value)
+    _add_words(writer, model.config.vocab_size)
+    known = {name: arch for arch, name in gguf.MODEL_ARCH_NAMES.items()}[named]
+    names = gguf.get_tensor_name_map(known, model.config.num_hidden_layers)
     for name, tensor in model.state_dict().items():
-        renamed = _renamed(name)
-        if leave_out and renamed.startswith(leave_out):
+        before, _, which = name.rpartition(".")
+        renamed = f"{names.get_name(before)}.{which}"
+        tied = model.config.tie_word_embeddings and name == "lm_head.weight"
+        if tied or (leave_out and renamed.startswith(leave_out)):
             continue
-        values = tensor.numpy()
-        if "q_proj" in name:
-            values = _paired(values, config.num_attention_heads)
-        if "k_proj" in name:
-            values = _paired(values, config.num_key_value_heads)
-        kind = gguf.GGMLQuantizationType[packed if values.ndim > 1 else "F32"]
-        writer.add_tensor(renamed, gguf.quantize(values, kind), raw_dtype=kind)
+        values = _stored(name, tensor.numpy(), model.config, named)
+        form = gguf.GGMLQuantizationType[packed if values.ndim > 1 else "F32"]
+        writer.add_tensor(renamed, gguf.quantize(values, form), raw_dtype=form)
     for name, values in (tensors or {}).items():
         writer.add_tensor(name, values)
     writer.write_header_to_file()
@@ -107,21 +113,65 @@ def write_llama(
     writer.close()
 
 
-def _renamed(name: str) -> str:
-    layer = name.removeprefix("model.layers.")
-    number, _, rest = layer.partition(".") if layer != name else ("", "", name)
-    module, _, which = rest.rpartition(".")
-    return f"blk.{number}.{_NAMES[module]}.{which}" if number else f"{_NAMES[module]}.{which}"
+def _add_header(writer: Any, config: Any, kind: str, packed: str) -> None:
+    import gguf
+
+    told = config.to_dict()
+    rotary = config.to_dict().get("rope_parameters") or {}
+    rotary = rotary.get("full_attention", rotary)
+    head = told.get("head_dim") or config.hidden_size // config.num_attention_heads
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(told.get("intermediate_size") or 4 * config.hidden_size)
+    writer.add_head_count(config.num_attention_heads)
+    if "num_key_value_heads" in told and kind != "gpt2":
+        writer.add_head_count_kv(config.num_key_value_heads)
+    if "rms_norm_eps" in told:
+        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    for name in ("layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps"):
+        if name in told:
+            writer.add_layer_norm_eps(told[name])
+    if rotary:
+        writer.add_rope_freq_base(rotary["rope_theta"])
+        part = rotary.get("partial_rotary_factor", 1)
+        writer.add_rope_dimension_count(int(head * part))
+    if kind in ("qwen3", "gemma2", "gemma3"):
+        writer.add_key_length(head)
+        writer.add_value_length(head)
+    if kind.startswith("gemma"):
+        writer.add_sliding_window(config.sliding_window)
+    if kind == "gemma2":
+        writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
+        writer.add_final_logit_softcapping(config.final_logit_softcapping)
+    if kind == "stablelm":
+        writer.add_parallel_residual(config.use_parallel_residual)
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_file_type(gguf.LlamaFileType[f"{'ALL' if packed == 'F32' else 'MOSTLY'}_{packed}"])
+    writer.add_string("general.license", "apache-2.0")
+
+
+def _stored(name: str, values: np.ndarray, config: Any, named: str) -> np.ndarray:
+    """A tensor as GGUF has it."""
+    if named == "llama" and "q_proj" in name:
+        values = _paired(values, config.num_attention_heads)
+    if named == "llama" and "k_proj" in name:
+        values = _paired(values, config.num_key_value_heads)
+    if named == "gpt2" and values.ndim > 1 and ".c_" in name:
+        values = values.T
+    if named in ("gemma2", "gemma3", "nemotron") and name.endswith("norm.weight"):
+        values = values + 1
+    return np.ascontiguousarray(values)
 
 
 def _paired(matrix: np.ndarray, heads: int) -> np.ndarray:
     """Rows of a head so that those which are turned together lie side by side."""
     rows = matrix.reshape(heads, 2, -1, matrix.shape[1])
-    return np.ascontiguousarray(rows.swapaxes(1, 2).reshape(matrix.shape))
+    return rows.swapaxes(1, 2).reshape(matrix.shape)
 
 
 def _add_words(writer: Any, vocabulary: int) -> None:
-    """Pairs of bytes: letters and digits, and each of them after a space."""
+    """Pairs of bytes: letters and digits, and four letters after a space."""
     letters = "abcdefghijklmnopqrstuvwxyz0123456789"
     after = [f"Ġ{letter}" for letter in "abcw"]
     words = ["<unk>", "<s>", "</s>", *letters, "Ġ", *after]
@@ -134,4 +184,5 @@ def _add_words(writer: Any, vocabulary: int) -> None:
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_unk_token_id(0)
+    writer.add_pad_token_id(0)
     writer.add_add_bos_token(False)

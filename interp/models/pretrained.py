@@ -42,6 +42,7 @@ from interp.weights.head_weights.live import live_source
 from interp.weights.head_weights.source import Source, find_source
 
 _ROW = 8  # positions of the row that hooks are checked on
+_SAME = 5e-4  # share of the largest logit by which a wrapped model's may differ: rounding
 _VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 _TOKENIZER_FILES = (
     *_VOCABULARIES,
@@ -153,13 +154,15 @@ def _loaded(
     config = hugging.config.get_text_config()
     bos = _bos(config, tokenizer)
     own = copy.deepcopy(tokenizer)  # the bridge gives the one it holds a BOS of its own
-    model = _bridge(name, _with_gains(hugging).to(device), own, device)
+    n_ctx = next((int(v) for n in _CONTEXTS if (v := getattr(config, n, None))), 1024)
+    tokens = _row(int(config.vocab_size), n_ctx).to(device)
+    model = _bridge(name, _with_gains(hugging).to(device), own, tokens)
     found = Pretrained(
         name=name,
         model=model,
         family=str(source.config.get("model_type", "unknown")),
         vocabulary=int(config.vocab_size),
-        n_ctx=next((int(v) for n in _CONTEXTS if (v := getattr(config, n, None))), 1024),
+        n_ctx=n_ctx,
         bos=bos,
         tokenizer=tokenizer,
         analysed=analysed(source, run_in=dtype or "float32"),
@@ -281,7 +284,8 @@ def _tokenizer(name: str, place: str, options: Mapping[str, Any]) -> Any:
         return AutoTokenizer.from_pretrained(place, **options)
 
 
-def _bridge(name: str, hugging: Any, tokenizer: Any, device: str) -> HookedModel:
+def _bridge(name: str, hugging: Any, tokenizer: Any, tokens: torch.Tensor) -> HookedModel:
+    """The model with hooks; refused if its logits of the tokens are not transformers'."""
     from interp.hooks.transformer_lens_adapter import TransformerBridge, wrapped_architectures
 
     if tokenizer is None:
@@ -291,11 +295,19 @@ def _bridge(name: str, hugging: Any, tokenizer: Any, device: str) -> HookedModel
             f"{name} is of {type(hugging).__name__}, which TransformerLens does not wrap (weights "
             "alone: prooflens weights; a module of your own: pl.wrap)"
         )
-    with one_line(f"{name} cannot be wrapped by TransformerBridge"), quiet_transformers():
-        bridge = TransformerBridge.boot_transformers(
-            name, hf_model=hugging, tokenizer=tokenizer, device=device
-        )
-    model: HookedModel = bridge.eval()
+    cannot = f"{name} cannot be wrapped by TransformerBridge"
+    with one_line(cannot), quiet_transformers():
+        with torch.no_grad():
+            expected = hugging(input_ids=tokens, use_cache=False).logits
+        bridge: Any = TransformerBridge.boot_transformers(
+            name, hf_model=hugging, tokenizer=tokenizer, device=str(tokens.device)
+        ).eval()
+        with torch.no_grad():
+            gap = (bridge(tokens) - expected).abs().max()
+        off = float(gap / expected.abs().max().clamp_min(1e-30))
+    if not off <= _SAME:
+        raise CheckpointError(f"{cannot}: its logits would be off by {off:.2g} of the largest")
+    model: HookedModel = bridge
     return model
 
 
@@ -324,12 +336,16 @@ def _stand_in(vocabulary: int) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=model, **special)
 
 
+def _row(vocabulary: int, n_ctx: int) -> torch.Tensor:
+    """Random tokens that a model is tried on, ``[row, pos]``."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(vocabulary, (2, min(_ROW, n_ctx)), generator=generator)
+
+
 def _checked(found: Pretrained) -> Pretrained:
     """The model with notes on its hooks; hooks that carry what their names do not say are
     refused."""
-    generator = torch.Generator().manual_seed(0)
-    length = min(_ROW, found.n_ctx)
-    tokens = torch.randint(found.vocabulary, (2, length), generator=generator)
+    tokens = _row(found.vocabulary, found.n_ctx)
     tokens = tokens.to(next(iter(found.model.parameters())).device)  # type: ignore[attr-defined]
     with warnings.catch_warnings():  # changing a norm's hooks is what is being tried
         for words in ("A forward hook edited hook_scale", r"A hook on \S+ returned a modified"):

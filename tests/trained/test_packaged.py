@@ -9,7 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 import prooflens as pl
-from analyses.benchmarks.gguf_writer import llama, write_llama
+from analyses.benchmarks.gguf_writer import decoder, write_gguf
 from interp.errors import CheckpointError, MissingDependencyError
 from prooflens.cli.main import app
 from trained import packaged
@@ -73,7 +73,7 @@ def test_parts_are_joined_and_a_changed_one_is_refused(
     import hashlib
     from dataclasses import replace
 
-    write_llama(llama(), apart / "whole.gguf")
+    write_gguf(decoder(), apart / "whole.gguf")
     data = (apart / "whole.gguf").read_bytes()
     held = {"made-up-1": "made_up_1/a.part0", "made-up-2": "made_up_2/a.part1"}
     for file, part in zip(held.values(), (data[:999], data[999:]), strict=True):
@@ -92,7 +92,7 @@ def test_parts_are_joined_and_a_changed_one_is_refused(
     tokens = torch.arange(10)[None] + 3
     loaded = pl.load("gemma3-270m")
     with torch.no_grad():
-        torch.testing.assert_close(loaded(tokens), llama()(tokens).logits, atol=1e-4, rtol=0)
+        torch.testing.assert_close(loaded(tokens), decoder()(tokens).logits, atol=1e-4, rtol=0)
     assert loaded.card.name == "gemma3-270m"
     (apart / "made_up_2/a.part1").write_bytes(data[999:-1] + b"x")
     with pytest.raises(CheckpointError, match="gemma3-270m has the SHA-256"):

@@ -43,11 +43,9 @@ ORIGIN = "gguf.json"
 
 _MARKER = ".prooflens-gguf"
 _BLOCK = 1 << 20
-_READ = (
-    "llama", "mistral", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "gpt-oss", "falcon", "phi3",
-    "bloom", "stablelm", "gpt2", "starcoder2", "nemotron", "gemma2", "gemma3",
-)  # fmt: skip
-"""The architectures that are decoders with attention, of those that transformers reads."""
+_READ = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "gpt2", "phi3", "starcoder2",
+         "stablelm", "nemotron")  # fmt: skip
+"""The architectures of which files in float32 were seen to give the numbers of their models."""
 
 
 def _head(config: Any) -> int:
@@ -56,23 +54,24 @@ def _head(config: Any) -> int:
     )
 
 
-def _turned(config: Any) -> float:
-    parameters = getattr(config, "rope_parameters", None) or {}
-    return _head(config) * float(parameters.get("partial_rotary_factor", 1))
+def _rotary(config: Any) -> Mapping[str, Any]:
+    return getattr(config, "rope_parameters", None) or {}
 
 
+_EPSILONS = ("layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps")
 _STATED: Mapping[str, Callable[[Any], Any]] = {
     "attention.key_length": _head,
     "attention.value_length": _head,
-    "rope.dimension_count": _turned,
-    "attention.layer_norm_epsilon": lambda config: config.layer_norm_epsilon,
-    "attention.sliding_window": lambda config: config.sliding_window,
-    "attn_logit_softcapping": lambda config: config.attn_logit_softcapping,
-    "final_logit_softcapping": lambda config: config.final_logit_softcapping,
-    "expert_feed_forward_length": lambda config: config.moe_intermediate_size,
-    "expert_shared_feed_forward_length": lambda c: c.shared_expert_intermediate_size,
-    "use_parallel_residual": lambda config: config.use_parallel_residual,
-    "vocab_size": lambda config: config.vocab_size,
+    "attention.layer_norm_epsilon": lambda c: next(
+        getattr(c, n) for n in _EPSILONS if n in vars(c)
+    ),
+    "rope.dimension_count": lambda c: _head(c) * _rotary(c).get("partial_rotary_factor", 1),
+    "rope.freq_base": lambda c: _rotary(c).get("rope_theta"),
+    "attention.sliding_window": lambda c: c.sliding_window,
+    "attn_logit_softcapping": lambda c: c.attn_logit_softcapping,
+    "final_logit_softcapping": lambda c: c.final_logit_softcapping,
+    "use_parallel_residual": lambda c: c.use_parallel_residual,
+    "vocab_size": lambda c: c.vocab_size,
 }
 """Entries that transformers passes over → what its configuration has in their place."""
 
@@ -190,9 +189,14 @@ def _check_header(header: Mapping[str, Any], kind: str, config: Any) -> None:
     """Refuse an entry that says something else than the configuration that was made."""
     from transformers.modeling_gguf_pytorch_utils import GGUF_TO_TRANSFORMERS_MAPPING
 
-    plain = kind.replace("-", "_").replace("moe", "_moe")
     known: Any = GGUF_TO_TRANSFORMERS_MAPPING["config"]
-    read = {entry for entry, field in known[plain].items() if field}
+    read = {entry for entry, field in known[kind].items() if field}
+    scale = getattr(config, "query_pre_attn_scalar", None)
+    if scale is not None and scale != _head(config):  # Gemma's of 27 billion, of whom it is 144
+        raise CheckpointError(
+            f"its heads have {_head(config)} dimensions, and transformers divides their scores by "
+            f"√{scale}, as no Gemma of that size does"
+        )
     for key, value in header.items():
         entry = key.removeprefix(f"{kind}.")
         if entry == key or entry in read or entry == "context_length":

@@ -17,8 +17,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 import prooflens as pl
-from analyses.benchmarks.gguf_writer import llama as gguf_llama
-from analyses.benchmarks.gguf_writer import write_llama
+from analyses.benchmarks.gguf_writer import decoder, write_gguf
 from interp.errors import ArgumentError, CheckpointError, StoreError
 from interp.models.pretrained import load_pretrained
 
@@ -114,6 +113,21 @@ def test_rows_begin_as_the_tokenizer_says_and_not_the_configuration(
     assert load_pretrained(folder).bos == (-1 if named is None else 2)  # config.json says 1
 
 
+@pytest.mark.parametrize("epsilon", [1e-5, 1e-3])
+def test_a_wrapping_that_computes_something_else_is_refused(epsilon: float, tmp_path: Path) -> None:
+    """TransformerLens 4.3 takes the norms' epsilon of StarCoder 2 to be 1e-5."""
+    model = decoder("starcoder2", norm_epsilon=epsilon)
+    model.save_pretrained(tmp_path / "m")
+    if epsilon == 1e-5:
+        tokens = torch.arange(12)[None] * 5 % 61
+        torch.testing.assert_close(
+            pl.load(tmp_path / "m")(tokens), model(tokens).logits, atol=1e-4, rtol=0
+        )
+        return
+    with pytest.raises(CheckpointError, match=r"its logits would be off by 0\.\d+ of the largest"):
+        pl.load(tmp_path / "m")
+
+
 @pytest.fixture
 def shut_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever starts a process or opens a connection fails."""
@@ -149,7 +163,7 @@ def test_a_gguf_file_is_loaded_so_too_and_nothing_is_written_but_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("gguf", reason="GGUF files need the extra: pip install 'prooflens[gguf]'")
-    write_llama(gguf_llama(), tmp_path / "m" / "m.gguf", packed="Q8_0")
+    write_gguf(decoder(), tmp_path / "m" / "m.gguf", packed="Q8_0")
     for name in ("home", "work"):
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / "work")
