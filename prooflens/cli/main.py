@@ -28,7 +28,7 @@ from prooflens.cli import (
 from prooflens.cli.running import run_app
 from prooflens.cli.usage import App
 
-_OPTIONAL = ("ray", "hdf5plugin", "anywidget")
+_OPTIONAL = ("ray", "hdf5plugin", "anywidget", "gguf")
 """Packages that prooflens uses where they are installed."""
 
 app = App(
