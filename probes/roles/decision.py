@@ -125,6 +125,7 @@ class Found:
         transfer: Tests that the cause holds on other rows.
         sufficiency: What is told beside, and decides nothing.
         together: Layer and head of all that the cause took away; empty for the component alone.
+        positions: The first and the last position that the behaviour is there over; empty for all.
     """
 
     component: str
@@ -141,6 +142,7 @@ class Found:
     transfer: Sequence[Test] = ()
     sufficiency: Sequence[Test] = ()
     together: tuple[tuple[int, int], ...] = ()
+    positions: tuple[int, ...] = ()
 
 
 _NO_CAUSE = "cause: no model could be run"

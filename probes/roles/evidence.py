@@ -114,7 +114,6 @@ class Evidence:
         self.tables: dict[str, pd.DataFrame] = {}
         self._by_null: dict[tuple[str, str], Mapping[tuple[int, int, str], Share]] = {}
         self._patterns: dict[tuple[str, int], list[Tensor]] = {}
-        self._acting: dict[tuple[Place, str], Acting | None] = {}
         self.named: dict[str, dict[Place, Callable[[str], Int[Tensor, "row key"]]]] = {}
         self.selected: dict[tuple[Place, str], Callable[[str], Keys]] = {}
 
@@ -173,20 +172,14 @@ class Evidence:
 
     def acting(self, place: Place, keys: str) -> Acting | None:
         """Over which positions a head gives its attention to a class of keys (:data:`WITHIN`); None
-        if it does so over whole rows, or over too few, or no model shows it."""
-        floors, kind = self.floors, self.kind(keys)
+        if it does so over all alike, or over too few, or no model shows it."""
+        whole, kind = self.share(place, keys), self.kind(keys)
+        few = whole is None or whole.score < self.floors.share * LEAST
+        if self.model is None or keys not in WITHIN or few:
+            return None
         tokens = keys in ("same", "after_same") and kind != "given"
-        whole = self.share(place, keys, "tokens" if tokens else "positions")
-        if self.model is None or keys not in WITHIN or whole is None:
-            return None
-        if whole.score < floors.share * LEAST or (
-            whole.score >= floors.share and whole.effect >= floors.excess
-        ):
-            return None
-        if (place, keys) not in self._acting:
-            seen, chosen = self.seen(place, kind), self.keys(kind, keys)
-            self._acting[place, keys] = acting(seen, chosen, floors.share, tokens=tokens)
-        return self._acting[place, keys]
+        seen, chosen = self.seen(place, kind), self.keys(kind, keys)
+        return acting(seen, chosen, self.floors.share, tokens=tokens)
 
     def score(self, place: Place, metric: str, kind: str) -> Share | None:
         """A head's ``positional`` or ``copying`` score on rows of one kind, against its null; None

@@ -154,7 +154,8 @@ def _settled(effects: Effects, key: _Key, one: Found, share: float) -> _Controls
     name, heads, kind = key
     cause, odds = (one.cause or ())[-1], effects.evidence.odds(kind, share)
     for rows in effects.evidence.looks(kind):
-        found = _controls(_Case(effects, ROLES[name], heads, rows, cause), cause)
+        case = _Case(effects, ROLES[name], heads, rows, cause, one.positions)
+        found = _controls(case, cause)
         if found.settled(odds):
             break
     return found
@@ -225,7 +226,9 @@ class _Case:
         heads: Sequence[Place],
         rows: list[int] | None,
         cause: Test,
+        positions: tuple[int, ...],
     ) -> None:
+        self._positions = positions
         self._rows, self._decisions = rows, cause.family == "decisions"
         self._effects, self._role = effects, role
         self._rises = effects.decisions if self._decisions else effects.rises
@@ -342,13 +345,12 @@ class _Case:
         return [share.test("with its keys alone it keeps, of what is lost without them,", 0.0)]
 
     def _mask(self, kind: str) -> Marks:
-        """The scored positions: of heads that act over some, these."""
+        """The scored positions: of a head that acts over some, these."""
         mask = self._some(self._evidence.batch(kind).mask)
-        acting = [self._evidence.acting(place, self._role.keys) for place in self._heads]
-        there = torch.zeros(mask.shape[1], dtype=torch.bool)
-        for one in acting:
-            there[slice(None) if one is None else slice(one.first, one.last + 1)] = True
-        return mask & there
+        if not self._positions:
+            return mask
+        at, (first, last) = torch.arange(mask.shape[1]), self._positions
+        return mask & (at >= first) & (at <= last)
 
     def _some(self, values: Tensor) -> Tensor:
         """The rows that are asked of, of values on all rows of a kind."""

@@ -34,6 +34,7 @@ from dataclasses import replace
 import torch
 
 from interp.tasks.counterfactual import Variable
+from probes.roles.acting import Acting
 from probes.roles.change import over_rows
 from probes.roles.decision import Found, Test, holds
 from probes.roles.detectors.selectors import rules, selected
@@ -112,11 +113,16 @@ def _of(
             evidence.lacks[role] = f"no {rows[keys]} rows of tokens are there to look at"
             continue
         tests = _behaviour(evidence, place, role)
+        acting = None if holds(tests) else evidence.acting(place, keys)
+        within = [] if acting is None else _at_positions(acting, tests)
         if role == "previous-token" and not holds(tests) and effects is not None:
             tests = _read_later(evidence, effects, place) or tests
+        at = (acting.first, acting.last) if acting and not holds(tests) and holds(within) else ()
+        tests = within if at else tests
         named |= holds(tests)
         cause = _cause(evidence, effects, place, role, tests)
-        yield _found(place, role, tests, cause, _missing(evidence, role))
+        found = _found(place, role, tests, cause, _missing(evidence, role))
+        yield replace(found, positions=at)
     if "uniform" not in rows:
         yield from _positional(evidence, effects, place)
         return
@@ -166,7 +172,6 @@ def _behaviour(evidence: Evidence, place: Place, role: str) -> list[Test]:
         share.test(f"share of attention to {words}{on}", least),
         share.beyond(f"beyond {beyond}", floors.excess),
     ]
-    tests = _where_it_acts(evidence, place, keys, tests)
     if role == "local":
         lags = [_score(evidence, place, lag) for lag in single_lags(floors.window)]
         tests.append(Test("kept from any one position", 1 - max(lags), 1 - floors.share))
@@ -176,19 +181,14 @@ def _behaviour(evidence: Evidence, place: Place, role: str) -> list[Test]:
     return tests
 
 
-def _where_it_acts(evidence: Evidence, place: Place, keys: str, tests: list[Test]) -> list[Test]:
-    """The tests of a share of attention and its excess at the positions where the head acts, if
-    they hold there; else as they are over whole rows."""
-    found = evidence.acting(place, keys)
-    if found is None:
-        return tests
+def _at_positions(found: Acting, tests: Sequence[Test]) -> list[Test]:
+    """The tests of a share of attention and its excess at the positions where the head acts."""
+    at, shares = f" at positions {found.first} to {found.last}", (found.share, found.excess)
     within = [
-        change.test(
-            f"{test.name} at positions {found.first} to {found.last}", test.floor, test.name
-        )
-        for change, test in zip((found.share, found.excess), tests, strict=True)
+        change.test(test.name + at, test.floor, test.name)
+        for change, test in zip(shares, tests[:2], strict=True)
     ]
-    return within if holds(within) else tests
+    return [*within, *tests[2:]]
 
 
 def _even(evidence: Evidence, place: Place) -> list[Test]:
