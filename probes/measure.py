@@ -30,8 +30,9 @@ from interp.run import Run, Site
 from interp.run.gate import next_tokens
 from interp.store import ActivationStore
 from interp.tasks.base import Batch
-from interp.weights.composition import COMPOSITIONS, PAIRED_UP_TO
+from interp.weights.composition import PAIRED_UP_TO
 from interp.weights.head_weights import HeadWeights, head_weights
+from interp.weights.metric_names import COMPOSITIONS
 from interp.weights.weight_table import weight_table
 from probes.activations import Samples, collect
 from probes.head_scores import head_scores

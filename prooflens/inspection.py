@@ -34,9 +34,9 @@ from interp.store import ActivationStore, extract
 from interp.store.rows import has_targets, layer_hooks, stored_batch
 from interp.tasks.base import Batch
 from interp.tasks.catalogue import known_task
-from interp.weights.composition import COMPOSITIONS
 from interp.weights.head_weights import HeadWeights, head_weights
 from interp.weights.head_weights.mapping import layout_of_mapping, read_mapping
+from interp.weights.metric_names import COMPOSITIONS
 from probes.columns import TABLES
 from probes.inspection.behaviour import Performance, performance
 from probes.inspection.inspected_rows import InspectedRows, inspected_rows

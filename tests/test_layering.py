@@ -156,7 +156,8 @@ def test_no_folder_imports_itself_through_others(top: str) -> None:
 
 
 ENGINES = ("interp.run", "interp.hooks", "interp.models", "interp.interventions", "interp.store",
-           "interp.attribution", "interp.attention", "interp.tasks", "interp.proofs")  # fmt: skip
+           "interp.attribution", "interp.attention", "interp.tasks", "interp.proofs",
+           "interp.weights.head_weights", "interp.weights.weight_table")  # fmt: skip
 DRAWS = {
     "probes.columns", "probes.roles", "probes.roles.decision", "probes.roles.profile",
     "trained.shipped_names",
@@ -192,7 +193,10 @@ def reached(start: str, known: set[str]) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("page", ["inspection", "probing", "rounds", "certify"])
+PAGES = ("inspection", "probing", "rounds", "certify", "weights", "over_training", "decompiled")
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_pages_render_and_enter_no_engine(page: str) -> None:
     found = reached(f"prooflens.pages.{page}", {dotted(path) for path in modules()})
     assert not [name for name in found if any(inside(name, engine) for engine in ENGINES)]

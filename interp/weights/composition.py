@@ -37,14 +37,7 @@ from interp.stats.p_values import gamma_tail
 from interp.weights.head_weights.circuit import Circuit
 from interp.weights.head_weights.families import head_weights
 from interp.weights.head_weights.layers import LayerHeadWeights
-
-COMPOSITIONS = ("q_composition", "k_composition", "v_composition")
-
-CLEAR_EXCESS = 0.5
-"""Least score / null mean − 1 of a pair that is worth naming: 1.5² = 2.25, so that what the writer
-writes is read with more than twice the energy that a random direction would get. One pair of GPT-2
-small's heads in ten comes so far (95th percentile 0.6); its induction heads read L4H11 with 0.77 to
-1.85, those of the shipped models their writer with 0.8 to 0.9."""
+from interp.weights.metric_names import COMPOSITIONS
 
 PAIRED_UP_TO = 512
 """Heads; of more, a table of all pairs is asked for by name: a thousand heads have 1.5 million."""

@@ -46,11 +46,12 @@ from torch import Tensor
 from interp.errors import Problems
 from interp.stats.head_table import head_table, score_row
 from interp.stats.p_values import Tail
-from interp.weights.composition import COMPOSITIONS, composition_table
+from interp.weights.composition import composition_table
 from interp.weights.head_weights.circuit import Circuit
 from interp.weights.head_weights.families import head_weights
 from interp.weights.head_weights.layers import BASES, LayerHeadWeights
 from interp.weights.low_rank_circuit import LowRankCircuit, low_rank_circuit, low_rank_circuits
+from interp.weights.metric_names import COMPOSITIONS, SINGULAR
 from interp.weights.metrics import BASIC, METRICS, UNDEFINED, choose
 from interp.weights.weight_nulls import SpectrumNull, WeightNull
 
@@ -142,7 +143,6 @@ def _factor(like: Tensor, generator: torch.Generator) -> Tensor:
     return drawn / drawn.norm()
 
 
-SINGULAR = "singular_value"
 GROUPS: dict[str, Sequence[str]] = {
     "basic": BASIC,
     "heads": tuple(METRICS),

@@ -38,8 +38,8 @@ then commonest and rarest). What even those rows do not tell apart is said.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 import numpy as np
@@ -59,12 +59,14 @@ from probes.decompile.components import (
     head_tables,
     knows_positions,
     line_heads,
+    mean_patterns,
     prune,
 )
 from probes.decompile.counting import decompile_counting
 from probes.decompile.decisions import Fidelity, TokenTable, agreement, decide, decided, outputs_of
 from probes.decompile.evidence import Evidence, evidence
 from probes.decompile.judging import (
+    LEAST,
     LONGEST,
     Answer,
     Judge,
@@ -315,6 +317,9 @@ def _parts(program: Program) -> Iterator[Expression]:
 
 _PROBED = 24
 
+_TOLD, _DRAWN = 10, 6
+"""How many decisions that differ are told, and how many heads without a line are drawn."""
+
 
 @dataclass(frozen=True)
 class Decompiled:
@@ -339,6 +344,11 @@ class Decompiled:
         proof: The proof's program beside it; None for a task without one.
         seconds: How long it took.
         lines: Longest program that was looked at.
+        least: The least gain, and match, of a program that is found.
+        parted: The first of ``differ`` in words: rows, tokens so far, what the model and what the
+            program decides.
+        patterns: Place in ``heads`` → the head's pattern and its primitive's on a row,
+            ``[query, key]``, of the heads that a line stands for and of :attr:`rest`.
     """
 
     answer: Answer
@@ -357,6 +367,14 @@ class Decompiled:
     proof: Beside | None
     seconds: float
     lines: int = LONGEST
+    least: float = LEAST
+    parted: tuple[tuple[str, str, str, str], ...] = ()
+    patterns: Mapping[int, tuple[NDArray[Any], NDArray[Any]]] = field(default_factory=dict)
+
+    @property
+    def rest(self) -> list[int]:
+        """Places in ``heads`` of those that no line stands for: of these the decisions speak."""
+        return _rest(self.best, self.heads)
 
     def record(self) -> dict[str, Any]:
         """What ``result.json`` holds."""
@@ -441,6 +459,8 @@ def decompile(
     for name, one in line_heads(model, some, table, kept, best.program, known):
         best = replace(best, sources=best.sources | {name: len(heads)})
         heads.append(one)
+    differ = tuple(judge.differ(best))
+    drawn = [k for k in (*best.sources.values(), *_rest(best, heads)) if k >= 0]
     return Decompiled(
         answer=answer(best, judge.table_match()),
         best=best,
@@ -452,13 +472,50 @@ def decompile(
         decisions=truth,
         right=judge.right(best),
         evidence=evidence(model, data, table, kept, heads, best.program),
-        differ=tuple(judge.differ(best)),
+        differ=differ,
         alike=alike,
         far=None if task is None else far(model, task, best.program, judge, seed=seed),
         proof=None if task is None else proof(task, best.program, judge),
         seconds=time.monotonic() - start,
         lines=lines,
+        parted=tuple(_parted(best.program, data, truth, differ[:_TOLD])),
+        patterns={
+            k: mean_patterns(model, data.longer, heads[k].head, heads[k].primitive) for k in drawn
+        },
     )
+
+
+def _rest(best: Judged, heads: Sequence[HeadDoes]) -> list[int]:
+    shown = {heads[k].head.name for k in best.sources.values() if k >= 0}
+    first: dict[str, int] = {}
+    for k, one in enumerate(heads):
+        if not one.at and one.head.name not in shown:
+            first.setdefault(one.head.name, k)
+    return list(first.values())[:_DRAWN]
+
+
+def _parted(
+    program: Program,
+    data: Split,
+    decisions: dict[str, NDArray[Any]],
+    differ: Sequence[tuple[str, int, int]],
+) -> Iterator[tuple[str, str, str, str]]:
+    """Rows, tokens so far, what the model and what the program decides, where they part."""
+    for name, row, position in differ:
+        part = getattr(data, name)
+        texts = [part.vocabulary.texts[c] for c in part.tokens[row, : position + 1] if c >= 0]
+        at = np.argwhere(part.asked).tolist().index([row, position])
+        decided = decide(run(program, part.tokens, part.vocabulary), part)[at]
+        both = (decisions[name][at], decided)
+        model, found = (_told(value, part.vocabulary.texts) for value in both)
+        shown = " ".join(texts[-16:])
+        yield name.replace("_", " "), f"… {shown}" if len(texts) > 16 else shown, model, found
+
+
+def _told(value: Any, texts: tuple[str, ...]) -> str:
+    if np.ndim(value):
+        return " ".join(texts[i] for i in np.flatnonzero(value)) or "nothing"
+    return texts[int(value)] if int(value) >= 0 else "none"
 
 
 def _need_program(tried: Sequence[Any], lines: int) -> None:

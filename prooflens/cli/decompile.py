@@ -122,7 +122,9 @@ def _decompiled(
             "(docs/howto-decompile says what it holds)"
         )
     found = find_program(model, given, step=step, **about)
-    typer.echo(write_decompiled(found, model, name, out, overwrite=overwrite))
+    typer.echo(
+        write_decompiled(found, name, out, analysed=model.card.analysed, overwrite=overwrite)
+    )
     text = (out / marker).read_text(encoding="utf-8")
     told = DecompileOutput(answer=found.answer, program=text, report=str(out / "report.html"))
     facts(**told)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from interp.weights.head_weights import HeadWeights
+    from prooflens.pages.weights import WeightTable
 
 _Model = Annotated[
     str,
@@ -79,7 +80,7 @@ def weights(
 
     from interp.weights.head_weights import head_weights
     from interp.weights.weight_table import weight_table
-    from prooflens.pages.weights import Inspection, write_page, write_table
+    from prooflens.pages.weights import write_page, write_table
     from trained.loading import folder_of
     from trained.packaged import PACKAGED
 
@@ -103,10 +104,44 @@ def weights(
     names = metrics.split(",") if metrics else _default_metrics(factors, out)
     table = weight_table(factors, names, **options, seed=seed, watch=progress("working"))
     notes = [*_notes(factors, names), *_fetched([factors])]
-    inspection = Inspection(factors, table, options)
-    _say(notes, inspection.findings(top), table)
-    page = partial(write_page, inspection, overwrite=overwrite, watch=progress("working"))
+    given = _given(factors, table, options, drawn=out is not None and out.suffix != ".csv")
+    _say(notes, given.findings(top), table)
+    page = partial(write_page, given, overwrite=overwrite, watch=progress("working"))
     _put(table, out, partial(write_table, table, overwrite=overwrite), page)
+
+
+def _given(
+    factors: HeadWeights, table: pd.DataFrame, options: dict[str, Any], *, drawn: bool
+) -> WeightTable:
+    """What a page is made of; with the corners of the circuits that are ``drawn``."""
+    from interp.weights.weight_table import circuit_crop
+    from prooflens.pages.weights import WeightTable, drawn_heads
+
+    tokens, layout = factors.layout.tokens, factors.layout
+    about = {
+        "model": factors.name,
+        "family": layout.family,
+        "sizes": vars(layout.sizes),
+        "options": options,
+        "analysed": factors.analysed,
+        "notes": _notes_of(factors),
+    }
+    tied = tokens is None or tokens.embedding == tokens.unembedding
+    crops = {
+        (circuit, layer, head): circuit_crop(factors, layer, head, circuit, **options)
+        for circuit, layer, head in (drawn_heads(table) if drawn else ())
+    }
+    return WeightTable(table, about, tied, [factors.n_heads] * factors.n_layers, crops)
+
+
+def _notes_of(factors: HeadWeights) -> list[str]:
+    """What to know of these weights, and what cannot be asked of a model of this size."""
+    notes, sizes = list(factors.layout.notes), factors.layout.sizes
+    if sizes.d_model == 1:
+        notes.append("d_model is 1: a circuit is one number, which no diagonal or null describes")
+    if factors.n_layers == 1:
+        notes.append("one layer: no head reads another's output, so there are no compositions")
+    return notes
 
 
 def _over_training(
@@ -128,7 +163,6 @@ def _over_training(
         write_training_page,
         write_training_table,
     )
-    from prooflens.pages.weights import notes_of
     from trained.loading import folder_of
 
     opened = opened_revisions(folder_of(model), revisions, mapping=mapping)
@@ -138,7 +172,7 @@ def _over_training(
     names = metrics.split(",") if metrics else default
     watch = progress("reading checkpoints")
     table = weights_over_training(model, opened, names, watch=watch, **options)
-    notes = [*notes_of(first), *_fetched(list(opened.values()))]
+    notes = [*_notes_of(first), *_fetched(list(opened.values()))]
     _say(notes, training_findings(table, top), table)
     facts(revisions=revisions)
     small = [*notes, f"options: {options}"]
@@ -213,9 +247,8 @@ def _default_metrics(factors: HeadWeights, out: Path | None) -> list[str]:
 
 def _notes(factors: HeadWeights, names: list[str]) -> list[str]:
     from interp.weights.composition import PAIRED_UP_TO
-    from prooflens.pages.weights import notes_of
 
-    notes = notes_of(factors)
+    notes = _notes_of(factors)
     heads = factors.n_layers * factors.n_heads
     if heads > PAIRED_UP_TO and not {"composition", "all"} & set(names):
         notes.append(

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -25,16 +26,15 @@ import pandas as pd
 from interp.figures.lines import gain_by_lines
 from interp.figures.maps import attention_in_words, attention_maps
 from interp.figures.style import save
-from interp.interventions.components import Component
 from interp.output import output_folder
-from interp.program.evaluation import run
 from interp.program.printer import expression_text, output_text, program_text
-from probes.decompile.components import HeadDoes, mean_patterns
-from probes.decompile.decisions import Fidelity, decide
-from probes.decompile.judging import LEAST
-from probes.decompile.workflow import Decompiled
-from probes.inspection.texts import card_of
 from prooflens.pages.page import Link, Page, Picture, Section, Table, page_name, render
+
+if TYPE_CHECKING:
+    from interp.interventions.components import Component
+    from probes.decompile.components import HeadDoes
+    from probes.decompile.decisions import Fidelity
+    from probes.decompile.workflow import Decompiled
 
 _ALIKE = 0.9
 """Share of a head's attention that its primitive shares, from which it counts as explained."""
@@ -169,7 +169,6 @@ def _answered(found: Decompiled) -> str:
 
 
 MARKER = "program.txt"
-_SHOWN, _DRAWN = 10, 6
 _REST = "map-of-the-rest"
 """The anchor of the heat maps of heads that no line stands for."""
 
@@ -198,20 +197,20 @@ def sentence(found: Decompiled) -> str:
         return f"A program of {lines} decides as the model does ({numbers}); {needed}."
     return (
         f"No program of at most {found.lines} lines found; the best has a gain of "
-        f"{best.score:.2f} where {LEAST} is asked for ({numbers})."
+        f"{best.score:.2f} where {found.least} is asked for ({numbers})."
     )
 
 
 def write_decompiled(
-    found: Decompiled, model: object, name: str, out: Path, *, overwrite: bool = False
+    found: Decompiled, name: str, out: Path, *, analysed: str = "", overwrite: bool = False
 ) -> str:
     """``program.txt``, ``result.json``, figures and ``report.html``; returns the sentence.
 
     Args:
         found: From :func:`probes.decompile.workflow.decompile`.
-        model: The model, for its heads' patterns.
         name: What to call it.
         out: Folder to be.
+        analysed: What is analysed of the model, in words.
         overwrite: Replace an earlier one.
 
     Raises:
@@ -222,16 +221,16 @@ def write_decompiled(
         (folder / "program.txt").write_text(program_text(found.best.program), encoding="utf-8")
         record = json.dumps(found.record(), indent=1)
         (folder / "result.json").write_text(record + "\n", encoding="utf-8")
-        replaced, curve = list(_replaced(found, model, folder)), _curve(found, folder)
+        replaced, curve = list(_replaced(found, folder)), _curve(found, folder)
         picture = replaced.pop(0) if replaced else curve
         rest = [*replaced, *([curve] if curve is not None and curve is not picture else [])]
         lines = "; ".join(program_text(found.best.program).splitlines())
         page = Page(
             title=f"{page_name(name)}, decompiled",
             findings=[told, f"The program: {lines}"],
-            sections=list(_sections(found, model, folder, rest)),
+            sections=list(_sections(found, folder, rest)),
             facts=[
-                f"What is analysed: {card_of(model).analysed}.",
+                f"What is analysed: {analysed}.",
                 f"{found.seconds:.1f} seconds",
                 f"{len(found.data.fit)} rows fitted",
             ],
@@ -250,7 +249,7 @@ def _doubts(found: Decompiled) -> Iterator[str]:
             "What happens off the task: there a table on the current token makes no mistake "
             "either, so that no gain can be told."
         )
-    elif off >= LEAST:
+    elif off >= found.least:
         yield (
             "Little off the task: on random tokens, ties, repeats and rows with single tokens "
             f"exchanged the program decides as the model does, too (gain {off:.2f})."
@@ -272,9 +271,7 @@ def _doubts(found: Decompiled) -> Iterator[str]:
     )
 
 
-def _sections(
-    found: Decompiled, model: object, folder: Path, pictures: list[Picture]
-) -> Iterator[Section]:
+def _sections(found: Decompiled, folder: Path, pictures: list[Picture]) -> Iterator[Section]:
     program = pd.DataFrame(list(_lines(found)), columns=["line", "stands for", "evidence"])
     numbers = [f"line-{k + 1}" for k in range(len(program))]
     yield Section(
@@ -302,7 +299,7 @@ def _sections(
                 "model goes on. Gain is what is left of the model's decisions beyond the table on "
                 "the current token."
             ],
-            pictures=list(_patterns(found, model, folder)),
+            pictures=list(_patterns(found, folder)),
             tables=[_heads(found)],
             folded=True,
         )
@@ -322,7 +319,9 @@ def _parting(found: Decompiled) -> Section:
     if not found.differ:
         told = "On every row that was looked at, on the task and off it, they decide alike."
         return Section("Where they part", [told])
-    return Section("Where they part", tables=[Table(_differences(found), "Decisions that differ.")])
+    columns = ["rows", "tokens so far", "model", "program"]
+    rows = pd.DataFrame(list(found.parted), columns=columns)
+    return Section("Where they part", tables=[Table(rows, "Decisions that differ.")])
 
 
 def _open(found: Decompiled) -> Iterator[str]:
@@ -369,10 +368,14 @@ def _lines(found: Decompiled) -> Iterator[tuple[str, str | Link, str | Link]]:
             yield text, "no head alone", _to_heads(found, "what heads fetch, put together")
             continue
         head = found.heads[source]
-        name = head.head.name if head.gain >= LEAST else f"no head alone, nearest {head.head.name}"
+        name = (
+            head.head.name
+            if head.gain >= found.least
+            else f"no head alone, nearest {head.head.name}"
+        )
         told = f"{head.primitive.words}: gain {head.gain:.2f} in its place"
         yield text, Link(name, anchor_of(head.head)), Link(told, _map(number))
-    rest, ffns = _rest(found), found.evidence.ffns
+    rest, ffns = [found.heads[k] for k in found.rest], found.evidence.ffns
     parts = [*(one.head for one in rest), *(one.part for one in ffns[:1])]
     words = ", ".join([*(one.head.name for one in rest), "FFNs, norms and readout"])
     for output in best.program.outputs:
@@ -382,16 +385,6 @@ def _lines(found: Decompiled) -> Iterator[tuple[str, str | Link, str | Link]]:
             Link(words, anchor_of(parts[0])) if parts else words,
             Link(told, _REST) if rest else _to_heads(found, told),
         )
-
-
-def _rest(found: Decompiled) -> list[HeadDoes]:
-    """What the heads do that no line stands for: the decisions themselves speak of it."""
-    shown = {found.heads[k].head.name for k in found.best.sources.values() if k >= 0}
-    first: dict[str, HeadDoes] = {}
-    for one in found.heads:
-        if not one.at and one.head.name not in shown:
-            first.setdefault(one.head.name, one)
-    return list(first.values())[:_DRAWN]
 
 
 def _to_heads(found: Decompiled, text: str) -> str | Link:
@@ -439,7 +432,7 @@ def _tried(one: HeadDoes) -> str:
     )
 
 
-def _replaced(found: Decompiled, model: object, folder: Path) -> Iterator[Picture]:
+def _replaced(found: Decompiled, folder: Path) -> Iterator[Picture]:
     """For each line that stands for a head: the head's pattern and the line's, on one row; the one
     that leaves most of the gain first."""
     sources = [found.best.sources.get(line.name, -1) for line in found.best.program.lines]
@@ -447,7 +440,7 @@ def _replaced(found: Decompiled, model: object, folder: Path) -> Iterator[Pictur
     for number in sorted(shown, key=lambda k: -found.heads[sources[k]].gain):
         line, one = found.best.program.lines[number], found.heads[sources[number]]
         path = folder / f"line{number + 1}.png"
-        drawn = _drawn(found, model, one, line.name)
+        drawn = _drawn(found, sources[number], line.name)
         save(attention_maps(drawn, columns=2), path)
         said = f"{line.name} = {expression_text(line.expression)}"
         told = f"What {said} replaced: {one.head.name} on one row. {_did(one)}"
@@ -455,12 +448,12 @@ def _replaced(found: Decompiled, model: object, folder: Path) -> Iterator[Pictur
         yield Picture(path, told, _map(number), told=numbers)
 
 
-def _patterns(found: Decompiled, model: object, folder: Path) -> Iterator[Picture]:
+def _patterns(found: Decompiled, folder: Path) -> Iterator[Picture]:
     """The heads that no line stands for."""
-    rest = _rest(found)
+    rest = [found.heads[k] for k in found.rest]
     drawn: dict[str, np.ndarray] = {}
-    for one in rest:
-        drawn |= _drawn(found, model, one, "primitive")
+    for k in found.rest:
+        drawn |= _drawn(found, k, "primitive")
     if drawn:
         path = folder / "patterns.png"
         save(attention_maps(drawn, columns=2), path)
@@ -469,9 +462,9 @@ def _patterns(found: Decompiled, model: object, folder: Path) -> Iterator[Pictur
         yield Picture(path, told, _REST, told=f"Most: {attention_in_words(drawn)}.")
 
 
-def _drawn(found: Decompiled, model: object, one: HeadDoes, said: str) -> dict[str, np.ndarray]:
-    own, ideal = mean_patterns(model, found.data.longer, one.head, one.primitive)
-    return {f"{one.head.name}, trained": own, f"{one.head.name}, {said}": ideal}
+def _drawn(found: Decompiled, at: int, said: str) -> dict[str, np.ndarray]:
+    (own, ideal), name = found.patterns[at], found.heads[at].head.name
+    return {f"{name}, trained": own, f"{name}, {said}": ideal}
 
 
 def _did(one: HeadDoes) -> str:
@@ -483,29 +476,11 @@ def _curve(found: Decompiled, folder: Path) -> Picture | None:
     if len(points) < 2:
         return None
     path = folder / "curve.png"
-    save(gain_by_lines([p["lines"] for p in points], [p["gain"] for p in points], LEAST), path)
+    save(
+        gain_by_lines([p["lines"] for p in points], [p["gain"] for p in points], found.least), path
+    )
     told = ", ".join(f"{p['lines']:.0f}: {p['gain']:.2f}" for p in points)
     return Picture(path, f"Gain of the best program by its number of lines, at most {told}.")
-
-
-def _differences(found: Decompiled) -> pd.DataFrame:
-    rows = []
-    for name, row, position in found.differ[:_SHOWN]:
-        part = getattr(found.data, name)
-        texts = [part.vocabulary.texts[c] for c in part.tokens[row, : position + 1] if c >= 0]
-        at = np.argwhere(part.asked).tolist().index([row, position])
-        model = found.decisions[name][at]
-        program = decide(run(found.best.program, part.tokens, part.vocabulary), part)[at]
-        told = [_told(value, part.vocabulary.texts) for value in (model, program)]
-        shown = " ".join(texts[-16:])
-        rows.append((name.replace("_", " "), f"… {shown}" if len(texts) > 16 else shown, *told))
-    return pd.DataFrame(rows, columns=["rows", "tokens so far", "model", "program"])
-
-
-def _told(value: np.ndarray, texts: tuple[str, ...]) -> str:
-    if np.ndim(value):
-        return " ".join(texts[i] for i in np.flatnonzero(value)) or "nothing"
-    return texts[int(value)] if int(value) >= 0 else "none"
 
 
 def _number(value: float) -> str:

@@ -14,7 +14,7 @@ import pandas as pd
 from interp.figures.lines import HeadLines, heads_over_training
 from interp.figures.style import save
 from interp.output import output_folder
-from interp.weights.composition import COMPOSITIONS
+from interp.weights.metric_names import COMPOSITIONS
 from prooflens.pages.page import Page, Picture, Section, Table, page_name, render
 from prooflens.pages.weights import CLEAR, CSV_COLUMNS, clear_diagonals, write_table
 

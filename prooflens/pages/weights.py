@@ -12,12 +12,14 @@ The page of a weight inspection: what stands out, the strongest diagonals, every
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from interp.environment import ENVIRONMENT, environment_json
 from interp.figures.lines import Pair, pair_lines
@@ -25,9 +27,7 @@ from interp.figures.maps import circuit_crops, head_maps, null_histograms
 from interp.figures.style import save
 from interp.output import output_file, output_folder
 from interp.stats.head_table import COLUMNS
-from interp.weights.composition import CLEAR_EXCESS, COMPOSITIONS
-from interp.weights.head_weights import HeadWeights
-from interp.weights.weight_table import SINGULAR, circuit_crop
+from interp.weights.metric_names import CLEAR_EXCESS, COMPOSITIONS, SINGULAR
 from prooflens.pages.page import Page, Picture, Section, Table, page_name, render
 
 _NULL = (
@@ -235,18 +235,23 @@ _UNITS = {
 
 
 @dataclass(frozen=True)
-class Inspection:
-    """A model, its table of weight metrics, and how the table was made.
+class WeightTable:
+    """A table of weight metrics, and what a page says of the model that it is of.
 
     Attributes:
-        factors: the weights of the model's heads.
         table: the table, from :func:`interp.weights.weight_table.weight_table`.
-        options: the options fold_norm, lag and basis with which the table was made.
+        about: JSON data: ``model``, ``family``, ``sizes``, ``options`` (fold_norm, lag and basis
+            with which the table was made), ``analysed`` and ``notes``.
+        tied: whether W_U = W_Eᵀ.
+        heads: how many heads there are in each layer.
+        crops: circuit, layer and head → the corner of the circuit that is drawn.
     """
 
-    factors: HeadWeights
     table: pd.DataFrame
-    options: dict[str, Any]
+    about: dict[str, Any]
+    tied: bool = True
+    heads: Sequence[int] = ()
+    crops: Mapping[tuple[str, int, int], NDArray[np.float32]] = field(default_factory=dict)
 
     def findings(self, n: int = 5) -> list[str]:
         """The main findings, with ``n`` heads or pairs per list; see :func:`findings`."""
@@ -254,20 +259,22 @@ class Inspection:
 
     def diagonals(self, n: int = 5) -> list[str]:
         """The findings about single heads."""
-        tokens = self.factors.layout.tokens
-        tied = tokens is None or tokens.embedding == tokens.unembedding
         heads = self.table[~self.table["metric"].isin(COMPOSITIONS)]
-        return findings(heads, n, basis=self.options.get("basis", "residual"), tied=tied)
+        basis = self.about["options"].get("basis", "residual")
+        return findings(heads, n, basis=basis, tied=self.tied)
 
 
-def notes_of(factors: HeadWeights) -> list[str]:
-    """What to know of these weights, and what cannot be asked of a model of this size."""
-    notes, sizes = list(factors.layout.notes), factors.layout.sizes
-    if sizes.d_model == 1:
-        notes.append("d_model is 1: a circuit is one number, which no diagonal or null describes")
-    if factors.n_layers == 1:
-        notes.append("one layer: no head reads another's output, so there are no compositions")
-    return notes
+def drawn_heads(table: pd.DataFrame) -> list[tuple[str, int, int]]:
+    """Circuit, layer and head of the diagonals that a page draws."""
+    own = table[_scored(table)]
+    tops = {c: strongest(own, c, "trace_share", _CROPS) for c in own["circuit"].unique()}
+    return [(c, int(r.layer), int(r.head)) for c, top in tops.items() for r in top.itertuples()]
+
+
+def _scored(table: pd.DataFrame) -> pd.Series:
+    """Which rows are of single heads, and of a metric that some head has."""
+    counted = table.groupby(["circuit", "metric"])["score"].transform("count") > 0
+    return counted & ~table["metric"].isin((*COMPOSITIONS, SINGULAR))
 
 
 def strongest(
@@ -388,9 +395,7 @@ def _write_csv(table: pd.DataFrame, path: Path) -> None:
     table[list(CSV_COLUMNS)].to_csv(path, index=False)
 
 
-def write_page(
-    inspection: Inspection, folder: Path, *, overwrite: bool, watch: Watch = iter
-) -> None:
+def write_page(given: WeightTable, folder: Path, *, overwrite: bool, watch: Watch = iter) -> None:
     """Write everything about the model's weights into one folder; ``watch`` wraps the figures'
     loop.
 
@@ -398,13 +403,13 @@ def write_page(
         OutputError: if the folder exists and may not be replaced, or cannot be written.
     """
     with output_folder(folder, overwrite=overwrite, marker=".prooflens-weights") as draft:
-        _write_tables(inspection, draft)
-        _write_figures(inspection, draft, watch)
-        _write_html(inspection, draft)
+        _write_tables(given, draft)
+        _write_figures(given, draft, watch)
+        _write_html(given, draft)
 
 
-def _write_tables(inspection: Inspection, folder: Path) -> None:
-    table, said = inspection.table, inspection.findings()
+def _write_tables(given: WeightTable, folder: Path) -> None:
+    table, said = given.table, given.findings()
     pairs, spectrum = table["metric"].isin(COMPOSITIONS), table["metric"] == SINGULAR
     for name, rows in (
         ("weights.csv", table[~pairs & ~spectrum]),
@@ -414,15 +419,8 @@ def _write_tables(inspection: Inspection, folder: Path) -> None:
         if len(rows):
             _write_csv(rows, folder / name)
     (folder / "findings.txt").write_text("\n".join(said) + "\n", encoding="utf-8")
-    factors, sizes = inspection.factors, inspection.factors.layout.sizes
     heads = table[~pairs & ~spectrum]
-    about = {
-        "model": factors.name,
-        "family": factors.layout.family,
-        "sizes": vars(sizes),
-        "options": inspection.options,
-        "analysed": factors.analysed,
-        "notes": notes_of(factors),
+    about = given.about | {
         "findings": said,
         "heads": _records(heads),
         "compositions": _records(table[pairs].astype({"effect": float}).nlargest(100, "effect")),
@@ -431,16 +429,16 @@ def _write_tables(inspection: Inspection, folder: Path) -> None:
     (folder / "weights.json").write_text(text + "\n", encoding="utf-8")
 
 
-def _write_html(inspection: Inspection, folder: Path) -> None:
-    factors, name = inspection.factors, Path(inspection.factors.name).name
+def _write_html(given: WeightTable, folder: Path) -> None:
+    about = given.about
     facts = [
-        f"{factors.layout.family}: {_listed_options(vars(factors.layout.sizes))}",
-        f"options: {_listed_options(inspection.options)}",
-        *([f"What is analysed: {factors.analysed}."] if factors.analysed else []),
-        *notes_of(factors),
+        f"{about['family']}: {_listed_options(about['sizes'])}",
+        f"options: {_listed_options(about['options'])}",
+        *([f"What is analysed: {about['analysed']}."] if about["analysed"] else []),
+        *about["notes"],
     ]
-    said = inspection.diagonals() or inspection.findings()
-    page = weights_page(folder, name, inspection.table, said, facts)
+    said = given.diagonals() or given.findings()
+    page = weights_page(folder, Path(about["model"]).name, given.table, said, facts)
     (folder / "report.html").write_text(page, encoding="utf-8")
 
 
@@ -455,19 +453,17 @@ def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:
     return records
 
 
-def _write_figures(inspection: Inspection, folder: Path, watch: Watch) -> None:
-    table = inspection.table[~inspection.table["metric"].isin((*COMPOSITIONS, SINGULAR))]
-    counted = table.groupby(["circuit", "metric"])["score"].transform("count") > 0
-    table = table[counted]
-    for kind, pairs in inspection.table.groupby("metric", sort=False):
+def _write_figures(given: WeightTable, folder: Path, watch: Watch) -> None:
+    table = given.table[_scored(given.table)]
+    for kind, pairs in given.table.groupby("metric", sort=False):
         if kind in COMPOSITIONS:
-            _write_pairs(inspection.factors, str(kind), pairs, folder)
+            _write_pairs(given.heads, str(kind), pairs, folder)
     for circuit in table["circuit"].unique():
-        top = strongest(table, circuit, "trace_share", 8)
+        top = strongest(table, circuit, "trace_share", _CROPS)
         if len(top):
             path = folder / f"diagonals-{_file(circuit)}"
-            save(_crops(inspection, circuit, top), path)
-            narrow = _crops(inspection, circuit, top, columns=2)
+            save(_crops(given, circuit, top), path)
+            narrow = _crops(given, circuit, top, columns=2)
             save(narrow, path.with_name(path.name + NARROW), formats=("png",))
     for metric, rows in watch(list(table.groupby("metric", sort=False))):
         label = _UNITS.get(metric, metric.replace("_", " "))
@@ -489,7 +485,7 @@ def _write_figures(inspection: Inspection, folder: Path, watch: Watch) -> None:
             save(drawn, folder / f"histogram-{metric}", formats=("png",))
 
 
-def _write_pairs(factors: HeadWeights, kind: str, rows: pd.DataFrame, folder: Path) -> None:
+def _write_pairs(heads: Sequence[int], kind: str, rows: pd.DataFrame, folder: Path) -> None:
     strong: Iterable[Any] = rows.astype({"effect": float}).nlargest(_PAIRS, "effect").itertuples()
     pairs: list[Pair] = []
     for r in strong:
@@ -497,7 +493,7 @@ def _write_pairs(factors: HeadWeights, kind: str, rows: pd.DataFrame, folder: Pa
         pairs.append(((layer, head), (r.layer, r.head), r.score))
     label = kind.replace("_", " ").capitalize()
     title = f"{label}: {len(pairs)} largest above the null"
-    drawn = pair_lines([factors.n_heads] * factors.n_layers, pairs, label, title=title)
+    drawn = pair_lines(list(heads), pairs, label, title=title)
     save(drawn, folder / f"pairs-{kind}", formats=("png",))
 
 
@@ -505,12 +501,8 @@ def _file(circuit: str) -> str:
     return circuit.replace("+", "-")
 
 
-def _crops(inspection: Inspection, circuit: str, top: pd.DataFrame, *, columns: int = 4) -> Any:
-    crops = [
-        circuit_crop(inspection.factors, layer, head, circuit, **inspection.options)
-        for layer, head in zip(top["layer"].tolist(), top["head"].tolist(), strict=True)
-    ]
+def _crops(given: WeightTable, circuit: str, top: pd.DataFrame, *, columns: int = 4) -> Any:
+    crops = [given.crops[circuit, r.layer, r.head] for r in top.itertuples()]
     titles = [f"L{r.layer}H{r.head}: {r.score:+.3f}" for r in top.itertuples()]
-    name = Path(inspection.factors.name).name
-    title = f"{circuit} of {name}: largest |trace share|"
+    title = f"{circuit} of {Path(given.about['model']).name}: largest |trace share|"
     return circuit_crops(crops, titles, columns=columns, title=title)

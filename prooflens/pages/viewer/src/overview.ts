@@ -71,7 +71,7 @@ export class Overview {
   /** The colour of a head, and what colours mean; filled marks are confirmed, hollow ones are not. */
   private painter(): { of: (head: Head) => string; legend: (Node | string)[] } {
     const { colour } = this.state.choices, heads = this.state.doc.models[0].heads;
-    const marks = "● confirmed, ◐ necessary, not specific, or a candidate, ○ rejected or no role. ";
+    const marks = "● confirmed, ◐ necessary, not specific, or a candidate, ○ rejected or no role; heads at one place stand side by side. ";
     if (colour === "role" || colour === "status") {
       const named = (head: Head) => head.roles[0]?.[colour] ?? "none";
       const names = [...new Set(heads.map(named))].sort();
@@ -127,13 +127,15 @@ export class Overview {
     }
     const order = [...heads].sort((a, b) => Number(a.name === chosen) - Number(b.name === chosen));
     const named = heads.filter(h => h.name === chosen || h.roles.length && heads.length < 40);
-    const names = placed(heads, named, chosen, head => {
+    const places = apart(heads.map(head => {
       const vx = finite(this.value(head, x)), vy = finite(this.value(head, y));
       return [vx === null ? LEFT : across.at(vx), vy === null ? H - BOTTOM : up.at(vy)];
-    }, W);
+    }));
+    const at = (head: Head) => places[heads.indexOf(head)];
+    const names = placed(heads, named, chosen, at, W);
     for (const head of order) {
       const vx = finite(this.value(head, x)), vy = finite(this.value(head, y));
-      const px = vx === null ? LEFT : across.at(vx), py = vy === null ? H - BOTTOM : up.at(vy);
+      const [px, py] = at(head);
       const text = `${head.name}: ${shown(this.value(head, x))}, ${shown(this.value(head, y))}`;
       const status = head.roles[0]?.status, size = head.name === chosen ? 7 : 5;
       const point = svg("g", {
@@ -150,7 +152,10 @@ export class Overview {
         }
       }
       const name = names.get(head);
-      if (name) point.append(svg("text", { x: name[0], y: name[1], "text-anchor": "middle" }, head.name));
+      if (name) {
+        point.append(svg("text", { x: name[0], y: name[1], "text-anchor": "middle" }, head.name));
+        point.prepend(svg("line", { x1: px, y1: py, x2: name[0], y2: name[1] - 4, class: "leader" }));
+      }
       point.append(svg("title", {}, text));
       picture.append(point);
     }
@@ -198,6 +203,23 @@ function scale(values: Num[], from: number, to: number): { at: (v: number) => nu
   const ticks: number[] = [];
   for (let t = Math.ceil(low / step) * step; t <= high + step / 1e6; t += step) ticks.push(Math.abs(t) < step / 1e6 ? 0 : t);
   return { at: v => from + (v - low) / (high - low) * (to - from), ticks };
+}
+
+/** The points, of which those that would lie on others are moved beside them, where there is room. */
+function apart(points: [number, number][]): [number, number][] {
+  const found: [number, number][] = [], clear = 10;
+  if (points.length > 200) return points;
+  const free = (x: number, y: number) => found.every(([u, v]) => Math.hypot(u - x, v - y) >= clear);
+  for (const [x, y] of points) {
+    let place: [number, number] = [x, y];
+    for (let ring = 0; ring < 4 && !free(...place); ring++) {
+      const turns = Array.from({ length: 6 * ring }, (_, k) => 2 * Math.PI * k / (6 * ring));
+      place = turns.map(turn => [x + clear * ring * Math.cos(turn), y + clear * ring * Math.sin(turn)] as [number, number])
+        .find(one => free(...one)) ?? place;
+    }
+    found.push(place);
+  }
+  return found;
 }
 
 /** Where each head's name stands beside its point; names that would lie on others, or on points, are left out, the chosen head's last. */

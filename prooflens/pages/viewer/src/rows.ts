@@ -147,7 +147,7 @@ export class Lines {
     }));
     const known = every.flat().some(v => v !== null);
     const how = this.lines[0].model.effects[this.row.group]?.how === "zero" ? "zero stands in for it" : "its mean stands in for it";
-    this.told.textContent = known ? `Bars: change of the loss without the head (${how}), at most ${shown(most)} here.` : "";
+    this.told.textContent = known ? `Bars: change of the loss without the head (${how}), at most ${shown(most)} here; green where it rises, orange where it falls.` : "";
   }
 }
 
