@@ -268,7 +268,11 @@ def drawn_heads(table: pd.DataFrame) -> list[tuple[str, int, int]]:
     """Circuit, layer and head of the diagonals that a page draws."""
     own = table[_scored(table)]
     tops = {c: strongest(own, c, "trace_share", _CROPS) for c in own["circuit"].unique()}
-    return [(c, int(r.layer), int(r.head)) for c, top in tops.items() for r in top.itertuples()]
+    return [(c, layer, head) for c, top in tops.items() for layer, head in _places(top)]
+
+
+def _places(rows: pd.DataFrame) -> list[tuple[int, int]]:
+    return list(zip(rows["layer"].tolist(), rows["head"].tolist(), strict=True))
 
 
 def _scored(table: pd.DataFrame) -> pd.Series:
@@ -502,7 +506,7 @@ def _file(circuit: str) -> str:
 
 
 def _crops(given: WeightTable, circuit: str, top: pd.DataFrame, *, columns: int = 4) -> Any:
-    crops = [given.crops[circuit, r.layer, r.head] for r in top.itertuples()]
+    crops = [given.crops[circuit, layer, head] for layer, head in _places(top)]
     titles = [f"L{r.layer}H{r.head}: {r.score:+.3f}" for r in top.itertuples()]
     title = f"{circuit} of {Path(given.about['model']).name}: largest |trace share|"
     return circuit_crops(crops, titles, columns=columns, title=title)
