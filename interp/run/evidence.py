@@ -18,14 +18,17 @@ mean over the rows' population (Student's t, n − 1 degrees of freedom), and an
     undecided  the interval holds the floor, and all rows that may be were run, or all of them could
                hardly put it above. It is not rounded either way
 
-*Hardly*: the estimate may still move by three standard errors of what the other rows add, and would
-have to lie above the floor by the interval that all rows give. Most edits without effect end here
-after 8 rows: showing that something small is below a floor costs more rows than finding what is
-needed, and nothing rests on it.
+*Hardly*: the estimate may still move by two standard errors of what the other rows add, the rows
+may spread as little as two standard errors below what they were seen to (few rows with a rare one
+among them spread too much), and it would have to lie above the floor by the interval that all rows
+then give. Most edits without effect end here after 8 rows: showing that something small is below a
+floor costs more rows than finding what is needed, and nothing rests on it.
 
-*Repeated looks* are paid for: ``alpha`` is divided evenly among the looks that may decide, so that
-each edit is wrongly placed with probability alpha at most, half of it on either side. It is not
-divided among edits; who asks many and counts those above gives a smaller one for that side.
+*Repeated looks* are paid for: the look at all rows decides at ``alpha``, as the exhaustive run
+does, so what that confirms is not lost to having looked before; the earlier looks that may decide
+share a tenth of alpha more. So each edit is wrongly placed with a probability of at most 1.1 alpha,
+half of it on either side. It is not divided among edits; who asks many and counts those above gives
+a smaller one for that side.
 
 *Heavy tails*: single rows of ± 3 nats occur. A t-interval from few rows is too short where the
 rare row is not among them. So nothing is decided on fewer than 8 exact rows; e − g is taken to vary
@@ -43,6 +46,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import torch
 from jaxtyping import Float
+from scipy.stats import chi2, norm
 from scipy.stats import t as student
 from torch import Tensor
 
@@ -58,8 +62,10 @@ _MANY = 4
 """The least number of edits for which slopes, which cost two passes over all rows, are taken."""
 _SCREEN = 0.2
 """The share of the floor below which an edit is screened after the first look."""
-_MOVES = 3.0
-"""By how many standard errors an estimate may still move."""
+_EARLY = 0.1
+"""What all looks but the last may spend together, as a share of ``alpha``."""
+_MOVES = 2.0
+"""By how many standard errors an estimate, and its error, may still move."""
 _VARIES = 0.05
 """The least variance of e − g, as a share of the slopes' over all rows."""
 _LOSS = Loss()
@@ -135,8 +141,8 @@ def gather_evidence(
         many: The edits; tuples are made together.
         metric: A :class:`~interp.run.metrics.Metric`, or a function (more is worse).
         floor: The least mean rise that counts, in the metric's unit; one for all, or one an edit.
-        alpha: The probability of a wrong decision for each edit, over all looks; or twice that of a
-            wrong ``below``, and of a wrong ``above``.
+        alpha: The probability of a wrong decision for each edit on all rows (at most a tenth more
+            over all looks); or twice that of a wrong ``below``, and of a wrong ``above``.
         exhaustive: Run every edit on every row, and look once.
         most: The most rows that an edit is run on; all by default.
         seed: Seed of the order in which rows are run.
@@ -154,13 +160,13 @@ def gather_evidence(
     looks = (count,) if exhaustive else looks_of(count)
     looks = looks if most is None else tuple(look for look in looks if look <= max(most, _FIRST))
     least = min(LEAST_ROWS, count)
-    below, above = sides / 2 / sum(look >= least for look in looks)
+    last, early = sides / 2, sides / 2 / early_price(count)
     slopes = None
     if len(many) >= _MANY and not (exhaustive or measured.compares or count <= _FIRST):
         slopes = (measured.worse * run.slopes(many, measured))[:, order].numpy()
     found: dict[int, Finding] = {}
     left = list(range(len(many)))
-    widest = float(student.isf(above, max(looks[-1] - 1, 1)))
+    widest = float(student.isf(last[1], max(looks[-1] - 1, 1)))
     for look in looks:
         if not left:
             break
@@ -169,6 +175,7 @@ def gather_evidence(
         exact = np.stack([(measured.worse * run.by_row(rise, rows)).numpy() for rise in rises])
         here = None if slopes is None else slopes[left]
         rise, error = _estimates(exact, here)
+        below, above = last if look == looks[-1] else early
         quantiles = student.isf((above, below), max(look - 1, 1))
         low, high = rise - quantiles[0] * error, rise + quantiles[1] * error
         status, its = np.full(len(left), "undecided", dtype=object), floors[left]
@@ -201,6 +208,12 @@ def looks_of(rows: int) -> tuple[int, ...]:
     return tuple(looks)
 
 
+def early_price(rows: int) -> float:
+    """What a p before the last look is multiplied by, to be as unlikely as one at all rows."""
+    least = min(LEAST_ROWS, rows)
+    return max(sum(look >= least for look in looks_of(rows)[:-1]), 1) / _EARLY
+
+
 def _estimates(exact: Table, slopes: Table | None) -> tuple[Numbers, Numbers]:
     """The estimates of mean rises over the population of rows, and their standard errors.
 
@@ -223,9 +236,11 @@ def _estimates(exact: Table, slopes: Table | None) -> tuple[Numbers, Numbers]:
 
 def _reach(exact: Table, error: Numbers, rows: int, quantile: float) -> Numbers:
     """How far above its estimate an edit's interval could begin once all ``rows`` were run."""
+    freedom = exact.shape[1] - 1
     last = exact.std(1, ddof=1) / rows**0.5
-    moves = np.sqrt(np.maximum(error**2 - last**2, 0.0))
-    reach: Numbers = _MOVES * moves - quantile * last
+    least = last * np.sqrt(freedom / chi2.isf(norm.sf(_MOVES), freedom))
+    moves = np.sqrt(np.maximum(error**2 - least**2, 0.0))
+    reach: Numbers = _MOVES * moves - quantile * least
     return reach
 
 

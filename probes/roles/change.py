@@ -15,7 +15,7 @@ from jaxtyping import Float
 from scipy.special import stdtr, stdtrit
 
 from interp.run import Finding
-from interp.run.evidence import LEAST_ROWS, looks_of
+from interp.run.evidence import LEAST_ROWS, early_price, looks_of
 from interp.stats.bootstrap import row_interval
 from interp.stats.nulls import paired_null
 from interp.stats.p_values import LEAST_P
@@ -65,13 +65,13 @@ def over_rows(
 
 
 def from_finding(one: Finding, of: int) -> Change:
-    """What a finding from some of the rows says of the mean; p is against 0, and paid for looks."""
+    """What a finding before the last look says of the mean; p is against 0, and paid for looks."""
     if abs(one.rise) < 1e-9:
         return NONE
     error = max(one.error, 1e-12)  # 0 where every row loses the same
     wide = float(stdtrit(one.rows - 1, 0.975)) * error
     p = max(float(stdtr(one.rows - 1, -one.rise / error)), LEAST_P)
-    return Change(one.rise, one.rise - wide, one.rise + wide, min(1.0, p * len(looks_at(of))))
+    return Change(one.rise, one.rise - wide, one.rise + wide, min(1.0, p * early_price(of)))
 
 
 def looks_at(rows: int) -> list[int]:
