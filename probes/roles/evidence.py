@@ -37,6 +37,11 @@ from probes.roles.selecting import Seen
 from probes.roles.views import DRAWN, ELSEWHERE, View, elsewhere, first_alone
 
 _BLOCK = 32
+"""The most rows whose attention is looked at in one pass."""
+
+_PATTERNS = 2**23
+"""The most numbers of patterns in one such pass."""
+
 _KEPT = 2**24
 """The most numbers of patterns that are kept when attention is measured; others are read again."""
 
@@ -251,8 +256,10 @@ class Evidence:
         sites = self._features if kind == "given" else {}
         names = [] if looks is None else looked_at(self.model, behaviour=self._compared)
         hooks = [Site.of(name) for name in dict.fromkeys([*names, *sites]) if name != SCALE]
-        for start in range(0, len(view.batch), _BLOCK):
-            some = slice(start, min(start + _BLOCK, len(view.batch)))
+        length = view.batch.inputs.shape[1]
+        block = max(1, min(_BLOCK, _PATTERNS // max(len(self.heads) * length**2, 1)))
+        for start in range(0, len(view.batch), block):
+            some = slice(start, min(start + block, len(view.batch)))
             found = self.run(kind).at(hooks, range(some.start, some.stop))
             values = {
                 site.name: self._without_pads(site, value.cpu()) for site, value in found.items()
