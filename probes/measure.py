@@ -557,9 +557,9 @@ def decodability_table(model: Any, batch: Batch) -> pd.DataFrame:
         for name, value in batch.latents.items()
         if value.ndim == 2 and float(value[batch.mask].double().std()) > 0
     ]
-    after = {"head": "mid", "ffn": "post"}
-    sites = [f"blocks.{p.layer}.hook_resid_{after[p.kind]}" for p in components(model)]
-    sites = list(dict.fromkeys(["blocks.0.hook_resid_pre", *sites]))
+    after = {"head": "resid_mid", "ffn": "resid_post"}
+    sites = [Site(p.layer, after[p.kind]).name for p in components(model)]
+    sites = list(dict.fromkeys([Site(0, "resid_pre").name, *sites]))
     sites = [site for site in sites if site in model.hook_dict]
     if not names or not sites:
         return pd.DataFrame()

@@ -26,6 +26,7 @@ from jaxtyping import Float, Int
 
 from interp.errors import ArgumentError
 from interp.figures.maps import RoundsPanel
+from interp.hooks.site import Site
 from interp.interventions.components import Component, components
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.mechanism import Construction
@@ -59,12 +60,12 @@ def nesting_panel(
     layers = range(model.spec.n_layers)
     places = ["hook_embed"]
     for layer in layers:
-        places += [f"blocks.{layer}.hook_resid_mid"] * (model.spec.heads[layer] > 0)
-        places += [f"blocks.{layer}.hook_resid_post"] * bool(model.spec.ffn_widths[layer])
+        places += [Site(layer, "resid_mid").name] * (model.spec.heads[layer] > 0)
+        places += [Site(layer, "resid_post").name] * bool(model.spec.ffn_widths[layer])
     names = [
         *places,
-        *(f"blocks.{layer}.hook_resid_mid" for layer in layers),
-        *(f"blocks.{layer}.attn.hook_pattern" for layer in layers),
+        *(Site(layer, "resid_mid").name for layer in layers),
+        *(Site(layer, "pattern").name for layer in layers),
     ]
     _, cache = model.run_with_cache(batch.inputs, names_filter=list(dict.fromkeys(names)))
     held = {name: value.double().cpu().numpy() for name, value in cache.items()}
@@ -104,10 +105,10 @@ def _kernel(
     """The layer's kernel along a memory's direction, over lag minus location, as shares of
     |weight|."""
     attn = model.blocks[layer].attn
-    w = torch.from_numpy(direction(held[f"blocks.{layer}.hook_resid_mid"][:, at], content))
+    w = torch.from_numpy(direction(held[Site(layer, "resid_mid").name][:, at], content))
     value = model.embed.W_E[0].double().cpu()
     passed = torch.einsum("m,hmd,hdn,n->h", value, attn.W_V.double(), attn.W_O.double(), w)
-    pattern = held[f"blocks.{layer}.attn.hook_pattern"][:, :, at]
+    pattern = held[Site(layer, "pattern").name][:, :, at]
     kernel = np.einsum("bhqk,h->bqk", pattern, passed.numpy())
     kernel /= np.abs(kernel).sum(-1, keepdims=True).clip(1e-300)
     location = batch.latents[f"t_{memory}"][:, at].long().numpy()
@@ -130,8 +131,8 @@ def _at_lag(
 def _words(place: str) -> str:
     if place == "hook_embed":
         return "embedding"
-    layer, hook = place.split(".")[1:]
-    return f"layer {layer}, {'attention' if hook == 'hook_resid_mid' else 'FFN'}"
+    site = Site.of(place)
+    return f"layer {site.layer}, {'attention' if site.kind == 'resid_mid' else 'FFN'}"
 
 
 def is_nested(task: Any) -> bool:

@@ -1,5 +1,6 @@
 """A model's run on some rows: places, edits, metrics, and by how much a metric gets worse."""
 
+from interp.hooks.site import Site, ffn_sites, head_sites, written_by
 from interp.run.edits import (
     Add,
     Array,
@@ -17,7 +18,6 @@ from interp.run.evidence import Finding, gather_evidence
 from interp.run.gate import by_length, next_tokens
 from interp.run.metrics import Change, LogitDifference, Loss, Metric
 from interp.run.run import Run
-from interp.run.site import Site, ffn_sites, head_sites, written_by
 
 __all__ = [
     "Add",

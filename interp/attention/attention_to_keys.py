@@ -48,6 +48,7 @@ from torch import Tensor
 from interp.attention.key_sets import lag_key_set, positional_key_sets, token_key_sets
 from interp.attention.running_mass import Kind, RowScores, RunningMass, query_weights
 from interp.errors import Problems
+from interp.hooks.site import Site
 from interp.stats.bootstrap import RESAMPLES
 from interp.stats.head_table import head_table
 from interp.stats.nulls import others_moments
@@ -131,7 +132,7 @@ def attention_mass(
     """
     found: AttentionMass | None = None
     for rows in batches:
-        patterns = {int(hook.split(".")[1]): v for hook, v in rows.activations.items()}
+        patterns = {Site.of(hook).layer: v for hook, v in rows.activations.items()}
         if found is None:
             seen = rows.attention_mask or mask_from_patterns(patterns.values())
             found, causal = AttentionMass(seed, resamples, seen), seen.causal

@@ -38,6 +38,7 @@ from torch import Tensor
 
 from interp.attribution.unembedding import SCALE, post_norm, post_scale, reaching, unembedding
 from interp.errors import HookError, Problems
+from interp.hooks.site import Site
 from interp.stats.bootstrap import RESAMPLES, RowCounts, RowMeans
 from interp.stats.head_table import head_table, score_row
 from interp.stats.p_values import Tail
@@ -209,7 +210,7 @@ class _Sums:
 def _written(model: Any, rows: Rows, layer: int) -> tuple[str, Float[Tensor, "row query head d"]]:
     """The hook at which heads' writes are read (before or after W_O) and their values over the
     norm's scale."""
-    names = [f"blocks.{layer}.attn.hook_{kind}" for kind in ("z", "result")]
+    names = [Site(layer, kind).name for kind in ("z", "result")]
     spec = getattr(model, "spec", None)
     names = names[1:] if spec is not None and spec.identity_ov else names
     name = next((name for name in names if name in rows.activations), "")
@@ -288,7 +289,7 @@ def _seen(rows: Rows) -> Bool[Tensor, "query key"]:
 
 
 def _patterns(rows: Rows) -> dict[int, Float[Tensor, "row head query key"]]:
-    found = {int(h.split(".")[1]): v for h, v in rows.activations.items() if h.endswith(_PATTERN)}
+    found = {Site.of(h).layer: v for h, v in rows.activations.items() if h.endswith(_PATTERN)}
     if not found:
         raise HookError(f"rows have no hook blocks.*.{_PATTERN}: read, or extract, it too")
     return found

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from interp.attention.running_mass import Kind, RowScores, RunningMass, query_weights
 from interp.errors import Problems
+from interp.hooks.site import Site
 from interp.stats.bootstrap import RESAMPLES
 from interp.stats.head_table import ANY_TARGET, head_table
 from interp.store.attention_mask import AttentionMask, Pattern, mask_from_patterns
@@ -129,7 +130,7 @@ def lag_table(
     hooks = layer_hooks(source, "attn.hook_pattern", layers)
     found: LagMass | None = None
     for rows in read_batches(source, inputs, hooks, batch=batch):
-        patterns = {int(hook.split(".")[1]): v for hook, v in rows.activations.items()}
+        patterns = {Site.of(hook).layer: v for hook, v in rows.activations.items()}
         if found is None:
             seen = rows.attention_mask or mask_from_patterns(patterns.values())
             first = 0 if seen.causal else 1 - LAGS

@@ -73,6 +73,7 @@ from interp.attribution.residual_decomposition import (
 )
 from interp.attribution.unembedding import logit_offset, off_by, tolerance, uncapped, unembedding
 from interp.errors import HookError, Problems
+from interp.hooks.site import Site
 from interp.stats.bootstrap import RESAMPLES, RowCounts, RowMeans, interval_of
 from interp.stats.head_table import head_table, score_row
 from interp.stats.nulls import others_moments
@@ -139,7 +140,7 @@ class TargetLogits:
         Raises:
             HookError: with how far off they are.
         """
-        last = f"blocks.{self._rows.model.cfg.n_layers - 1}.hook_resid_post"
+        last = Site(self._rows.model.cfg.n_layers - 1, "resid_post").name
         if cache is None or OUTPUT not in cache.cache_dict or last not in cache.cache_dict:
             return
         places = slice(None, None, max(1, cache[last][..., 0].numel() // _LOOKED_AT))

@@ -35,8 +35,8 @@ from interp.attribution.unembedding import (
 from interp.errors import HookError, Problems
 from interp.hooks.capture import evaluating, model_device
 from interp.hooks.limits import need_within
+from interp.hooks.site import Site, head_sites
 from interp.interventions.components import components
-from interp.run.site import Site, head_sites
 from interp.store import ActivationStore
 from interp.store.rows import as_batch, scored_mask
 from interp.tasks.base import Batch

@@ -35,6 +35,7 @@ import torch
 from torch import Tensor, nn
 
 from interp.errors import ConformanceError, Problems
+from interp.hooks.site import Site
 from interp.hooks.transformer_lens_adapter import HookedModel, vocabulary_of
 
 Values = Mapping[str, Tensor]
@@ -68,10 +69,9 @@ class Relation:
 
     def layers(self, values: Values) -> list[int]:
         """Layers that fire at least one hook of the relation and have the block it leads to."""
-        parts = (name.split(".") for name in values if name.startswith("blocks."))
-        layers = {int(part[1]) for part in parts if part[1].isdigit()}
+        layers = {Site.of(name).layer for name in values} - {-1}
         kinds = {self.left, *self.right}
-        named = {i for i in layers if any(f"blocks.{i}.{kind}" in values for kind in kinds)}
+        named = {i for i in layers if any(Site(i, kind).name in values for kind in kinds)}
         return sorted(i for i in named if i + self.step in layers)
 
     def absent(self, values: Values, layer: int) -> list[str]:
@@ -85,8 +85,8 @@ class Relation:
         return self.compare(left, self.of(*right, layer=layer))
 
     def _names(self, layer: int) -> list[str]:
-        right = [f"blocks.{layer}.{kind}" for kind in self.right]
-        return [f"blocks.{layer + self.step}.{self.left}", *right]
+        right = [Site(layer, kind).name for kind in self.right]
+        return [Site(layer + self.step, self.left).name, *right]
 
 
 def block_relations(
@@ -364,7 +364,7 @@ def _relate_changed(
         for relation in checkable:
             name = f"{relation.name}, when {kind.removeprefix('attn.')} changes"
             for layer in relation.layers(values):
-                if f"blocks.{layer}.{kind}" in changed and not relation.absent(after, layer):
+                if Site(layer, kind).name in changed and not relation.absent(after, layer):
                     yield _judge(name, f"blocks.{layer}", *relation.sides(after, layer))
 
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from interp.errors import HookError, Problems
+from interp.hooks.site import Site
 from interp.hooks.transformer_lens_adapter import HookedModel
-from interp.run.site import Site
 
 _KINDS = ("head", "ffn", "layer", "position")
 _NAME = re.compile(r"L(\d+)(?:H(\d+)|( FFN))?")

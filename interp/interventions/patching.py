@@ -39,6 +39,7 @@ import torch
 from torch import Tensor
 
 from interp.errors import Problems
+from interp.hooks.site import Site
 from interp.hooks.transformer_lens_adapter import HookedModel
 from interp.interventions.ablation_effects import ablate, effect_table
 from interp.interventions.components import Component, components, every_component, has_ffn
@@ -46,7 +47,6 @@ from interp.interventions.replacement import need_rows, outputs_with, replacemen
 from interp.run.edits import Array, Edit, Through
 from interp.run.metrics import Loss, as_metric
 from interp.run.run import Run
-from interp.run.site import Site
 from interp.tasks.base import Batch
 
 _INPUTS = ("q", "k", "v", "ffn", "logits")

@@ -27,6 +27,7 @@ import torch
 
 from interp.errors import CheckpointError
 from interp.hooks.conformance import ConformanceReport, conformance
+from interp.hooks.site import Site
 from interp.hooks.transformer_lens_adapter import HookedModel
 from interp.models.placing import check_place, placed
 from interp.models.refusals import refusal, stated_class
@@ -375,9 +376,8 @@ def _understood(found: Pretrained, tokens: torch.Tensor) -> tuple[set[str], list
     """
     with torch.no_grad():
         values = dict(found.model.run_with_cache(tokens)[1].items())
-    places = [f"blocks.{layer}.attn." for layer in range(int(found.model.cfg.n_layers))]
-    names = ("hook_attn_scores", "hook_pattern")
-    pairs = [tuple(values.get(place + name) for name in names) for place in places]
+    kinds, layers = ("attn_scores", "pattern"), range(int(found.model.cfg.n_layers))
+    pairs = [tuple(values.get(Site(at, kind).name) for kind in kinds) for at in layers]
     known, notes = set(), []
     if all(s is not None and p is not None and torch.equal(s, p) for s, p in pairs):
         known.add(_SCORES)

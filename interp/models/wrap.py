@@ -36,6 +36,7 @@ from interp.hooks.conformance import ConformanceReport, conformance
 from interp.hooks.hook_names import nearest, unknown_in_block
 from interp.hooks.hook_sites import HookSite, parse_hook_site
 from interp.hooks.hooked import HookedModule
+from interp.hooks.site import Site
 from interp.hooks.transformer_lens_adapter import HookPoint
 from interp.models.blocks import block_names
 from interp.models.open_attention import encoder_names, open_attention
@@ -265,7 +266,7 @@ def _sites(module: nn.Module, names: Mapping[str, str | HookSite]) -> dict[str, 
 def _config_seen(cache: Mapping[str, Tensor]) -> SimpleNamespace:
     """The configuration as far as a run's activations show it; the rest is left out, not
     guessed."""
-    layers = [int(name.split(".")[1]) for name in cache if name.startswith("blocks.")]
+    layers = [Site.of(name).layer for name in cache]
     seen: dict[str, Any] = {"n_layers": max(layers, default=-1) + 1, "attn_only": False}
     seen["n_key_value_heads"] = None
     for name, value in cache.items():

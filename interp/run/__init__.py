@@ -1,7 +1,7 @@
 """How anything here is measured: a model is run on some rows, something in it is changed, and what
 is lost is asked for.
 
-    site      a place in the model: layer, kind, head            :mod:`interp.run.site`
+    site      a place in the model: layer, kind, head            :mod:`interp.hooks.site`
     edit      what is changed there, as a value                  :mod:`interp.run.edits`
     metric    how well the model does at each scored position    :mod:`interp.run.metrics`
     run       model + rows: clean values, activations, rises     :mod:`interp.run.run`
@@ -19,6 +19,7 @@ A rise shows that the model, as it is now, relies on what was changed on these r
 that something else stands in.
 """
 
+from interp.hooks.site import Site, ffn_sites, head_sites, written_by
 from interp.run.edits import (
     Add,
     Array,
@@ -36,7 +37,6 @@ from interp.run.evidence import Finding, gather_evidence
 from interp.run.gate import by_length, next_tokens
 from interp.run.metrics import Change, LogitDifference, Loss, Metric
 from interp.run.run import Run
-from interp.run.site import Site, ffn_sites, head_sites, written_by
 
 __all__ = [
     "Add",

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from interp.errors import Problems
-from interp.run.site import Site
+from interp.hooks.site import Site
 
 _NOTHING = 1e-6
 """A query whose other keys have less than this share of its attention spreads it evenly."""

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from interp.errors import HookError
 from interp.hooks.hook_names import nearest
-from interp.run.site import Site
+from interp.hooks.site import Site
 
 Acts = Mapping[Site, Callable[[Tensor], Tensor | None]]
 """What happens at sites of all heads."""

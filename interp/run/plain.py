@@ -27,8 +27,8 @@ import torch
 from torch import Tensor, nn
 
 from interp.errors import HookError
+from interp.hooks.site import Site
 from interp.run.layers import Acts, Layers, close
-from interp.run.site import Site
 
 _NAME = "prooflens"
 _WRAPPED = "._original_component"

@@ -31,13 +31,13 @@ from torch import Tensor
 
 from interp.errors import HookError, Problems
 from interp.hooks.capture import evaluating, model_device
+from interp.hooks.site import Site
 from interp.ray_tasks import Backend, need_backend
 from interp.run.edits import Array, Edit, Edits, Fetched, as_edits, sentence
 from interp.run.gate import admitted, need_finite, not_finite
 from interp.run.layers import Acts, Layers, Whole
 from interp.run.metrics import Loss, Metric, Places, as_metric
 from interp.run.runners import runners_of
-from interp.run.site import Site
 from interp.run.spread import spread_rises
 from interp.tasks.base import Batch
 

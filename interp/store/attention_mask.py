@@ -20,6 +20,7 @@ from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
 from interp.errors import Problems
+from interp.hooks.site import Site
 from interp.store import ActivationStore
 
 Pattern = Float[Tensor, "row head query key"]
@@ -89,7 +90,7 @@ def attention_shares(
     total = pattern.sum(-1, keepdim=True)
     lost = (~total.isfinite()).any(dim=2).any(dim=0)[:, 0]
     away = pattern.abs().amax(0).masked_fill(seen, 0.0).flatten(1).any(1) & ~lost
-    problems, name = Problems("attention"), f"blocks.{layer}.attn.hook_pattern"
+    problems, name = Problems("attention"), Site(layer, "pattern").name
     for wrong, rule, advice in (
         (lost, "must be finite", "the model's weights or inputs are damaged"),
         (away, "must be zero on the keys that are masked", "say what the model masks"),

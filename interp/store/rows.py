@@ -17,6 +17,7 @@ from torch import Tensor
 
 from interp.errors import ArgumentError, HookError, Problems
 from interp.hooks.capture import Capture, model_device, survey
+from interp.hooks.site import Site
 from interp.store import ActivationStore
 from interp.store.attention_mask import AttentionMask, attention_mask_of
 from interp.tasks.base import Batch
@@ -63,18 +64,15 @@ def layer_hooks(source: Any, kind: str, layers: Sequence[int] | None = None) -> 
         HookError: if no layer has it.
     """
     if layers is not None:
-        return [f"blocks.{layer}.{kind}" for layer in layers]
+        return [Site(layer, kind).name for layer in layers]
     known = (*source.hooks, *source.aliases) if _is_store(source) else source.hook_dict
-    names = [
-        n
-        for n in known
-        if n.startswith("blocks.") and n.partition(".")[2].partition(".")[2] == kind
-    ]
+    layered = ((Site.of(name).layer, name) for name in known)
+    names = [name for layer, name in layered if layer >= 0 and Site(layer, kind).name == name]
     if not names and not _is_store(source):
-        names = [f"blocks.{layer}.{kind}" for layer in range(source.cfg.n_layers)]
+        names = [Site(layer, kind).name for layer in range(source.cfg.n_layers)]
     if not names:
         raise HookError(f"{source} has no hook blocks.*.{kind}: store it")
-    return sorted(names, key=lambda name: int(name.split(".")[1]))
+    return sorted(names, key=lambda name: Site.of(name).layer)
 
 
 def as_batch(inputs: Any) -> Batch:
@@ -201,10 +199,10 @@ def _head_counts(spec: Mapping[str, Any] | None) -> dict[int, int]:
 
 
 def _cut(hook: str, values: Tensor, labels: Sequence[str], widths: Mapping[int, int]) -> Tensor:
-    layer = hook.split(".")[1] if hook.startswith("blocks.") else ""
-    if not layer.isdigit() or int(layer) not in widths or "head" not in labels:
+    layer = Site.of(hook).layer
+    if layer not in widths or "head" not in labels:
         return values
-    return values.narrow(list(labels).index("head"), 0, widths[int(layer)])
+    return values.narrow(list(labels).index("head"), 0, widths[layer])
 
 
 def has_targets(store: ActivationStore) -> bool:

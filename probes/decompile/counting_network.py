@@ -40,6 +40,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from interp.hooks.site import Site
 from interp.models.ffn import FFN, activate
 from interp.models.transformer import SequenceTransformer
 
@@ -167,7 +168,7 @@ def _kinds_of_heads(model: SequenceTransformer, ids: Tensor) -> list[list[int]]:
     n = ids.shape[1]
     even = np.tril(np.ones((n, n)))
     even /= even.sum(axis=1, keepdims=True)
-    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.spec.n_layers)]
+    names = [Site(layer, "pattern").name for layer in range(model.spec.n_layers)]
     cache = model.run_with_cache(ids, names_filter=names)[1] if names else {}
     for layer, name in enumerate(names):
         pattern = _array(cache[name])

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from interp.attention.key_sets import positional_key_sets, token_key_sets
 from interp.hooks.capture import evaluating
+from interp.hooks.site import Site
 from interp.tasks.base import Batch
 from probes.inspection.usable import largest_step
 from probes.roles.profile import Profile
@@ -96,7 +97,7 @@ def _keys(inputs: Tensor, name: str) -> Tensor:
 @torch.no_grad()
 def _share(model: Any, layer: int, inputs: Tensor, keys: Tensor) -> Tensor:
     """The share of attention that each query gives to some keys, ``[row, head, query]``."""
-    hook = f"blocks.{layer}.attn.hook_pattern"
+    hook = Site(layer, "pattern").name
     with evaluating(model):
         _, cache = model.run_with_cache(inputs, names_filter=[hook], return_cache_object=False)
     pattern = cache[hook].double().cpu()

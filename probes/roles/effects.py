@@ -152,7 +152,7 @@ class Effects:
         """
         model, floor = self.evidence.model, self._floors.exchange
         part, batch = Component("head", *place), self.evidence.views["given"].batch
-        pattern = f"blocks.{place[0]}.attn.hook_pattern"
+        pattern = Site(place[0], "pattern").name
         hook = pattern if circuit == "attention" else hook_of(model, part)
         one = Exchanged(part.name, circuit, part.layer, (part.head,), ((hook, (part.head,)),))
         with torch.no_grad():

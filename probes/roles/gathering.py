@@ -13,6 +13,7 @@ from typing import Any
 
 from interp.errors import ArgumentError, HookError
 from interp.hooks.capture import model_device
+from interp.hooks.site import Site
 from interp.interventions.components import Component, components, stream_after
 from interp.store import ActivationStore
 from interp.store.attention_mask import AttentionMask, attention_mask_of, mask_from_patterns
@@ -56,7 +57,7 @@ def evidence_of(
     first = rows if isinstance(rows, Batch) else next(iter(rows.values()), None)
     _check(model, 0 if first is None else len(first), latents, profile)
     parts = components(model)
-    sites = ["blocks.0.hook_resid_pre", *(hook for _, hook in stream_after(model))]
+    sites = [Site(0, "resid_pre").name, *(hook for _, hook in stream_after(model))]
     sites += [hook.replace("resid_post", "mlp_out") for hook in sites if "resid_post" in hook]
     hooks = _pattern_hooks(model, parts)
     mask = AttentionMask() if first is None else _mask_of(model, first, hooks)
@@ -111,7 +112,7 @@ def _check(model: Any, rows: int, latents: bool, profile: Profile) -> None:
 def _pattern_hooks(model: Any, parts: Sequence[Component]) -> list[str]:
     """The hooks of the attention patterns of all layers that have heads."""
     layers = sorted({part.layer for part in parts if part.kind == "head"})
-    patterns = [f"blocks.{layer}.attn.hook_pattern" for layer in layers]
+    patterns = [Site(layer, "pattern").name for layer in layers]
     lacking = [name for name in patterns if name not in model.hook_dict]
     if lacking:
         raise HookError(

@@ -25,7 +25,7 @@ from interp.attention.attention_to_keys import AttentionMass
 from interp.attention.behaviour import SCALE, Alike, Copying
 from interp.attention.key_sets import positional_key_sets, token_key_sets
 from interp.attribution.unembedding import post_scale
-from interp.run.site import written_by
+from interp.hooks.site import Site, written_by
 from interp.store.attention_mask import mask_from_patterns
 from interp.store.rows import Rows
 from probes.roles.decision import Test
@@ -59,7 +59,7 @@ def looked_at(model: Any, *, behaviour: bool) -> list[str]:
     """The hooks whose activations :class:`Looks` reads during a model's pass."""
     layers = range(model.cfg.n_layers)
     known = model.hook_dict
-    names = [f"blocks.{layer}.attn.hook_pattern" for layer in layers]
+    names = [Site(layer, "pattern").name for layer in layers]
     if behaviour:
         names += [*(written_by(model, layer, 0).name for layer in layers), SCALE]
         names += [post_scale(layer) for layer in layers]
@@ -94,7 +94,7 @@ class Looks:
             counted: True for the queries that count for shares.
         """
         hooks = {n: v for n, v in rows.activations.items() if n.endswith("attn.hook_pattern")}
-        patterns = {int(hook.split(".")[1]): value for hook, value in hooks.items()}
+        patterns = {Site.of(hook).layer: value for hook, value in hooks.items()}
         mass, seen = self._mass, rows.attention_mask or mask_from_patterns(patterns.values())
         mass.attention_mask = seen
         n = next(iter(patterns.values())).shape[-1]

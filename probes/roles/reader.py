@@ -164,7 +164,7 @@ class Reader:
         lost where it is: what the location's classes predict of the stream (their means) is
         exchanged for what they predict on another row."""
         truth, before = self.truth(latent), self.read(hook, latent)
-        entering = f"blocks.{layer}.hook_resid_pre"
+        entering = Site(layer, "resid_pre").name
         stream = self.inside(layer, (entering,))[entering]
         classes, which = self.latents[location].unique(return_inverse=True)
         shown = torch.nn.functional.one_hot(which, len(classes)).to(stream)
@@ -251,7 +251,7 @@ class Reader:
 
     def sites(self) -> Iterator[tuple[int, str]]:
         """The sites of the residual stream: where it begins, and after each sublayer."""
-        yield -1, "blocks.0.hook_resid_pre"
+        yield -1, Site(0, "resid_pre").name
         yield from stream_after(self.model)
 
     def _run(self, without: Sequence[Component]) -> _Without:
@@ -262,7 +262,7 @@ class Reader:
             layer = min(part.layer for part in without)
             keep = [hook for at, hook in self.sites() if at >= layer]
             if without[0].kind == "ffn":
-                keep = [hook for hook in keep if hook != f"blocks.{layer}.hook_resid_mid"]
+                keep = [hook for hook in keep if hook != Site(layer, "resid_mid").name]
             words = f"without {_told(without)}"
             name = f"{words} the output changes by a share of its variance of"
             changed = self.effects.changed(edits, self.floors.memory_change, name)

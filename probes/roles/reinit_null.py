@@ -43,6 +43,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from interp.hooks.site import Site
 from interp.interventions.components import Component, components, hook_of
 from interp.models.transformer import SequenceTransformer
 from interp.run.layers import HookedLayers
@@ -238,9 +239,9 @@ class ReinitNull:
         ours = isinstance(self.model, SequenceTransformer)
         hooks = {"written": hook_of(self.model, Component("head", layer))} if _GAIN in names else {}
         if hooks and ours:
-            hooks["stream"] = f"blocks.{layer}.hook_resid_mid"
+            hooks["stream"] = Site(layer, "resid_mid").name
         if _UNEVENNESS in names:
-            hooks["pattern"] = f"blocks.{layer}.attn.hook_pattern"
+            hooks["pattern"] = Site(layer, "pattern").name
         output, kept = _kept(run, self.inputs, *hooks.values())
         entering = None
         if isinstance(run, _Foreign) and self._replayed and _GAIN in names:

@@ -39,6 +39,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interp.attention.patterns import kernel_by_offset
+from interp.hooks.site import Site
 from interp.interventions.components import Component, components
 from interp.stats.nulls import paired_null
 from interp.tasks.base import Batch, Memory
@@ -82,7 +83,7 @@ def _of(
     most: NDArray[np.float64],
 ) -> Iterator[Found]:
     floors = reader.floors
-    mid = f"blocks.{layer}.hook_resid_mid"
+    mid = Site(layer, "resid_mid").name
     before = reader.read(reader.before(layer), memory.name).score
     after = reader.present(mid, memory.name)
     shares = np.abs(kernels.mean).sum(1) / (np.abs(kernels.mean).sum() or 1.0)

@@ -26,6 +26,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from interp.hooks.site import Site
 from interp.interventions.components import Component, components
 from interp.tasks.base import Memory
 from probes.roles.decision import Found, Test
@@ -44,7 +45,7 @@ def mixture_roles(of: Examined) -> Iterator[Found]:
     for layer in sorted({part.layer for part in parts}):
         heads = [part for part in parts if (part.kind, part.layer) == ("head", layer)]
         ffn = [part for part in parts if (part.kind, part.layer) == ("ffn", layer)]
-        mid = f"blocks.{layer}.hook_resid_mid"
+        mid = Site(layer, "resid_mid").name
         names = [name for name, site in first.items() if site == (layer, mid)]
         if len(names) >= 2 and len(heads) >= 2 and ffn:
             yield from _of(reader, layer, heads, ffn, names)
@@ -57,7 +58,7 @@ def _of(
     ffn: Sequence[Component],
     names: Sequence[str],
 ) -> Iterator[Found]:
-    mid, floors = f"blocks.{layer}.hook_resid_mid", reader.floors
+    mid, floors = Site(layer, "resid_mid").name, reader.floors
     lost = {
         head: sorted(
             (reader.lost(mid, name, [head], floors.drop) for name in names),

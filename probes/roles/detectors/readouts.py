@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from interp.hooks.site import Site
 from interp.interventions.components import Component, components
 from interp.stats.nulls import correlation_interval, decodability_null
 from interp.tasks.base import Memory
@@ -117,7 +118,7 @@ def _readout(reader: Reader, answer: str, arguments: Sequence[str]) -> Iterator[
     if found is None:
         return
     layer, lens = found
-    post = f"blocks.{layer}.hook_resid_post"
+    post = Site(layer, "resid_post").name
     sites = [hook for _, hook in reader.sites()]
     mid = sites[sites.index(post) - 1]  # what the FFN reads, of a layer without heads its input
     after = reader.present(post, answer, lens=lens)
@@ -156,7 +157,7 @@ def _readout(reader: Reader, answer: str, arguments: Sequence[str]) -> Iterator[
 
 def _written(reader: Reader, layer: int, answer: str) -> Test:
     """The test that an FFN writes the answer, and more so than fresh ones."""
-    hook = f"blocks.{layer}.hook_mlp_out"
+    hook = Site(layer, "mlp_out").name
     found = reader.evidence.fresh.odds(
         hook, lambda value: explained(*reader.of_first_rows(value, answer))
     )
