@@ -292,6 +292,7 @@ class _Work:
             step("rows to look at")
             groups = self._shown(evidence, parts, factors, prompts)
             self._rounds()
+            step(f"measured by {evidence.passes:.0f} forward passes over all rows")
         return {"family": self.subject.family, "vocabulary": self.subject.vocabulary,
                 "context": self.subject.n_ctx, "ran": True, "notes": self.notes,
                 "analysed": self.subject.analysed,

@@ -1,25 +1,27 @@
-"""The loss without each head of a GPT-2-sized model, against one full forward pass a head.
+"""How long does an inspection take, and how much longer would one forward pass an edit take?
 
-    python -m analyses benchmark inspection [--rows 32] [--heads 144] [--threads 2] [--whole]
+    python -m analyses benchmark inspection [MODEL] [--quick] [--rows 32] [--threads 2]
 
-GPT-2 small's shapes with random weights (12 layers × 12 heads, width 768, 50,257 tokens) through a
-``TransformerBridge``, on the three trials of ``prooflens inspect``. Both sides give one table,
-the mean rise of the loss without each head on every trial: one is
-:func:`probes.inspection.losses.loss_tables`; the other is what users write, ``run_with_hooks``
-once a head with ``hook_z`` replaced by its mean, then the cross-entropy at scored positions. Of the
-other side ``--compared`` heads, spread over all layers, are run and their time is taken for all.
+``MODEL`` is a name that ``prooflens models`` lists, or a folder. It is inspected as ``prooflens
+inspect`` does, into a folder that is dropped. Without one, GPT-2 small's shapes with random weights
+(12 layers × 12 heads, width 768, 50,257 tokens) are the easy case: a model that nobody trained has
+no role, so its verdict needs no ablation.
 
-With ``--whole`` an inspection runs first, in its default profile: a model that nobody trained
-has no role, so its verdict needs no ablation.
+Then two sides give one table, the mean rise of the loss without each head on every trial. One is
+:func:`prooflens.inspection.loss_tables`, the other what users write: ``run_with_hooks`` once a head
+with what it writes replaced by its mean, then the cross-entropy at scored positions. The other
+side runs a tenth of the heads, spread over all layers, and its time is taken for all.
 
-The last line is JSON: ``seconds`` and ``peak_mb`` (of ``inspect`` with ``--whole``, else of the
-tables), ``vs_naive`` (how many times faster the same tables are) and ``max_difference`` (of the
-rises, in nats).
+The last line is JSON: ``seconds`` of the inspection (loading and drawing included), ``peak_mb``,
+``first_finding_seconds`` (until the first sentence on the model's rows), ``forwards`` (forward
+passes over all rows that it took), ``vs_naive`` (how many times faster our table is) and
+``max_difference`` (the largest, of rises on all rows, in nats).
 """
 
 from __future__ import annotations
 
 import json
+import re
 import resource
 import sys
 import tempfile
@@ -33,65 +35,85 @@ import typer
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from prooflens.architectures import Pretrained, load_pretrained
+from prooflens.architectures import load_pretrained
 from prooflens.inspection import inspect, loss_tables
 from prooflens.interventions import Component, components
 from prooflens.roles import LANGUAGE, Trial, evidence_of, rows_of, token_trials
+from prooflens.run import Mean, Site
+from prooflens.trained import folder_of
 
 __all__ = ["main", "rises_one_by_one"]
 
+QUICK_ROWS = 16
+"""The rows of ``prooflens inspect --quick``."""
+_FORWARDS = re.compile(r"measured by (\d+) forward passes")
+
 
 def main(
+    model: Annotated[str, typer.Argument(help="A model's name or folder; none for GPT-2's.")] = "",
     rows: Annotated[int, typer.Option(help="Rows of every trial.")] = 32,
-    heads: Annotated[int, typer.Option(help="Heads in the tables, from the first on.")] = 144,
-    compared: Annotated[int, typer.Option(help="Heads that are run one by one.")] = 12,
+    quick: Annotated[bool, typer.Option("--quick", help="As inspect --quick.")] = False,
+    compared: Annotated[int, typer.Option(help="Heads run one by one; 0 for a tenth.")] = 0,
     threads: Annotated[int, typer.Option(help="PyTorch threads.")] = 2,
-    whole: Annotated[bool, typer.Option("--whole", help="Run an inspection, too.")] = False,
+    whole: Annotated[bool, typer.Option(help="Run an inspection, too.")] = True,
 ) -> None:
     """Print seconds, memory and the ratio as JSON in the last line."""
     torch.set_num_threads(threads)
+    rows = min(rows, QUICK_ROWS) if quick else rows
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        model = _model(place / "model")
-        result = _inspected(model, place, rows) if whole else {}
-        trials, _ = token_trials(model, rows=rows)
-        parts = [part for part in components(model.model) if part.kind == "head"][:heads]
+        named = model or str(_random(place / "model"))
+        result = _inspected(named, place, rows) if whole else {}
+        loaded = load_pretrained(folder_of(named))
+        trials, _ = token_trials(loaded, rows=rows)
+        parts = [part for part in components(loaded.model) if part.kind == "head"]
         started = time.perf_counter()
-        evidence = evidence_of(model.model, rows_of(trials), LANGUAGE)
-        table = loss_tables(evidence, trials, parts, None, seed=0, every=True)
+        evidence = evidence_of(loaded.model, rows_of(trials), LANGUAGE)
+        loss_tables(evidence, trials, parts, None, seed=0, every=True)
         ours = time.perf_counter() - started
-    result = result or {"seconds": round(ours, 1), "peak_mb": _peak()}
-    some = parts[:: max(1, len(parts) // compared)]
-    found, naive = {}, 0.0
-    for trial in trials:
-        started = time.perf_counter()
-        found[trial.name] = rises_one_by_one(model.model, trial, some)
-        naive += (time.perf_counter() - started) * len(parts) / len(some)
+        some = parts[:: max(1, len(parts) // (compared or -(-len(parts) // 10)))]
+        naive, worst = 0.0, 0.0
+        for trial in trials:
+            started = time.perf_counter()
+            found = rises_one_by_one(loaded.model, trial, some)
+            naive += (time.perf_counter() - started) * len(parts) / len(some)
+            exact = evidence.run(trial.name)
+            for part, rise in found.items():
+                mean = exact.by_row(exact.rise(Mean(Site(part.layer, "z", part.head)))).mean()
+                worst = max(worst, abs(float(mean) - rise))
     typer.echo(f"tables of {len(parts)} heads: {ours:.0f} s; one by one {naive:.0f} s")
-    scores = table.set_index(["trial", "layer", "head"])["score"]
-    worst = max(
-        abs(float(scores[name, part.layer, part.head]) - rise)
-        for name, rises in found.items()
-        for part, rise in rises.items()
-    )
-    typer.echo(json.dumps({**result, "vs_naive": round(naive / ours, 2), "max_difference": worst}))
+    result = {"peak_mb": _peak(), **result, "vs_naive": round(naive / ours, 2)}
+    typer.echo(json.dumps({**result, "max_difference": worst}))
 
 
-def _model(folder: Path) -> Pretrained:
+def _random(folder: Path) -> Path:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
     GPT2LMHeadModel(GPT2Config()).save_pretrained(folder)
-    return load_pretrained(folder)
+    return folder
 
 
-def _inspected(model: Pretrained, place: Path, rows: int) -> dict[str, Any]:
-    """The seconds and the memory of an inspection, without loading the model or drawing."""
-    started = time.perf_counter()
-    found = inspect(model.model, count=rows, out=place / "out")
+def _inspected(model: str, place: Path, rows: int) -> dict[str, Any]:
+    """An inspection's seconds, memory, first finding and forward passes."""
+    started, told = time.perf_counter(), dict[str, float]()
+    steps: list[str] = []
+
+    def step(words: str) -> None:
+        steps.append(words)
+        told.setdefault(words, time.perf_counter() - started)
+
+    found = inspect(model, count=rows, out=place / "out", step=step)
     seconds = time.perf_counter() - started
     typer.echo(f"inspect: {seconds:.0f} s; {len(found.roles)} rows of roles")
-    return {"seconds": round(seconds, 1), "peak_mb": _peak()}
+    after = next(at for at, words in enumerate(steps) if words.startswith("attention of")) + 1
+    forwards = next(int(one[1]) for words in steps if (one := _FORWARDS.search(words)))
+    return {
+        "seconds": round(seconds, 1),
+        "peak_mb": _peak(),
+        "first_finding_seconds": round(told[steps[after]], 1),
+        "forwards": forwards,
+    }
 
 
 @torch.no_grad()

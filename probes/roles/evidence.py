@@ -228,6 +228,13 @@ class Evidence:
         tokens = max(1024, _NUMBERS // width)
         return Run(self.model, batch, causal=self.causal, tokens=tokens, room=room)
 
+    @property
+    def passes(self) -> float:
+        """How often the model was run on all its rows, parts of a pass counted as such; without the
+        runs of models with fresh weights."""
+        runs = [run for (_, everywhere), run in self._runs.items() if not everywhere]
+        return sum(run.passes for run in runs) / max(sum(map(len, runs)), 1)
+
     def looks(self, kind: str) -> list[list[int] | None]:
         """The rows of one kind on which something may be decided: few of them first, at last all
         (None)."""
