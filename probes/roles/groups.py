@@ -7,7 +7,9 @@
                  single heads. Of what stays each head brings something back: a least set that must
                  be taken away together
     parting      members that bring back losses at the same positions are one group, others another
-    judged       joint  N(G), and  excess  N(G) − Σ N(g):  what no head alone is missed for
+    judged       joint  N(G), and  excess  N(G) − Σ N(g):  what no head alone is missed for;
+                 and beyond what is lost without any of ten random sets of as many heads of the
+                 same layers that do not behave so, where there are so many
 
 The search uses every second row (of language models the first eight of these), and the judgement
 the rows in between, so that p need not pay for the search; q is taken over the groups of a role. A
@@ -24,6 +26,7 @@ backs up none.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -38,6 +41,9 @@ from probes.roles.decision import Found, Test, holds
 from probes.roles.effects import Effects
 from probes.roles.evidence import Place
 from probes.roles.registry import ROLES, Role
+
+_DRAWN = 10
+"""How many random sets of heads a group is compared with."""
 
 _ALIKE = 0.5
 """The least cosine of what two members of a group bring back, position by position."""
@@ -106,13 +112,16 @@ class _Search:
             return trials
         return [kind for kind in trials if kind == only]
 
+    def _half(self, kind: str, half: int, *, few: bool) -> range:
+        """The rows that are searched (0) or judged (1); of language models few of them."""
+        rows = range(half, len(self._effects.evidence.batch(kind)), 2)
+        return rows[:LEAST_ROWS] if self._nats and few else rows
+
     def _without(self, heads: Sequence[Place], kind: str, half: int) -> tuple[Tensor, Tensor]:
         """What is lost without heads at each scored place, and in each row, of the rows that are
         searched (0) or judged (1)."""
-        mask = self._effects.evidence.batch(kind).mask
-        rows = range(half, len(mask), 2)
-        rows = rows[:LEAST_ROWS] if self._nats and not half else rows
-        mask = mask[rows.start : rows.stop : 2]
+        rows = self._half(kind, half, few=not half)
+        mask = self._effects.evidence.batch(kind).mask[rows.start : rows.stop : 2]
         if not heads:
             return torch.zeros(int(mask.sum())), torch.zeros(len(mask))
         values = self._rises.without(kind, tuple(heads), self._role.keys, rows)
@@ -169,10 +178,44 @@ class _Search:
             (f"of which without one at a time {self._unit} less", "excess"),
             (f"without {names} together {self._unit}", "joint"),
         )
-        return [
+        tests = [
             replace(change.test(name, self._floor, family), rows=self._kind)
             for change, (name, family) in zip(changes, told, strict=True)
         ]
+        return tests if not holds(tests) else [*tests, *self._beyond_random(group, joint)]
+
+    def _beyond_random(self, group: tuple[Place, ...], joint: Tensor) -> Iterator[Test]:
+        """That more is lost than without the random set that costs most."""
+        rows, random = self._half(self._kind, 1, few=True), []
+        mask = self._effects.evidence.batch(self._kind).mask[rows.start : rows.stop : 2]
+        for heads in self._random_sets(group):
+            edits = self._rises.away(self._kind, heads, self._role.keys, group[0])
+            lost = self._rises.at(self._kind, edits, rows)
+            random.append((lost * mask).sum(1) / mask.sum(1).clamp_min(1))
+        if random:
+            most = max(random, key=lambda lost: float(lost.mean()))
+            words = f"random sets of {len(group)} other heads of the same layers"
+            name = f"beyond what is lost without any of {len(random)} {words} {self._unit}"
+            change = over_rows((joint[: len(most)] - most).numpy())
+            yield replace(change.test(name, self._floor, "random"), rows=self._kind)
+
+    def _random_sets(self, group: tuple[Place, ...]) -> list[tuple[Place, ...]]:
+        """Sets with as many heads of each layer as the group, none of which behaves so; none where
+        a layer has too few."""
+        evidence, sets = self._effects.evidence, set[tuple[Place, ...]]()
+        others = [place for place in evidence.heads if place not in self._mine]
+        counts = Counter(layer for layer, _ in group)
+        of_layer = {at: [place for place in others if place[0] == at] for at in counts}
+        if any(len(of_layer[at]) < count for at, count in counts.items()):
+            return []
+        draw = np.random.default_rng(
+            [evidence.seed, *(number for head in group for number in head)]
+        )
+        for _ in range(_DRAWN):
+            chosen = (draw.permutation(len(of_layer[at]))[:n] for at, n in sorted(counts.items()))
+            places = zip(sorted(counts), chosen, strict=True)
+            sets.add(tuple(sorted(of_layer[at][i] for at, some in places for i in some)))
+        return sorted(sets)
 
     def _told(self, group: tuple[Place, ...], tests: list[Test]) -> Iterator[Found]:
         name = "+".join(_name(head) for head in group)

@@ -58,12 +58,22 @@ class Rises:
 
     # What is changed.
 
-    def away(self, kind: str, places: Sequence[Place], name: str = "") -> Edits:
+    def away(
+        self, kind: str, places: Sequence[Place], name: str = "", like: Place | None = None
+    ) -> Edits:
         """The edits that take some heads' attention to a key set away, all at once; without a name
-        of a key set the heads themselves are replaced by their means."""
+        of a key set the heads themselves are replaced by their means.
+
+        Args:
+            kind: The kind of rows.
+            places: Layer and number of each head.
+            name: The name of the key set.
+            like: The head whose keys of that name all heads lose; each head's own by default.
+        """
         if not name:
             return tuple(Mean(self.evidence.site(place)) for place in places)
-        return tuple(DropKeys(_pattern(p), self.evidence.key_array(kind, name, p)) for p in places)
+        array = self.evidence.key_array
+        return tuple(DropKeys(_pattern(p), array(kind, name, like or p)) for p in places)
 
     def only(self, kind: str, places: Sequence[Place], name: str) -> Edits:
         """The edits that leave some heads nothing but their attention to a key set, at the queries
