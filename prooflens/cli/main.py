@@ -1,63 +1,74 @@
-"""The ``prooflens`` command: collects the subcommands and turns errors into one line.
+"""The ``prooflens`` command: finds the subcommands and turns errors into one line.
 
-Nothing heavy is imported here or at the top of a command's file: ``prooflens --help`` must
-answer at once, so each command imports what it needs when it runs.
+A command's file is imported when it is asked for, and imports what is heavy when it runs: so
+``prooflens --help`` answers at once, and a command enters no other one's files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from prooflens.cli import (
-    certify,
-    crasp,
-    decompile,
-    demo,
-    extract,
-    inspect,
-    models,
-    probe,
-    store,
-    tasks,
-    train,
-    weights,
-)
 from prooflens.cli.running import run_app
 from prooflens.cli.usage import App
 
 _OPTIONAL = ("ray", "hdf5plugin", "anywidget", "gguf")
 """Packages that prooflens uses where they are installed."""
 
+_COMMANDS = {
+    "certify": "certify fixed-memory-multiplexer --length 12 --out theorem",
+    "crasp": "crasp dyck.cr '( ( ) )'",
+    "decompile": "decompile depth-L3-layers1 --out program",
+    "demo": "demo --out demo",
+    "extract": "extract induction-mlp --hooks '*hook_pattern' --rows 256 --out store",
+    "inspect": "inspect code-lm --out report",
+    "models": "models --json",
+    "probe": "probe fixed-memory-multiplexer --out probes",
+    "store": "store report --figures --out figures",
+    "tasks": "tasks fixed_memory",
+    "train": "train fixed-memory-multiplexer --out trained",
+    "weights": "weights code-lm --revisions step-500,step-900,main --out weights",
+}
+"""Every command, a function of its name in a file of its name, with the example of its help."""
+
+_STYLE: dict[str, Any] = {"pretty_exceptions_enable": False, "rich_markup_mode": None}
+
+
+class _Commands(TyperGroup):
+    """The commands, each imported when it is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names of all."""
+        return [*_COMMANDS]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of that name; None where there is none."""
+        unknown = cmd_name not in _COMMANDS  # a near one of all is named then
+        for name in _COMMANDS if unknown else [cmd_name]:
+            if name not in self.commands:
+                self.commands[name] = _command(name)
+        return super().get_command(ctx, cmd_name)
+
+
+def _command(name: str) -> Any:
+    one = App(add_completion=False, **_STYLE)
+    function = getattr(import_module(f"prooflens.cli.{name}"), name)
+    one.command(name, example=f"prooflens {_COMMANDS[name]}")(function)
+    return typer.main.get_command(one)
+
+
 app = App(
     name="prooflens",
+    cls=_Commands,
     help="Check what a transformer does against a proof of what it can do.",
     example="prooflens inspect code-lm --out report    # then open report/report.html",
     no_args_is_help=True,
     add_completion=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
+    **_STYLE,
 )
-_COMMANDS: dict[Callable[..., None], str] = {
-    certify.certify: "certify fixed-memory-multiplexer --length 12 --out theorem",
-    crasp.crasp: "crasp dyck.cr '( ( ) )'",
-    decompile.decompile: "decompile depth-L3-layers1 --out program",
-    demo.demo: "demo --out demo",
-    extract.extract: "extract induction-mlp --hooks '*hook_pattern' --rows 256 --out store",
-    inspect.inspect: "inspect code-lm --out report",
-    models.models: "models --json",
-    probe.probe: "probe fixed-memory-multiplexer --out probes",
-    store.store: "store report --figures --out figures",
-    tasks.tasks: "tasks fixed_memory",
-    train.train: "train fixed-memory-multiplexer --out trained",
-    weights.weights: "weights code-lm --revisions step-500,step-900,main --out weights",
-}
-"""Every command, named as its function, with the example of its help."""
-
-for _command, _example in _COMMANDS.items():
-    app.command(_command.__name__, example=f"prooflens {_example}")(_command)
 
 
 def _print_versions(wanted: bool) -> None:
@@ -101,4 +112,4 @@ def main() -> None:
 
 def command_names() -> list[str]:
     """Every command."""
-    return sorted(command.__name__ for command in _COMMANDS)
+    return sorted(_COMMANDS)

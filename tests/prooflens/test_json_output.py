@@ -65,8 +65,8 @@ def test_without_it_lines_are_printed_and_facts_are_not(
 
 def test_every_command_takes_it() -> None:
     command = typer.main.get_command(app)
-    assert sorted(command.commands) == command_names()
-    for name, one in command.commands.items():
+    assert sorted(command.list_commands(None)) == command_names()
+    for name, one in [(name, command.get_command(None, name)) for name in command_names()]:
         assert any("--json" in param.opts for param in one.params), name
 
 
