@@ -37,8 +37,8 @@ from interp.weights.head_weights.architectures import ARCHITECTURES
 from interp.weights.head_weights.calling_transformers import one_line, quiet_transformers
 from interp.weights.head_weights.config import check_sizes
 from interp.weights.head_weights.gguf_files import SUFFIX
-from interp.weights.head_weights.gpt_oss import SINKS
 from interp.weights.head_weights.hub import fetch_if_there
+from interp.weights.head_weights.layouts import SINKS
 from interp.weights.head_weights.live import live_source
 from interp.weights.head_weights.source import Source, find_source
 

@@ -9,7 +9,7 @@ found, and can be opened by giving a mapping (:mod:`interp.weights.head_weights.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,45 +20,14 @@ from interp.errors import ArgumentError, CheckpointError
 from interp.weights.head_weights.adapter import adapted, read_adapter
 from interp.weights.head_weights.analysed import TOWERS, analysed
 from interp.weights.head_weights.architectures import ARCHITECTURES
-from interp.weights.head_weights.falcon import bloom, falcon
-from interp.weights.head_weights.gpt2 import gpt2
-from interp.weights.head_weights.gpt_neo import gpt_j, gpt_neo, gpt_neox
-from interp.weights.head_weights.gpt_oss import gpt_oss
 from interp.weights.head_weights.layers import HeadWeights
 from interp.weights.head_weights.layout import Layout, at_layer
+from interp.weights.head_weights.layouts import FAMILIES
 from interp.weights.head_weights.live import live_source
-from interp.weights.head_weights.llama import gemma, llama
 from interp.weights.head_weights.mapping import layout_of_mapping, read_mapping
-from interp.weights.head_weights.olmo import olmo, olmo2
-from interp.weights.head_weights.opt import opt
 from interp.weights.head_weights.own import own
-from interp.weights.head_weights.phi import phi, phi3, stablelm
 from interp.weights.head_weights.source import Source, find_source
 
-Adapter = Callable[[Mapping[str, Any], str, bool], Layout]
-
-_LLAMA = "layers.0.self_attn.q_proj.weight"
-# model_type → (adapter, a tensor of layer 0 that marks it; what stands before it is the prefix)
-FAMILIES: dict[str, tuple[Adapter, str]] = {
-    "gpt2": (gpt2, "h.0.attn.c_attn.weight"),
-    "gpt_neo": (gpt_neo, "h.0.attn.attention.q_proj.weight"),
-    "gptj": (gpt_j, "h.0.attn.q_proj.weight"),
-    "gpt_neox": (gpt_neox, "layers.0.attention.query_key_value.weight"),
-    "opt": (opt, _LLAMA),
-    **dict.fromkeys(
-        ("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"),
-        (llama, _LLAMA),
-    ),
-    "olmo": (olmo, _LLAMA),
-    "olmo2": (olmo2, _LLAMA),
-    "phi": (phi, _LLAMA),
-    "phi3": (phi3, "layers.0.self_attn.qkv_proj.weight"),
-    "stablelm": (stablelm, _LLAMA),
-    "falcon": (falcon, "h.0.self_attention.query_key_value.weight"),
-    "bloom": (bloom, "h.0.self_attention.query_key_value.weight"),
-    "gpt_oss": (gpt_oss, _LLAMA),
-    **dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3_text"), (gemma, _LLAMA)),
-}
 # What old checkpoints keep beside the weights: masks and tables, recomputed by every loader.
 _BUFFERS = re.compile(
     r"\.(attn|attention)\.(attention\.)?(bias|masked_bias)$|inv_freq$|embed_positions$"
@@ -129,7 +98,7 @@ def _recognise(source: Source) -> Layout:
         return layout_of_mapping(added.mapping(source.config))
     if kind not in FAMILIES:
         raise CheckpointError(_unknown(source, kind))
-    adapter, mark = FAMILIES[kind]
+    family, mark = FAMILIES[kind], FAMILIES[kind].mark
     names = [name for name in source.files.names if not TOWERS & {*name.split(".")}]
     marked = [n for n in names if n == mark or n.endswith("." + mark)]
     if len(marked) != 1:
@@ -140,7 +109,8 @@ def _recognise(source: Source) -> Layout:
     config = {**source.config, **(source.config.get("text_config") or {})}
     untied = any(name.endswith(_UNTIED) for name in names)
     stated = config.get("tie_word_embeddings")  # what is stated goes before what is absent
-    return adapter(config, marked[0].removesuffix(mark), not untied and stated is not False)
+    tied = not untied and stated is not False
+    return family.layout(config, marked[0].removesuffix(mark), tied=tied)
 
 
 def _check_complete(factors: HeadWeights) -> None:

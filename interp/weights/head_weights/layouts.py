@@ -1,0 +1,362 @@
+"""The layouts of known families: one table of names, patterns and facts.
+
+A row says what marks a checkpoint's first layer, where in a layer the factors lie and how their
+axes are arranged, which entries of ``config.json`` are the sizes, which norm stands before
+attention, how positions turn heads, and what a reader of the numbers should know. What a row cannot
+say, since it hangs on the configuration, is a function of the finished layout: Falcon's three
+orders of one matrix, Phi-3's slots, OPT's norm that may come after. A new family is a row here and
+a checkpoint in the tests.
+
+Axes: ``h`` query heads, ``g`` key/value heads that they share, ``d`` model width, ``k`` head width,
+``p`` matrices side by side, ``s`` slots of a head's width (:mod:`.layout`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from interp.weights.head_weights.config import count, rope_of
+from interp.weights.head_weights.layout import Layout, Part, PartName, Sizes, Tokens
+from interp.weights.head_weights.rope import Rope
+
+Config = Mapping[str, Any]
+Parts = dict[PartName, Part]
+
+SINKS = "attention sinks: a head's attention to tokens sums to less than 1, the rest goes to none"
+_QK_NORM = (
+    "queries and keys are normalised per token before the product: gains are in the QK circuit, "
+    "the positive per-token factors are not"
+)
+_SCALED = "embeddings enter multiplied by √d_model, which scales token-basis circuits only"
+_PARALLEL = "parallel block: attention and FFN read the same stream, so no FFN acts between them"
+_PLAIN = "its norms have no gains: folding changes nothing"
+_AFTER = "no norm before attention: its output is normalised instead (post-norm)"
+_FUSED = "query, key and value are stored in one matrix"
+_ALIBI = "positions by ALiBi: scores fall with the lag at a slope a head, which no circuit shows"
+_NORMED = "embeddings are normalised before the first layer, which token-basis circuits leave out"
+
+
+def _sliding(config: Config) -> str:
+    size, kinds = config.get("sliding_window"), config.get("layer_types") or ()
+    some = sum(kind == "sliding_attention" for kind in kinds)
+    if not size or not config.get("use_sliding_window", True) or (kinds and not some):
+        return ""
+    where = f"{some} of {len(kinds)} layers" if kinds else "its layers"
+    return f"sliding window: {where} look back {size} positions at most"
+
+
+def _capped(config: Config) -> str:
+    words = "scores are soft-capped, which keeps their order: the QK circuit is the one before it"
+    return words if config.get("attn_logit_softcapping") else ""
+
+
+def _clipped(config: Config) -> str:
+    clip = config.get("clip_qkv")
+    return f"queries, keys and values are clipped to ±{clip}, which no circuit shows" * bool(clip)
+
+
+def _parallel(config: Config) -> str:
+    return _PARALLEL if config.get("use_parallel_residual") else ""
+
+
+def _turned(share: float = 1.0, key: str = "") -> Callable[[Config, int], Rope]:
+    """Rotary positions on a share of a head, which the configuration may say under a key."""
+    return lambda config, d_head: rope_of(config, d_head, float(config.get(key) or share))
+
+
+def _neighbours(config: Config, d_head: int) -> Rope:
+    return Rope(width=count(config, "rotary_dim", d_head), neighbours=True)
+
+
+def _apart(at: str, out: str = "o_proj") -> Parts:
+    """Query, key, value and output in matrices of their own, output dimension first."""
+    return {
+        "W_Q": Part(at + "q_proj.weight", "(h k) d -> h d k"),
+        "W_K": Part(at + "k_proj.weight", "(g k) d -> g d k"),
+        "W_V": Part(at + "v_proj.weight", "(g k) d -> g d k"),
+        "W_O": Part(at + out + ".weight", "d (h k) -> h k d"),
+        "b_Q": Part(at + "q_proj.bias", "(h k) -> h k"),
+        "b_K": Part(at + "k_proj.bias", "(g k) -> g k"),
+        "b_V": Part(at + "v_proj.bias", "(g k) -> g k"),
+        "b_O": Part(at + out + ".bias", "d -> d"),
+    }
+
+
+def _together(matrix: str, rows: str, flat: str, out: str, output: str) -> Parts:
+    """Query, key and value side by side in one matrix, with one bias."""
+    weight, bias = matrix + ".weight", matrix + ".bias"
+    return {
+        "W_Q": Part(weight, rows, 0),
+        "W_K": Part(weight, rows, 1),
+        "W_V": Part(weight, rows, 2),
+        "W_O": Part(out + ".weight", output),
+        "b_Q": Part(bias, flat, 0),
+        "b_K": Part(bias, flat, 1),
+        "b_V": Part(bias, flat, 2),
+        "b_O": Part(out + ".bias", "d -> d"),
+    }
+
+
+def _by_head(at: str) -> Parts:
+    """One matrix, head by head: query, key and value of each."""
+    rows, flat = "(h p k) d -> p h d k", "(h p k) -> p h k"
+    return _together(at + "query_key_value", rows, flat, at + "dense", "d (h k) -> h k d")
+
+
+def _norm(at: str, *, bias: bool = True, offset: float = 0.0) -> Parts:
+    gain: Parts = {"norm_gain": Part(at + ".weight", "d -> d", offset=offset)}
+    return gain | ({"norm_bias": Part(at + ".bias", "d -> d")} if bias else {})
+
+
+def _qk_norm(queries: str = "k -> 1 k", keys: str = "k -> 1 k", offset: float = 0.0) -> Parts:
+    return {
+        "q_gain": Part("self_attn.q_norm.weight", queries, offset=offset),
+        "k_gain": Part("self_attn.k_norm.weight", keys, offset=offset),
+    }
+
+
+def _out_norm(offset: float = 0.0) -> Parts:
+    return {"out_gain": Part("post_attention_layernorm.weight", "d -> d", offset=offset)}
+
+
+def _opt(config: Config, layout: Layout) -> Layout:
+    """Its 350M member normalises after attention, and embeds in a width of its own."""
+    width = layout.sizes.d_model
+    if count(config, "word_embed_proj_dim", width) != width:
+        layout = replace(layout, tokens=None)
+    if config.get("do_layer_norm_before", True):
+        return layout
+    parts = {name: part for name, part in layout.parts.items() if "norm" not in name}
+    return replace(layout, norm=None, parts=parts)
+
+
+def _phi3(config: Config, layout: Layout) -> Layout:
+    """One matrix: all query heads, then all keys, then all values."""
+    sizes, parts, begin = layout.sizes, dict(layout.parts), 0
+    counts = (sizes.n_heads, sizes.n_kv_heads, sizes.n_kv_heads)
+    names: tuple[PartName, ...] = ("W_Q", "W_K", "W_V")
+    for name, slots in zip(names, counts, strict=True):
+        parts[name] = replace(parts[name], slots=(begin, begin + slots))
+        begin += slots
+    return replace(layout, parts=parts)
+
+
+def _falcon(config: Config, layout: Layout) -> Layout:
+    """One matrix in one of three orders: head by head; all query heads, then one key and one value
+    (7B); group by group its query heads, key and value (40B, 180B)."""
+    heads, parts = layout.sizes.n_heads, dict(layout.parts)
+    grouped, groups = bool(config.get("new_decoder_architecture")), heads
+    matrix, bias = parts["W_Q"].name, parts["b_Q"].name
+    if grouped:
+        groups = count(config, "num_kv_heads", heads)
+        queries = heads // groups
+        rows, flat, first = "(g s k) d -> s g d k", "(g s k) -> s g k", (0, queries)
+        parts |= {
+            "W_Q": Part(matrix, rows, slots=first, then="s g d k -> (g s) d k"),
+            "W_K": Part(matrix, rows, queries),
+            "W_V": Part(matrix, rows, queries + 1),
+            "b_Q": Part(bias, flat, slots=first, then="s g k -> (g s) k"),
+            "b_K": Part(bias, flat, queries),
+            "b_V": Part(bias, flat, queries + 1),
+        }
+        if config.get("num_ln_in_parallel_attn") in (None, 2):
+            before = parts["norm_gain"].name.replace("input_layernorm.weight", "ln_attn")
+            parts |= _norm(before)
+    elif config.get("multi_query", True):
+        groups = 1
+        rows, flat, last = "(s k) d -> s d k", "(s k) -> s k", heads + 1
+        slots = {"Q": (0, heads), "K": (heads, last), "V": (last, last + 1)}
+        parts |= {
+            "W_Q": Part(matrix, rows, slots=slots["Q"]),
+            "W_K": Part(matrix, rows, slots=slots["K"]),
+            "W_V": Part(matrix, rows, slots=slots["V"]),
+            "b_Q": Part(bias, flat, slots=slots["Q"]),
+            "b_K": Part(bias, flat, slots=slots["K"]),
+            "b_V": Part(bias, flat, slots=slots["V"]),
+        }
+    alibi = bool(config.get("alibi"))
+    side = grouped or bool(config.get("parallel_attn", True))
+    return replace(
+        layout,
+        sizes=replace(layout.sizes, n_kv_heads=groups),
+        parts=parts,
+        rope=None if alibi else layout.rope,
+        notes=(*(_ALIBI,) * alibi, *(_PARALLEL,) * side),
+    )
+
+
+_SIZES = (
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "hidden_size",
+    "head_dim",
+)
+_WHOLE = _turned()
+
+
+@dataclass(frozen=True)
+class Family:
+    """How the models of a family store their attention.
+
+    Attributes:
+        mark: A tensor of layer 0 by which it is known; what stands before it is the prefix.
+        parts: Where in a layer the factors lie.
+        name: The family's name for readers; the model_type by default.
+        attention: What the names of a layer's attention tensors begin with.
+        norm: The norm before attention whose scale can be folded.
+        sizes: Entries of the configuration with the number of layers, query heads and key heads,
+            the model's width and a head's; alternatives are parted by blanks, and an empty one is
+            what follows from the others.
+        rope: The rotary positions of a configuration and a head's width; None for others.
+        tokens: The embedding's and the unembedding's tensor.
+        notes: What a reader should know: words, or what to say of a configuration.
+        fitted: What a configuration changes of the finished layout.
+    """
+
+    mark: str
+    parts: Parts
+    name: str = ""
+    attention: str = "self_attn."
+    norm: Literal["LayerNorm", "RMSNorm"] | None = "RMSNorm"
+    sizes: tuple[str, str, str, str, str] = _SIZES
+    rope: Callable[[Config, int], Rope] | None = _WHOLE
+    tokens: tuple[str, str] = ("embed_tokens.weight", "lm_head.weight")
+    notes: tuple[str | Callable[[Config], str], ...] = ()
+    fitted: Callable[[Config, Layout], Layout] = lambda config, layout: layout
+
+    def layout(self, config: Config, prefix: str, *, tied: bool) -> Layout:
+        """The layout of a checkpoint.
+
+        Args:
+            config: The model's configuration.
+            prefix: What stands before the mark in the tensors' names.
+            tied: Whether the unembedding is the embedding.
+
+        Raises:
+            CheckpointError: for sizes that are missing or no counts.
+        """
+        at = prefix + self.mark.partition(".0.")[0] + ".{layer}."
+        said = [_said(config, keys) for keys in self.sizes]
+        layers, heads, width = (count(config, said[i]) for i in (0, 1, 3))
+        groups = count(config, said[2], heads) if said[2] else heads
+        d_head = count(config, said[4], width // heads) if said[4] else width // heads
+        notes = (one if isinstance(one, str) else one(config) for one in self.notes)
+        embedding, unembedding = self.tokens
+        plain = Layout(
+            family=self.name or str(config["model_type"]),
+            sizes=Sizes(layers, heads, groups, width, d_head),
+            parts={name: replace(part, name=at + part.name) for name, part in self.parts.items()},
+            attention=at + self.attention,
+            norm=self.norm,
+            rope=None if self.rope is None else self.rope(config, d_head),
+            tokens=Tokens.rows(prefix + embedding, unembedding, tied=tied),
+            notes=tuple(filter(None, notes)),
+        )
+        return self.fitted(config, plain)
+
+
+def _said(config: Config, keys: str) -> str:
+    """The first of some entries that a configuration has, or the last."""
+    names = keys.split() or [""]
+    return next((name for name in names if config.get(name)), names[-1])
+
+
+_LLAMA = "layers.0.self_attn.q_proj.weight"
+_GPT = ("n_layer", "n_head", "", "n_embd", "")
+_PLAIN_HEADS = ("num_hidden_layers", "num_attention_heads", "", "hidden_size", "")
+_H_TOKENS = ("wte.weight", "lm_head.weight")
+_WORDS = ("word_embeddings.weight", "lm_head.weight")
+_RMS = _apart("self_attn.") | _norm("input_layernorm", bias=False)
+_LAYERED = _apart("self_attn.") | _norm("input_layernorm")
+_LLAMA_PARTS = _RMS | _qk_norm()
+_GEMMA_PARTS = (
+    _apart("self_attn.") | _norm("input_layernorm", bias=False, offset=1.0) | _qk_norm(offset=1.0)
+)  # Gemma's norms store 1 + w
+_FALCON_PARTS = _by_head("self_attention.") | _norm("input_layernorm")
+_PHI3 = "self_attn.qkv_proj.weight"
+_SLOTS = "(s k) d -> s d k"
+
+_LLAMAS = Family(_LLAMA, _LLAMA_PARTS, notes=(_sliding,))
+_NORMED_LLAMAS = replace(_LLAMAS, notes=(_sliding, _QK_NORM))
+_GEMMAS = Family(_LLAMA, _GEMMA_PARTS | _out_norm(1.0), notes=(_SCALED, _capped, _sliding))
+_NORMED_GEMMAS = replace(_GEMMAS, notes=(*_GEMMAS.notes, _QK_NORM))
+
+FAMILIES: dict[str, Family] = {
+    "gpt2": Family(
+        "h.0.attn.c_attn.weight",
+        _together(
+            "attn.c_attn", "d (p h k) -> p h d k", "(p h k) -> p h k", "attn.c_proj",
+            "(h k) d -> h k d",
+        ) | _norm("ln_1"),
+        "GPT-2", "attn.", "LayerNorm", _GPT, None, _H_TOKENS,
+    ),
+    "gpt_neo": Family(
+        "h.0.attn.attention.q_proj.weight",
+        _apart("attn.attention.", "out_proj") | _norm("ln_1"),
+        "GPT-Neo", "attn.", "LayerNorm", ("num_layers", "num_heads", "", "hidden_size", ""), None,
+        _H_TOKENS,
+    ),
+    "gptj": Family(
+        "h.0.attn.q_proj.weight",
+        _apart("attn.", "out_proj") | _norm("ln_1"),
+        "GPT-J", "attn.", "LayerNorm", _GPT, _neighbours, _H_TOKENS,
+    ),
+    "gpt_neox": Family(
+        "layers.0.attention.query_key_value.weight",
+        _by_head("attention.") | _norm("input_layernorm"),
+        "GPT-NeoX", "attention.", "LayerNorm", _PLAIN_HEADS, _turned(key="rotary_pct"),
+        ("embed_in.weight", "embed_out.weight"),
+    ),
+    "opt": Family(
+        _LLAMA,
+        _apart("self_attn.", "out_proj") | _norm("self_attn_layer_norm"),
+        "OPT", norm="LayerNorm", sizes=_PLAIN_HEADS, rope=None, fitted=_opt,
+    ),
+    **dict.fromkeys(("llama", "mistral", "mixtral", "qwen2", "qwen2_moe"), _LLAMAS),
+    **dict.fromkeys(("qwen3", "qwen3_moe"), _NORMED_LLAMAS),
+    "olmo": Family(
+        _LLAMA, _apart("self_attn.") | _qk_norm(), "OLMo", norm="LayerNorm",
+        notes=(_PLAIN, _clipped),
+    ),
+    "olmo2": Family(
+        _LLAMA,
+        _apart("self_attn.") | _qk_norm("(h k) -> h k", "(g k) -> g k") | _out_norm(),
+        "OLMo 2", norm=None, notes=(_AFTER, _QK_NORM),
+    ),
+    "phi": Family(
+        _LLAMA, _apart("self_attn.", "dense") | _norm("input_layernorm"),
+        "Phi", norm="LayerNorm", rope=_turned(0.5, "partial_rotary_factor"), notes=(_PARALLEL,),
+    ),
+    "phi3": Family(
+        "layers.0." + _PHI3,
+        _LLAMA_PARTS
+        | {"W_Q": Part(_PHI3, _SLOTS), "W_K": Part(_PHI3, _SLOTS), "W_V": Part(_PHI3, _SLOTS)},
+        "Phi-3", rope=_turned(1.0, "partial_rotary_factor"), notes=(_FUSED, _sliding),
+        fitted=_phi3,
+    ),
+    "stablelm": Family(
+        _LLAMA, _LAYERED, "StableLM", norm="LayerNorm",
+        rope=_turned(0.25, "partial_rotary_factor"), notes=(_parallel,),
+    ),
+    "falcon": Family(
+        "h.0.self_attention.query_key_value.weight", _FALCON_PARTS, "Falcon", "self_attention.",
+        "LayerNorm", _PLAIN_HEADS, tokens=_WORDS, fitted=_falcon,
+    ),
+    "bloom": Family(
+        "h.0.self_attention.query_key_value.weight", _FALCON_PARTS, "BLOOM", "self_attention.",
+        "LayerNorm",
+        ("n_layer num_hidden_layers", "n_head num_attention_heads", "", "hidden_size n_embed", ""),
+        None, _WORDS, (_ALIBI, _NORMED),
+    ),
+    "gpt_oss": Family(
+        _LLAMA, _LLAMA_PARTS | {"sinks": Part("self_attn.sinks", "h -> h")}, "gpt-oss",
+        notes=(SINKS, _sliding),
+    ),
+    "gemma": replace(_GEMMAS, parts=_GEMMA_PARTS),
+    "gemma2": _GEMMAS,
+    **dict.fromkeys(("gemma3", "gemma3_text"), _NORMED_GEMMAS),
+}  # fmt: skip
+"""``model_type`` → its family."""
