@@ -175,7 +175,7 @@ def measure(
         backend: ``local``, or ``ray``: the losses without components are tasks of a Ray cluster.
         loader: For ``ray``: builds the model on a worker, if it cannot be pickled.
         step: Called with a sentence that says what is being done.
-        watch: Called with the pieces of the longest part of the work; goes through them.
+        watch: Called with the pieces of the longest parts of the work; goes through them.
 
     Raises:
         ArgumentError: for rows that do not fit the profile, or a model that is not finite on them.
@@ -263,7 +263,7 @@ class _Work:
             kinds = [kind for kind in _KINDS if kind in evidence.views]
             behaviour = [self._behaviour(evidence, kind) for kind in kinds]
             step(_first_words(evidence) if self._language else "roles")
-            roles = kept.table("roles", lambda: self._roles(evidence))
+            roles = kept.table("roles", lambda: self._roles(evidence, how["watch"]))
             step("attention of the heads with roles")
             own = evidence.run(self.profile.rows["own"])
             for title, table in _maps(roles, partial(_mean_attention, own)):
@@ -318,8 +318,8 @@ class _Work:
         table = evidence.table(kind)
         return table.assign(trial=kind) if len(table) else table
 
-    def _roles(self, evidence: Evidence) -> pd.DataFrame:
-        table = decided(evidence, *self.rows.known)
+    def _roles(self, evidence: Evidence, watch: Watch) -> pd.DataFrame:
+        table = decided(evidence, *self.rows.known, watch=watch)
         lacks = table.attrs.get("lacks", {}).items()
         self.kept.put("lacks", pd.DataFrame(list(lacks), columns=["role", "reason"]))
         if self._language:

@@ -12,6 +12,7 @@ run_app(app, "python -m mine")
 from interp.ray_tasks import Backend
 from prooflens.cli.main import command_names
 from prooflens.cli.running import run_app
-from prooflens.cli.usage import App, Device, facts, progress
+from prooflens.cli.steps import progress
+from prooflens.cli.usage import App, Device, facts
 
 __all__ = ["App", "Backend", "Device", "command_names", "facts", "progress", "run_app"]

@@ -15,11 +15,12 @@ PRODUCT = {"prooflens", "interp", "probes", "trained"}
 GROUND = {
     "interp.errors", "interp.threads", "interp.output", "interp.lazy", "interp.lock",
     "interp.reading", "interp.schema", "interp.machine", "interp.plugins", "interp.environment",
-    "interp.ray_tasks",
+    "interp.ray_tasks", "interp.telling",
 }  # fmt: skip
 MAY_IMPORT = {
     "interp.errors": set(),
     "interp.threads": set(),
+    "interp.telling": set(),
     "interp.lazy": set(),
     "interp.schema": set(),
     "interp.environment": set(),

@@ -27,7 +27,7 @@ from interp.store.attention_mask import attention_mask_of
 from interp.store.rows import scored_mask
 from interp.tasks.base import Batch, Memory
 from interp.tasks.counterfactual import Variable
-from probes.roles.decision import decide
+from probes.roles.decision import Found, decide
 from probes.roles.effects import Effects
 from probes.roles.evidence import Evidence
 from probes.roles.examined import Examined, Watch
@@ -73,7 +73,7 @@ def find_roles(
             induction head's attention the loss must rise. If they are not known, a change of the
             output must do.
         seed: Seed of the permutations, the repeated rows and the fresh models.
-        watch: Wraps the loop over heads, for a progress bar.
+        watch: Wraps the loops over kinds of roles and over heads, for a progress bar.
 
     Returns:
         Columns :data:`~probes.roles.decision.ROLE_COLUMNS`, and ``tests``: JSON text, every test
@@ -129,9 +129,11 @@ def decided(
     asked = [role for role in ROLES.values() if evidence.profile.name in role.profiles]
     detectors = dict.fromkeys(detector for role in asked for detector in role.detectors)
     names = {role.name for role in asked}
-    found = [one for detector in detectors for one in detector(of) if one.role in names]
-    if effects is not None:
-        found = with_controls(with_groups(found, effects), effects)
+    found: list[Found] = []
+    for detector in watch([*detectors]):
+        found += [one for one in detector(of) if one.role in names]
+    for settle in watch([with_groups, with_controls] if effects is not None else []):
+        found = settle(found, effects)
     table = without_loose_names(decide(found, level=evidence.profile.level), evidence.lacks)
     table.attrs["lacks"] = dict(evidence.lacks)
     return table

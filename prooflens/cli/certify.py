@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from prooflens.cli.outputs import CertifyOutput, StrategyOutput
-from prooflens.cli.usage import facts, not_for, progress, shipped_models
+from prooflens.cli.steps import progress
+from prooflens.cli.usage import facts, not_for, shipped_models
 
 _NOT_CHECKED = ("what was measured", "costs", "parts of the bounds")
 """Parts of a certificate that are not checked; vacuous strategies are not either."""

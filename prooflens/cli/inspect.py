@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from prooflens.cli.outputs import InspectOutput
+from prooflens.cli.steps import progress, steps
 from prooflens.cli.usage import (
     OWN_ROWS,
     Adapter,
@@ -17,7 +18,6 @@ from prooflens.cli.usage import (
     default_out,
     facts,
     not_for,
-    progress,
     shipped_models,
 )
 
@@ -130,14 +130,13 @@ def inspect(
     given: dict[str, Any] = {"text": words, "tokens_from": tokens_from, "prompts": prompt or ()}
     given["task"] = _task(task, data)
 
-    from prooflens.cli.steps import steps
     from prooflens.inspection import inspect as inspected
 
     found = inspected(
         model, data, **given, profile=profile, count=count, length=length, seed=seed,
         effects=effects, out=out, overwrite=overwrite, resume=resume, mapping=mapping,
         revision=revision, trust_remote_code=trust_remote_code, device=device, dtype=dtype,
-        adapter=adapter, backend=backend, step=steps(), watch=progress("the loss without each"),
+        adapter=adapter, backend=backend, step=steps(), watch=progress("working"),
     )  # fmt: skip
     _say(found, out / "report.html")
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from prooflens.cli.outputs import HooksOutput, ProbeOutput
+from prooflens.cli.steps import progress
 from prooflens.cli.usage import (
     OWN_ROWS,
     Adapter,
@@ -15,7 +16,6 @@ from prooflens.cli.usage import (
     RunDtype,
     facts,
     not_for,
-    progress,
     shipped_models,
 )
 

@@ -27,6 +27,7 @@ from typer.core import TyperCommand
 from interp.errors import ArgumentError, Problems
 from interp.output import json_data
 from interp.ray_tasks import Backend
+from prooflens.cli.steps import told_of
 
 __all__ = [
     "MOST",
@@ -40,7 +41,6 @@ __all__ = [
     "default_out",
     "facts",
     "not_for",
-    "progress",
     "shipped_models",
     "usage_error",
 ]
@@ -119,7 +119,8 @@ class Command(TyperCommand):
         given = (name for name in ctx.params if ctx.get_parameter_source(name).name == _TYPED)
         token = _GIVEN.set(frozenset(given))
         try:
-            return super().invoke(ctx)
+            with told_of(ctx.info_name or ""):
+                return super().invoke(ctx)
         finally:
             _GIVEN.reset(token)
 
@@ -218,21 +219,6 @@ def not_for(what: str, reason: str, *names: str) -> None:
     if typed:
         verb = "is" if len(typed) == 1 else "are"
         raise ArgumentError(f"{' and '.join(typed)} {verb} not for {what}, {reason}: leave it out")
-
-
-def progress(what: str) -> Callable[[Any], Any]:
-    """A function that goes through items with a progress bar on standard error.
-
-    The bar is labelled ``what`` and is shown only on a terminal.
-    """
-    from rich.console import Console
-    from rich.progress import track
-
-    console = Console(stderr=True)
-    quiet = not console.is_terminal
-    return functools.partial(
-        track, description=what, console=console, disable=quiet, transient=True
-    )
 
 
 def usage_error(error: Any) -> str:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from prooflens.cli.outputs import WeightsOutput
-from prooflens.cli.usage import Adapter, facts, progress, shipped_models
+from prooflens.cli.steps import progress
+from prooflens.cli.usage import Adapter, facts, shipped_models
 
 if TYPE_CHECKING:
     import pandas as pd
