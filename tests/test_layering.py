@@ -1,6 +1,7 @@
 """Imports point one way: the layout shows the architecture, and this keeps it so."""
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
@@ -39,7 +40,10 @@ MAY_IMPORT = {
     "interp.models": {*GROUND, "interp.hooks", "interp.weights"},
     "interp.tasks": {*GROUND, "interp.program"},
     "interp.store": {*GROUND, "interp.stats.table_format", "interp.hooks", "interp.tasks.base"},
-    "interp.proofs": {*GROUND, "interp.tasks", "interp.models", "interp.program", "interp.bounds"},
+    "interp.proofs": {
+        *GROUND, "interp.hooks.site", "interp.tasks", "interp.models", "interp.program",
+        "interp.bounds",
+    },
     "interp.run": {*GROUND, "interp.hooks", "interp.tasks.base"},
     "interp.interventions": {
         *GROUND, "interp.hooks", "interp.stats", "interp.tasks.base", "interp.run",
@@ -242,3 +246,14 @@ def test_library_neither_prints_nor_asserts(path: Path) -> None:
         assert not isinstance(node, ast.Assert), f"{path}:{node.lineno} assert outside tests"
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             assert node.func.id != "print", f"{path}:{node.lineno} print"
+
+
+@pytest.mark.parametrize("path", modules(), ids=dotted)
+def test_hook_names_are_written_and_read_in_one_place(path: Path) -> None:
+    """``Site(layer, "pattern").name`` and ``Site.of(name).layer``, never the text itself."""
+    if dotted(path) == "interp.hooks.site":
+        return
+    text = path.read_text()
+    written = re.search(r'f"blocks\.\{[^"]*hook_', text)
+    assert written is None, f"{path} formats a hook's name: {written and written.group()}"
+    assert not re.search(r'split\("\."\)\[1\]', text), f"{path} parses a hook's name"

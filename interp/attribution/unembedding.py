@@ -28,6 +28,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from interp.hooks.site import Site
+
 SCALE = "ln_final.hook_scale"
 """The hook with the final norm's denominator ``[row, pos, 1]``."""
 
@@ -156,7 +158,7 @@ def post_norm(model: Any, layer: int) -> Any | None:
 
 def post_scale(layer: int) -> str:
     """The hook with the denominator ``[row, pos, 1]`` of the norm that follows the attention."""
-    return f"blocks.{layer}.ln1_post.hook_scale"
+    return Site(layer, "ln1_post.hook_scale").name
 
 
 def reaching(

@@ -77,6 +77,7 @@ from interp.bounds.affine import UP, Affine, Arithmetic, exactly, linear, scale
 from interp.bounds.attention import linear_heads, weights
 from interp.bounds.network import embedded, entered, normed, not_covered, read_out, stream_after
 from interp.errors import Problems
+from interp.hooks.site import Site
 from interp.models.attention.heads import Attention
 from interp.models.ffn import FFN, HiddenLayer
 from interp.models.spec import TransformerSpec
@@ -424,7 +425,7 @@ def mechanism_of(plan: Plan) -> Mechanism:
     at = plan.readout - 1
     if plan.readout:
         parts.append(Part("ffn", at, None, "readout", target))
-        after = f"blocks.{at}.hook_resid_post"
+        after = Site(at, "resid_post").name
         if plan.task.symbolic:
             held |= {f"source[{j}]": (plan.code.start + j, after) for j in range(plan.k)}
         else:

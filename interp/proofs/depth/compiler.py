@@ -40,6 +40,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from interp.errors import Problems
+from interp.hooks.site import Site
 from interp.models.spec import Activation, Dtype, TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.program import syntax
@@ -386,14 +387,14 @@ def _mechanism(plan: Plan, precision: Precision) -> Mechanism:
     for line in plan.program.lines:
         level, name = plan.level(line.expression), line.name
         directions[name] = axes[plan.names[name]]
-        written[name] = f"blocks.{level - 1}.hook_resid_post" if level > 0 else "hook_embed"
+        written[name] = Site(level - 1, "resid_post").name if level > 0 else "hook_embed"
         if level >= 0 and precision == "sign" and isinstance(line.expression, Term):
             _hold_linear(plan, line.expression, name, directions, written)
         elif level > 0:
             parts.append(Part("ffn", level - 1, None, "formula", name))
     for count, coordinate in plan.counts.items():
         layer, text = max(plan.level(count.of), 0), expression_text(count)
-        directions[text], written[text] = axes[coordinate], f"blocks.{layer}.hook_resid_mid"
+        directions[text], written[text] = axes[coordinate], Site(layer, "resid_mid").name
         lag = guard_lag(count.guard) if count.guard else None
         lags = [found for found, _ in plan.heads(layer)]
         role = "uniform" if lag is None else "previous-token" if lag == 1 else "memory-location"
@@ -420,4 +421,4 @@ def _hold_linear(
         for coordinate, weight in linear.weights:
             direction[coordinate] = weight
         directions[name] = direction / direction.norm()
-        written[name] = f"blocks.{level - 1}.hook_resid_mid"
+        written[name] = Site(level - 1, "resid_mid").name

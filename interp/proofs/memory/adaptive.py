@@ -38,6 +38,7 @@ import torch
 from jaxtyping import Float64
 
 from interp.errors import Problems
+from interp.hooks.site import Site
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.lagfits import LagFit
@@ -336,11 +337,11 @@ def _mechanism(plan: AdaptivePlan) -> Mechanism:
             parts.append(Part("ffn", layer - 1, None, "readout", f"t_{memory}", round=layer))
     last = len(slots.rounds)
     parts.append(Part("ffn", last, None, "readout", "f"))
-    written = {"x[t]": "hook_embed", "a[t]": "hook_embed", "f": f"blocks.{last}.hook_resid_post"}
+    written = {"x[t]": "hook_embed", "a[t]": "hook_embed", "f": Site(last, "resid_post").name}
     for layer, memories in enumerate(slots.rounds, start=1):
         for i in memories:
-            written[f"t_{i}"] = f"blocks.{layer - 1}.hook_resid_post"
-            written[f"x[t-t_{i}]"] = written[f"a[t-t_{i}]"] = f"blocks.{layer}.hook_resid_mid"
+            written[f"t_{i}"] = Site(layer - 1, "resid_post").name
+            written[f"x[t-t_{i}]"] = written[f"a[t-t_{i}]"] = Site(layer, "resid_mid").name
     axes = torch.eye(slots.width, dtype=torch.float64)
     directions, hooks = {}, {}
     for latent, first in slots.at.items():
