@@ -173,10 +173,13 @@ def outputs_of(
     source = Array(inputs[pairs.source], "the source rows")
     at = None if variable.everywhere else tuple(pairs.at.tolist())
     edits = [
-        [Swap(site, inputs=source, at=at) for hook, heads in part.hooks
-         for site in (Site.of(hook, head) for head in heads or (None,))]
+        [
+            Swap(site, inputs=source, at=at)
+            for hook, heads in part.hooks
+            for site in (Site.of(hook, head) for head in heads or (None,))
+        ]
         for part in parts
-    ]  # fmt: skip
+    ]
     return [
         torch.cat([output.cpu() for _, output in run.with_(*some).outputs()])
         for some in ([], *edits)

@@ -33,8 +33,16 @@ from interp.weights.head_weights.live import live_source
 from trained import zoo
 from trained.packaged import PACKAGED, packaged_folder
 
-_OF_MODELS = ("config.json", "*.safetensors", "*.bin", "*.pt", "*.pth", "*.ckpt", "*.gguf",
-              "pytorch_model*")  # fmt: skip
+_OF_MODELS = (
+    "config.json",
+    "*.safetensors",
+    "*.bin",
+    "*.pt",
+    "*.pth",
+    "*.ckpt",
+    "*.gguf",
+    "pytorch_model*",
+)
 
 
 def models() -> list[str]:

@@ -70,9 +70,19 @@ def _model(layers: int, length: int) -> SequenceTransformer:
     """Twelve heads a layer with random weights."""
     torch.manual_seed(0)
     spec = TransformerSpec(
-        d_in=_VOCABULARY, d_out=_VOCABULARY, n_ctx=length, d_model=48, n_layers=layers, n_heads=12,
-        d_head=4, ffn=(48,), input="tokens", norm="layernorm", score="dot", positions="learned",
-    )  # fmt: skip
+        d_in=_VOCABULARY,
+        d_out=_VOCABULARY,
+        n_ctx=length,
+        d_model=48,
+        n_layers=layers,
+        n_heads=12,
+        d_head=4,
+        ffn=(48,),
+        input="tokens",
+        norm="layernorm",
+        score="dot",
+        positions="learned",
+    )
     return SequenceTransformer(spec)
 
 

@@ -191,9 +191,17 @@ def _of_task(
     unread = "text was given and not used: these are rows of a task"
     length = batch.inputs.shape[1]
     return InspectedRows(
-        (trial,), {}, len(batch), length, length, model.vocabulary, (unread,) * (text is not None),
-        profile=TASK, task=task, words=None if own is None else own.words,
-    )  # fmt: skip
+        (trial,),
+        {},
+        len(batch),
+        length,
+        length,
+        model.vocabulary,
+        (unread,) * (text is not None),
+        profile=TASK,
+        task=task,
+        words=None if own is None else own.words,
+    )
 
 
 def _language(

@@ -285,9 +285,16 @@ def raised_tokens(
             for way, largest in (("up", True), ("down", False)):
                 sizes, places = logits.topk(kept, dim=1, largest=largest)
                 lines += [
-                    {"layer": layer.index, "head": head, "token": word(token), "way": way,
-                     "rank": k, "raised": word(place), "logit": size}
+                    {
+                        "layer": layer.index,
+                        "head": head,
+                        "token": word(token),
+                        "way": way,
+                        "rank": k,
+                        "raised": word(place),
+                        "logit": size,
+                    }
                     for token, many, by in zip(tokens, places.tolist(), sizes.tolist(), strict=True)
                     for k, (place, size) in enumerate(zip(many, by, strict=True))
-                ]  # fmt: skip
+                ]
     return pd.DataFrame(lines)

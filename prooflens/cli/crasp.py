@@ -57,8 +57,9 @@ def crasp(
     problems.need(" and " not in given, "what to do", rule, given, "keep one")
     problems.raise_if_any()
     if compile_:
-        _compile(file, default_out(file.with_suffix(""), out, "compile"), longest, precision,
-                 overwrite)  # fmt: skip
+        _compile(
+            file, default_out(file.with_suffix(""), out, "compile"), longest, precision, overwrite
+        )
         return
     not_for("a program that is not compiled", "which writes nothing", *_OF_COMPILING)
     program = read_program(file)

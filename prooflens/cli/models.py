@@ -65,9 +65,16 @@ def models() -> None:
         typer.echo(f"{name}  [{kind}; {model.licence}; {needs}]")
         typer.echo(f"    {model.about}")
         told = ModelOutput(
-            name=name, kind=kind, weights=None, task=None, metrics={}, claim="", about=model.about,
-            licence=model.licence, needs="" if model.installed else model.command,
-        )  # fmt: skip
+            name=name,
+            kind=kind,
+            weights=None,
+            task=None,
+            metrics={},
+            claim="",
+            about=model.about,
+            licence=model.licence,
+            needs="" if model.installed else model.command,
+        )
         found.append(told)
     facts(**ModelsOutput(models=sorted(found, key=lambda one: one["name"])))
     typer.echo(_LEGEND)

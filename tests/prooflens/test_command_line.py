@@ -62,7 +62,7 @@ def test_the_version_tells_what_is_installed() -> None:
         (("demo", "--out", "{folder}", "--overwrite"), "holds other things and no .prooflens-demo"),
         (("demo", "--out", "{file}/x"), "cannot write to"),
         (("train", "{file}", "--out", "{folder}/new"), "cannot be read"),
-        (("weights", "{folder}"), "holds no .safetensors file"),
+        (("weights", "{folder}"), "holds no .safetensors"),
         (("inspect", "{folder}", "--out", "{folder}/new"), "is neither a store (no manifest.json)"),
         (("inspect", "coupling-order-rnn"), "RNN has no attention heads"),
         (("inspect", "depth-L3-layers0"), "depth-L3-layers0 has no attention heads"),
