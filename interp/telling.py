@@ -31,27 +31,28 @@ class Doing:
     """
 
     def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._name, self._clock, self._begun = name, clock, clock()
-        self.words, self._since = "", self._begun
+        self._name, self.clock, self._begun = name, clock, clock()
+        self.words, self.since = "", self._begun
         self.done, self.of = 0, 0
 
     def step(self, words: str) -> None:
         """Begin a step."""
         self.words, self.done, self.of = words, 0, 0
 
-    def count(self, done: int, of: int) -> None:
-        """Say how much of the step is done."""
-        if of != self.of:
-            self._since = self._clock()
+    def count(self, done: int, of: int, since: float | None = None) -> None:
+        """Say how much of the step is done, and since when it is counted: its first count by
+        default."""
+        if since is not None or of != self.of:
+            self.since = self.clock() if since is None else since
         self.done, self.of = done, of
 
     def line(self) -> str:
         """What is being done, for how long, and what is left."""
-        now, told = self._clock(), [f"{self._name}: {self.words or 'working'}"]
+        now, told = self.clock(), [f"{self._name}: {self.words or 'working'}"]
         told += [f"{self.done:,.0f} of {self.of:,.0f} done"] if self.of else []
         told += [f"{_duration(now - self._begun)} so far"]
-        if 0 < self.done < self.of and now > self._since:
-            left = (now - self._since) / self.done * (self.of - self.done)
+        if 0 < self.done < self.of and now > self.since:
+            left = (now - self.since) / self.done * (self.of - self.done)
             told += [f"about {_duration(left)} left of this"]
         return ", ".join(told)
 
@@ -103,9 +104,11 @@ def counted(items: Iterable[Any]) -> Iterator[Any]:
     """Go through items, and say how many are done; after a loop inside another the outer count is
     back."""
     every, doing = list(items), _DOING.get()
-    before = None if doing is None else (doing.done, doing.of)
+    if doing is None:
+        yield from every
+        return
+    outer, since = (doing.done, doing.of, doing.since), doing.clock()
     for done, item in enumerate(every):
-        count(done, len(every))
+        doing.count(done, len(every), since)
         yield item
-    if before is not None:
-        count(*before)
+    doing.count(*outer)

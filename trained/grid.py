@@ -30,6 +30,7 @@ import pandas as pd
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
+from interp import telling
 from interp.errors import CheckpointError, OutputError, Problems
 from interp.machine import check_device
 from interp.models.kinds import build
@@ -160,7 +161,7 @@ def train(
             elsewhere = backend == "ray" or count > 1
             if elsewhere:
                 for number in run_elsewhere(jobs, backend=backend, workers=count):
-                    bar.advance(task, _steps(jobs[number]))
+                    _advance(bar, task, _steps(jobs[number]))
             found = _fits(jobs, bar, task, elsewhere, keep=folder is not None)
         order = [index for unit in units for index in unit]
         fits = [fit for _, fit in sorted(zip(order, found, strict=True), key=itemgetter(0))]
@@ -198,10 +199,16 @@ def _fits(jobs: Sequence[Job], bar: Progress, task: TaskID, trained: bool, keep:
     for runs, options, file in jobs:
 
         def advanced(steps: int, members: int = len(runs)) -> None:
-            bar.advance(task, 0 if trained else steps * members)
+            _advance(bar, task, 0 if trained else steps * members)
 
         found += fits_of(train_unit(runs, options, file if trained or keep else None, advanced))
     return found
+
+
+def _advance(bar: Progress, task: TaskID, steps: int) -> None:
+    bar.advance(task, steps)
+    whole = bar.tasks[task]
+    telling.count(int(whole.completed), int(whole.total or 0))
 
 
 def metrics_table(runs: Sequence[Run], fits: Sequence[Fit]) -> pd.DataFrame:

@@ -33,6 +33,17 @@ def test_a_line_says_what_is_left_of_what_can_be_counted() -> None:
     assert doing.line() == "prooflens inspect: the page, 91 s so far"
 
 
+def test_an_inner_loop_does_not_hide_how_long_the_outer_one_takes() -> None:
+    clock = Clock()
+    doing = Doing("work", clock)
+    doing.count(0, 4)
+    begun = doing.since
+    clock.now = 100.0
+    doing.count(5, 9)
+    doing.count(1, 4, begun)
+    assert doing.line() == "work: working, 1 of 4 done, 100 s so far, about 5 min left of this"
+
+
 def test_lines_are_told_while_the_block_runs_and_loops_inside_loops_give_back() -> None:
     told, lines = Event(), list[str]()
 
