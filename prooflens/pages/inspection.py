@@ -42,7 +42,13 @@ from prooflens.pages.findings import (
 from prooflens.pages.head_figures import ATTENTION, figures
 from prooflens.pages.page import Page, Picture, Section, Table, page_name, render, rendered
 from prooflens.pages.rounds import ROUNDS_CAPTION, rounds_in_words, rounds_side_by_side
-from prooflens.pages.viewer_data import columns_of, head_bytes, places_of, viewer_document
+from prooflens.pages.viewer_data import (
+    columns_of,
+    head_bytes,
+    loss_unit,
+    places_of,
+    viewer_document,
+)
 
 _FEW, _SHOWN = 4, 6
 _OF_GROUP = "effect of group"
@@ -95,7 +101,7 @@ def inspection_findings(tables: Tables, about: About) -> list[str]:
 def inspection_lines(tables: Tables, about: About) -> list[str]:
     """What a command prints: the findings, how well the model does on other rows, and a sentence
     for every role."""
-    word = "loss" if about["unit"] == "nats" else "output changes by"
+    word = "loss" if about["unit"] == "nats" else "effect"
     lines = [*inspection_findings(tables, about), *_performed(tables, about)[1:]]
     lines += role_findings(tables["roles"], about["asked"], effect=word)
     return [*lines, *(rounds_in_words(tables["rounds"]) if "rounds" in tables else ())]
@@ -110,7 +116,7 @@ def inspection_page(tables: Tables, about: About, folder: Path) -> str:
         folder: Where its figures go, as PNG.
     """
     name = page_name(str(about["model"]))
-    pictures = {d.name: _pictured(d, folder) for d in figures(tables, str(about["unit"]))}
+    pictures = {d.name: _pictured(d, folder) for d in figures(tables, loss_unit(tables, about))}
     language, sections = about["profile"] == "language", [*_role_sections(tables, about)]
     lead = pictures.get("map-attention_mass-0" if language else "roles")
     small = len(places_of(tables)) <= _FEW
@@ -196,13 +202,14 @@ def _lost(row: Any, words: str) -> str:
     rise of the loss (a share of r², or of answers), as its test says."""
     own = last_cause(row)
     on_output = not own or any(what in own for what in ("output changes", "loss rises"))
+    on_output &= "right answers" not in own
     return words.format(row.effect) if on_output else own
 
 
 def _performed(tables: Tables, about: About) -> list[str]:
     """How well the model does on each kind of rows, in sentences."""
     titles = {trial["name"]: trial["title"] for trial in about["trials"]}
-    unit = "nats a token" if about["unit"] == "nats" else "of the target's variance"
+    unit = "nats a token" if loss_unit(tables, about) == "nats" else "of the target's variance"
     trials = tables.get("trials", pd.DataFrame())
     return [_performance(p, titles[p.trial], unit) for p in trials.itertuples()]
 
@@ -267,7 +274,7 @@ def _costly(tables: Tables, about: About) -> Iterator[str]:
 
 def wide_table(tables: Tables, about: About) -> pd.DataFrame:
     """A table with one row per head, with its roles and main scores."""
-    columns, roles = columns_of(tables["heads"], str(about["unit"])), tables["roles"]
+    columns, roles = columns_of(tables["heads"], loss_unit(tables, about)), tables["roles"]
     lines = []
     for place in places_of(tables):
         own = roles[(roles["layer"] == place[0]) & (roles["head"] == place[1])]
@@ -416,7 +423,8 @@ def _evidence(
     if len(trials):
         abouts = {trial["name"]: trial["about"] for trial in about["trials"]}
         told = trials.assign(rows=[abouts[name] for name in trials["trial"]])
-        unit = "nats a token" if about["unit"] == "nats" else "shares of the target's variance"
+        nats = loss_unit(tables, about) == "nats"
+        unit = "nats a token" if nats else "shares of the target's variance"
         caption = f"Losses in {unit}; chance and guess: of the best answer that is always the same."
         said = _performed(tables, about)
         title = "How well the model does on these rows"
@@ -430,7 +438,7 @@ def _evidence(
         yield Section(title, (), drawn("rounds"), [rounds], folded=True)
     yield Section("What can be read where", (), drawn("decodability"), folded=True)
     if small:
-        scores = beside_nulls(tables["heads"], str(about["unit"]))
+        scores = beside_nulls(tables["heads"], loss_unit(tables, about))
         every = [Table(scores, "Every score with its null.", sortable=True)] if len(scores) else []
         yield Section("Where heads look", [_OF_FEW] if every else [], (), every, folded=True)
     else:

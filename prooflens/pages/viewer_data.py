@@ -84,6 +84,13 @@ def places_of(tables: Tables) -> list[Place]:
     return sorted((int(layer), int(head)) for layer, head in heads.itertuples(index=False))
 
 
+def loss_unit(tables: Mapping[str, pd.DataFrame], about: Mapping[str, Any]) -> str:
+    """The unit of losses: nats of tokens, also where effects are shares of variance."""
+    trials = tables.get("trials", pd.DataFrame())
+    tokens = len(trials) and trials["worst"].isna().all()
+    return "nats" if tokens else str(about["unit"])
+
+
 def columns_of(heads: pd.DataFrame, unit: str) -> list[Column]:
     """The numbers of every head that are looked at first.
 
@@ -162,7 +169,7 @@ def _group(part: pd.DataFrame, words: _Words, about: Mapping[str, Any]) -> dict[
 
 
 def _model(tables: Tables, about: Mapping[str, Any], words: _Words) -> dict[str, Any]:
-    columns = columns_of(tables["heads"], str(about["unit"]))
+    columns = columns_of(tables["heads"], loss_unit(tables, about))
     codes, scores, lags = (tables[f"shown-{name}"] for name in ("heads", "scores", "lags"))
     by_lag = {
         group: sorted(lags.loc[lags["group"] == group, "lag"].unique().tolist())
