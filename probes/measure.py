@@ -30,6 +30,7 @@ from interp.run import Run, Site
 from interp.run.gate import next_tokens
 from interp.store import ActivationStore
 from interp.tasks.base import Batch
+from interp.tasks.memory import AdaptiveMemory
 from interp.weights.composition import PAIRED_UP_TO
 from interp.weights.head_weights import HeadWeights, head_weights
 from interp.weights.metric_names import COMPOSITIONS
@@ -45,7 +46,6 @@ from probes.inspection.losses import Watch, ablated_parts, loss_tables
 from probes.inspection.shown import Shown, effect_lines, raised_tokens, shown_tables
 from probes.inspection.texts import token_texts, token_word
 from probes.linear import decode, probe_for
-from probes.nesting import is_nested, nested_rounds
 from probes.roles.decision import STATUSES
 from probes.roles.evidence import Evidence
 from probes.roles.find import candidates, decided
@@ -437,9 +437,13 @@ class _Work:
 
     def _rounds(self) -> None:
         """Find which layer first holds which round of a nested memory, beside the proof."""
-        if is_nested(self.rows.task) and getattr(self.model, "spec", None) is not None:
+        task = self.rows.task
+        nested = isinstance(task, AdaptiveMemory) and task.rounds >= 2
+        if nested and getattr(self.model, "spec", None) is not None:
+            from probes.nesting import nested_rounds  # and with it the proofs
+
             self.step("rounds, beside the proof")
-            found = nested_rounds(self.model, self.rows.task, seed=self.seed)
+            found = nested_rounds(self.model, task, seed=self.seed)
             for name, table in found.items():
                 self.kept.put(name, table)
 

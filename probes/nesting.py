@@ -135,11 +135,6 @@ def _words(place: str) -> str:
     return f"layer {site.layer}, {'attention' if site.kind == 'resid_mid' else 'FFN'}"
 
 
-def is_nested(task: Any) -> bool:
-    """Whether a task has rounds that each need the one before."""
-    return isinstance(task, AdaptiveMemory) and task.rounds >= 2
-
-
 def nested_rounds(
     model: Any, task: AdaptiveMemory, *, rows: int = 128, seed: int = 0
 ) -> dict[str, pd.DataFrame]:

@@ -7,10 +7,10 @@ from trained.grid import metrics_table, train
 from trained.loading import folder_of, load
 from trained.metrics import EVALUATION_SEED, evaluate
 from trained.packaged import PACKAGED
-from trained.recipe import Recipe, read_recipe
+from trained.recipe import Recipe, read_recipe, recipes
 from trained.run import Run, Training
 from trained.stack_runner import partial_of, stop_asked, training_place
-from trained.zoo import Shipped, folder, names, recipes
+from trained.zoo import Shipped, folder, names
 
 __all__ = [
     "EVALUATION_SEED",

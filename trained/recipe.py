@@ -40,11 +40,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from difflib import get_close_matches
+from importlib.resources import as_file, files
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from interp.errors import ArgumentError, Problems
+from interp.errors import ArgumentError, CheckpointError, Problems
 from interp.models.kinds import Spec, kind_of, spec_from_dict
 from interp.reading import read_toml
 from interp.tasks.base import Task
@@ -316,3 +318,26 @@ def _words(options: Sequence[str], values: Sequence[Any]) -> list[str]:
         f"{word}={re.sub(r'[^A-Za-z0-9.+_-]+', '_', json.dumps(value)).strip('_')}"
         for word, value in zip(words, values, strict=True)
     ]
+
+
+def recipes() -> list[Recipe]:
+    """The shipped recipes, sorted by name."""
+    with as_file(files("trained") / "recipes") as there:
+        return [read_recipe(file) for file in sorted(there.glob("*.toml"))]
+
+
+def recipe_file(name: str | Path) -> Path:
+    """The recipe file of a shipped model's name; any other path is returned unchanged.
+
+    Raises:
+        CheckpointError: for a name that is nearly a shipped one's.
+    """
+    there = Path(str(files("trained"))) / "recipes"
+    plain = Path(name).name == str(name) and not Path(name).suffix
+    shipped = there / f"{name}.toml"
+    if not plain or Path(name).exists():
+        return Path(name)
+    near = get_close_matches(str(name), [file.stem for file in there.glob("*.toml")], 1)
+    if near and not shipped.is_file():
+        raise CheckpointError(f"no recipe {str(name)!r}: did you mean the shipped {near[0]}?")
+    return shipped if shipped.is_file() else Path(name)

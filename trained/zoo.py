@@ -1,4 +1,4 @@
-"""The shipped models: their checkpoints, tasks, recipes and metrics.
+"""The shipped models: their checkpoints, tasks and metrics.
 
 Checkpoints lie in ``trained/checkpoints`` (safetensors and JSON, a few MB in all), their recipes in
 ``trained/recipes``. Language models are folders of Hugging Face's beside them (:func:`languages`),
@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from interp.errors import CheckpointError
 from interp.models.checkpoint import load_checkpoint, read_metadata
 from interp.tasks.base import Task
 from interp.tasks.catalogue import task_from_dict
-from trained.recipe import Recipe, read_recipe
 from trained.shipped_names import folder, languages, names
 
 __all__ = [
@@ -29,8 +27,6 @@ __all__ = [
     "languages",
     "load",
     "names",
-    "recipe_file",
-    "recipes",
     "stand_in",
 ]
 
@@ -67,29 +63,6 @@ def stand_in() -> Path | None:
     What is found on it is reported as found on :data:`STAND_IN`, never as GPT-2's.
     """
     return folder(STAND_IN) if STAND_IN in languages() else None
-
-
-def recipes() -> list[Recipe]:
-    """The shipped recipes, sorted by name."""
-    with as_file(files("trained") / "recipes") as there:
-        return [read_recipe(file) for file in sorted(there.glob("*.toml"))]
-
-
-def recipe_file(name: str | Path) -> Path:
-    """The recipe file of a shipped model's name; any other path is returned unchanged.
-
-    Raises:
-        CheckpointError: for a name that is nearly a shipped one's.
-    """
-    there = Path(str(files("trained"))) / "recipes"
-    plain = Path(name).name == str(name) and not Path(name).suffix
-    shipped = there / f"{name}.toml"
-    if not plain or Path(name).exists():
-        return Path(name)
-    near = get_close_matches(str(name), [file.stem for file in there.glob("*.toml")], 1)
-    if near and not shipped.is_file():
-        raise CheckpointError(f"no recipe {str(name)!r}: did you mean the shipped {near[0]}?")
-    return shipped if shipped.is_file() else Path(name)
 
 
 def load(name: str) -> Shipped:

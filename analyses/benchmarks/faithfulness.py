@@ -48,6 +48,7 @@ from prooflens.machine import one_thread
 from prooflens.roles import find_roles
 from prooflens.run import Mean, Run, written_by
 from prooflens.tasks import Batch, answers_of, memories_of, sought_of
+from prooflens.trained import recipes as shipped_recipes
 from prooflens.trained import zoo
 
 __all__ = ["Faithfulness", "confirmed_parts", "faithfulness", "faithfulness_of"]
@@ -188,7 +189,7 @@ def faithfulness(only: str = "") -> dict[str, Any]:
         ArgumentError: if no shipped transformer has such a name.
     """
     started, console = time.perf_counter(), Console(stderr=True)
-    recipes = [recipe for recipe in zoo.recipes() if only in recipe.name]
+    recipes = [recipe for recipe in shipped_recipes() if only in recipe.name]
     names = [
         one.name for one in recipes if isinstance(one.spec, TransformerSpec) and one.spec.heads
     ]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from prooflens.tasks import AdaptiveMemory, Task
-from prooflens.trained import Fit, Run, train, zoo
+from prooflens.trained import Fit, Run, recipes, train
 
 __all__ = ["FAMILIES", "SCORED", "TUNED", "Family", "runs_of", "solved", "trained_family"]
 
@@ -51,7 +51,7 @@ class Family:
 
 def runs_of(family: Family, seeds: Sequence[int]) -> list[Run]:
     """A run a seed; the seed also draws the task."""
-    recipe = {one.name: one for one in zoo.recipes()}[family.recipe]
+    recipe = {one.name: one for one in recipes()}[family.recipe]
     found = []
     for seed in seeds:
         task = family.task(recipe.task, seed)

@@ -147,9 +147,8 @@ def _wanted(
     from dataclasses import replace
 
     from interp.errors import Problems
-    from trained.recipe import read_plan, with_seeds
-    from trained.zoo import recipe_file
-    from trained.zoo import recipes as shipped
+    from trained.recipe import read_plan, recipe_file, with_seeds
+    from trained.recipe import recipes as shipped
 
     problems = Problems("train")
     advice = "give a recipe's file, or --all"

@@ -199,7 +199,7 @@ REFUSED = r"another process \(pid \d+ on|already| exists: choose another name"
 def test_of_two_at_the_same_time_one_works(
     name: str, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trained.zoo.recipes", lambda: [read_recipe(root / "r.toml")])
+    monkeypatch.setattr("trained.recipe.recipes", lambda: [read_recipe(root / "r.toml")])
     found = both(*CALLS[name].format(root=root).split())
     assert 0 in {one.code for one in found}, found
     for one in found:
@@ -216,7 +216,7 @@ def test_one_that_starts_as_the_other_ends_finds_its_work(
     more: str, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first has the folder until the second, which had looked before, has it."""
-    monkeypatch.setattr("trained.zoo.recipes", lambda: [read_recipe(root / "r.toml")])
+    monkeypatch.setattr("trained.recipe.recipes", lambda: [read_recipe(root / "r.toml")])
     words = f"train --all --out {root}/zoo{more}".split()
     place = trained.grid.training_place
 

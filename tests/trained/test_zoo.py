@@ -10,8 +10,7 @@ from interp.models.kinds import build
 from trained import zoo
 from trained.fit import fit
 from trained.metrics import METRICS, evaluate, loss_of
-from trained.recipe import Recipe, read_recipe
-from trained.zoo import recipes
+from trained.recipe import Recipe, read_recipe, recipes
 
 FOLDER = files("trained")
 
