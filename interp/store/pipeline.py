@@ -267,7 +267,7 @@ class Progress:
 
     def __init__(self, plan: Plan, done: Mapping[int, Mapping[str, Any]]) -> None:
         console = Console(stderr=True)
-        self._row_bytes, self._rows = plan.row_bytes, plan.rows
+        self._row_bytes = plan.row_bytes
         self._bar = Bar(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -288,7 +288,7 @@ class Progress:
         written = (task.completed + rows) * self._row_bytes / 1e6
         rate = f"{speed:,.1f} rows/s  {written:,.0f} MB"
         self._bar.update(self._task, advance=rows, rate=rate)
-        telling.count(int(task.completed), self._rows)
+        telling.count(int(task.completed), int(task.total or 0))
 
     def __enter__(self) -> Progress:
         self._bar.start()
