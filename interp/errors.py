@@ -7,6 +7,7 @@ reported at once: each names the argument, the rule, the value received and what
 
 from __future__ import annotations
 
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,31 @@ class MissingDependencyError(ProoflensError, ImportError):
     """Raised if an optional extra is needed and not installed."""
 
 
-_NAMED, _LONGEST = 24, 1000
-"""Problems that one message names, and characters of a value that it repeats."""
+def refuse_unless(holds: bool, argument: str, rule: str, received: Any, advice: str) -> None:
+    """Refuse one argument that is of another type, at once and in one short line.
+
+    Raises:
+        ArgumentError: ``argument rule, got received: advice`` unless ``holds`` is true.
+    """
+    if not holds:
+        said = str(received) if isinstance(received, Path) else received
+        words = " ".join(repr(said).split())
+        if not (said is None or isinstance(said, str | int | float | list | tuple)):
+            words = said.__name__ if isinstance(said, type) else type(said).__name__
+            words += f" of shape {tuple(said.shape)}" if hasattr(said, "shape") else ""
+            words += f" of {said.dtype}" if hasattr(said, "dtype") else ""
+        shown = words if len(words) <= _SHORT else words[:_SHORT] + "…"
+        raise ArgumentError(f"{argument} {rule}, got {shown}: {advice}")
+
+
+def need_path(argument: str, path: Any) -> None:
+    """Refuse what is neither a name nor a path; :exc:`ArgumentError`."""
+    good = isinstance(path, str | PathLike) and str(path) != ""
+    refuse_unless(good, argument, "must be a name or a path", path, "give text or a Path")
+
+
+_NAMED, _LONGEST, _SHORT = 24, 1000, 60
+"""Problems that one message names; characters of a value that it repeats, and of a short one."""
 
 
 class Problems:

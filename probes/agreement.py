@@ -34,7 +34,7 @@ import pandas as pd
 import torch
 from scipy.special import stdtrit
 
-from interp.errors import Problems
+from interp.errors import Problems, refuse_unless
 from interp.hooks.capture import evaluating
 from interp.interventions.components import Component
 from interp.models.transformer import SequenceTransformer
@@ -105,6 +105,9 @@ def agree(
     Raises:
         ArgumentError: as :func:`overall`, or for a model without a spec, which has no fresh ones.
     """
+    rule, advice = "must be a Construction", "pl.construct(task) gives one"
+    good = isinstance(construction, Construction)
+    refuse_unless(good, "construction", rule, construction, advice)
     problems, spec = Problems("agree"), getattr(model, "spec", None)
     problems.need(spec is not None, "model", "must have a spec", type(model).__name__, "use ours")
     problems.raise_if_any()

@@ -37,7 +37,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from interp.errors import ArgumentError, CheckpointError
+from interp.errors import ArgumentError, CheckpointError, need_path, refuse_unless
 from interp.models.card import ModelCard
 from interp.models.tensor_files import read_tensors
 from interp.program.evaluation import NONE, Vocabulary
@@ -96,23 +96,12 @@ def rows_given(
         ArgumentError: as :func:`read_own_rows`, and for anything that is none of these.
     """
     if isinstance(given, str | Path):
+        rule, advice = "must be the path of a file", "a text is given as text="
+        refuse_unless("\n" not in str(given), "rows", rule, given, advice)
         size = {"vocabulary": vocabulary or _UNKNOWN, "rows": rows, "length": length}
         return read_own_rows(given, **size, tokenizer=tokenizer)
     if not isinstance(given, Batch):
-        try:
-            ids = torch.as_tensor(given)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise ArgumentError(
-                "rows must be a file, a Batch, or token ids [row, pos] of one length, got "
-                f"{type(given).__name__}: {error}"
-            ) from error
-        whole = not ids.is_floating_point() and ids.ndim == 2 and ids.shape[1] > 1
-        if not whole:
-            raise ArgumentError(
-                f"rows must be token ids [row, pos] of at least two positions, got {ids.dtype} of "
-                f"shape {tuple(ids.shape)}: give a Batch for rows with targets of their own"
-            )
-        given = next_tokens(ids.long())
+        given = next_tokens(given)
     kept = given[:rows]
     cut = Batch(
         kept.inputs[:, :length],
@@ -344,6 +333,7 @@ def read_rows(path: str | Path, card: ModelCard | None = None) -> Rows:
     Raises:
         ArgumentError: if the file cannot be read or breaks a rule; for a text without a tokenizer.
     """
+    need_path("rows", path)
     tokenizer = None if card is None else card.tokenizer
     if kind_of(Path(path), tokenizer) == ".json":
         return read_worded_rows(path)

@@ -52,7 +52,7 @@ def probe_table(
     source: Any,
     inputs: Any,
     hooks: Sequence[str] | str,
-    latents: Sequence[str] | None = None,
+    latents: Sequence[str] | str | None = None,
     *,
     untrained: Any = None,
     positions: np.ndarray | None = None,
@@ -136,6 +136,7 @@ def _store_batch(store: Any) -> Any:
 
 def _chosen(samples: Samples, latents: Sequence[str] | None) -> list[str]:
     known = list(samples.latents)
+    latents = [latents] if isinstance(latents, str) else latents
     chosen = known if latents is None else list(latents)
     problems = Problems("probe_table")
     absent = [name for name in chosen if name not in samples.latents]

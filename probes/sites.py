@@ -97,6 +97,7 @@ def chosen_hooks(source: Any, sites: list[Site], wanted: list[str]) -> list[str]
     Raises:
         HookError: if a glob matches nothing.
     """
+    wanted = [wanted] if isinstance(wanted, str) else wanted
     stored = isinstance(source, ActivationStore)
     known = [*source.hooks, *source.aliases] if stored else list(source.hook_dict)
     for glob in wanted:

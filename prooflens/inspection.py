@@ -24,8 +24,16 @@ from typing import Any
 import pandas as pd
 
 from interp.environment import ENVIRONMENT
-from interp.errors import ArgumentError, HookError, OutputError, Problems, ProoflensError
+from interp.errors import (
+    ArgumentError,
+    HookError,
+    OutputError,
+    Problems,
+    ProoflensError,
+    refuse_unless,
+)
 from interp.hooks.capture import evaluating, model_device
+from interp.hooks.limits import need_hooks
 from interp.interventions.components import components
 from interp.lock import LOCK, alone
 from interp.models.pretrained import Pretrained
@@ -267,6 +275,11 @@ def inspect(
     """
     check_backend(backend)
     given: dict[str, Any] = {"text": text, "data": rows, "task": task, "tokens_from": tokens_from}
+    for name, number in (("count", count), ("length", length), ("seed", seed)):
+        whole = number is None or isinstance(number, int)
+        refuse_unless(whole, name, "must be a whole number", number, "give an int")
+    sampled = task is None or hasattr(task, "sample")
+    refuse_unless(sampled, "task", "must be a task", task, "such as pl.tasks.FixedMemory((1, 3))")
     given |= {"profile": _profile(profile), "rows": count, "length": length, "seed": seed}
     how: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     how |= {"device": device, "dtype": dtype, "adapter": adapter}
@@ -354,11 +367,7 @@ def _opened(
     """The model with what is known of it, and the weights of its heads if a file names them."""
     named, factors = isinstance(model, str | Path), None
     name, built = str(model), load(model, **how) if named else model
-    if not hasattr(built, "hook_dict"):
-        raise ArgumentError(
-            f"model must have hooks, got a plain {type(built).__name__}: pl.wrap(module, "
-            "example=inputs) gives it some (see docs/howto-wrap)"
-        )
+    need_hooks(built)
     if not any(part.kind == "head" for part in components(built)):
         shown = name if named else type(built).__name__
         raise HookError(f"{shown} has no attention heads: probe its hooks with 'prooflens probe'")

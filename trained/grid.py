@@ -31,7 +31,7 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from interp import telling
-from interp.errors import CheckpointError, OutputError, Problems
+from interp.errors import CheckpointError, OutputError, Problems, refuse_unless
 from interp.machine import check_device
 from interp.models.kinds import build
 from interp.models.spec import TransformerSpec
@@ -41,7 +41,7 @@ from interp.reading import read_json
 from interp.schema import many, table, text, whole
 from trained.ensemble import groups
 from trained.fit import Fit, fits_of
-from trained.recipe import Recipe
+from trained.recipe import Recipe, read_recipe
 from trained.run import Run, check_runs
 from trained.stack_runner import (
     PLAN,
@@ -101,7 +101,7 @@ _NOTES = table({"runs": text(), "stacks": many(many(whole()))})
 
 
 def train(
-    runs: Sequence[Run | Recipe],
+    runs: Sequence[Run | Recipe | str | Path] | Recipe | str | Path,
     *,
     folder: str | Path | None = None,
     resume: bool = False,
@@ -118,7 +118,7 @@ def train(
     """Train models, each from its own seed; runs of one shape are trained together.
 
     Args:
-        runs: What to train, runs or recipes; names are unique.
+        runs: What to train, runs, recipes or files of recipes, one or several; names are unique.
         folder: Where states and metrics are kept; nothing is kept without one.
         resume: Go on with what an interrupted training left in ``folder``.
         overwrite: Begin anew in spite of it.
@@ -144,7 +144,8 @@ def train(
         KeyboardInterrupt: after Ctrl-C; the states are saved in ``folder``.
         MissingDependencyError: for the backend ``ray`` without Ray.
     """
-    wanted = [item.run if isinstance(item, Recipe) else item for item in runs]
+    several = [runs] if isinstance(runs, Run | Recipe | str | Path) else runs
+    wanted = [_run_of(item) for item in several]
     _check(wanted, backend, together, workers, device, minutes)
     check_runs(wanted)
     options = Options(device, minutes)
@@ -246,6 +247,15 @@ def _flat(data: Mapping[str, Any], before: str = "") -> dict[str, Any]:
             plain = value is None or isinstance(value, str | int | float)
             found[before + name] = value if plain else json.dumps(value)
     return found
+
+
+def _run_of(item: Any) -> Run:
+    """A run, or the run of a recipe or of a file that holds one."""
+    recipe = read_recipe(item) if isinstance(item, str | Path) else item
+    run = recipe.run if isinstance(recipe, Recipe) else recipe
+    rule, advice = "must be recipes, or files of recipes", "see pl.trained.Recipe"
+    refuse_unless(isinstance(run, Run), "runs", rule, item, advice)
+    return run
 
 
 def _check(

@@ -20,7 +20,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from interp.errors import CheckpointError, ProoflensError
+from interp.errors import CheckpointError, ProoflensError, need_path
 from interp.models.card import ModelCard
 from interp.models.checkpoint import load_checkpoint, read_metadata
 from interp.models.placing import check_place, placed
@@ -99,6 +99,7 @@ def load(
             incomplete, only pickled, not finite.
         ConformanceError: if hooks of a pretrained model carry what their names do not say.
     """
+    need_path("model", name_or_path)
     name = str(name_or_path)
     place = Path(folder_of(name))
     if (place / "model.json").is_file() and adapter is None:

@@ -15,7 +15,7 @@ rows are read. A head that attends to a lag need not move anything from there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from interp.attention.running_mass import Kind, RowScores, RunningMass, query_weights
-from interp.errors import Problems
+from interp.errors import Problems, refuse_unless
 from interp.hooks.site import Site
 from interp.stats.bootstrap import RESAMPLES
 from interp.stats.head_table import ANY_TARGET, head_table
@@ -123,6 +123,8 @@ def lag_table(
         HookError: for patterns that are not stored.
     """
     problems = Problems("lag_table")
+    listed = lags is None or isinstance(lags, Iterable)
+    refuse_unless(listed, "lags", "must be several", lags, f"range({lags}) for the first ones")
     rule, advice = "must be different whole numbers", "give lags, or None for the first 32"
     whole = lags is None or (len(set(lags)) == len(lags) > 0 and all(int(s) == s for s in lags))
     problems.need(whole, "lags", rule, lags, advice)

@@ -13,8 +13,14 @@ from typing import Any
 
 from torch import Tensor
 
-from interp.errors import Problems
+from interp.errors import Problems, refuse_unless
 from interp.hooks.transformer_lens_adapter import vocabulary_of
+
+
+def need_hooks(model: Any) -> None:
+    """Refuse what is no hooked model, such as a name or a plain module; :exc:`ArgumentError`."""
+    advice = "pl.load(name) gives one, pl.wrap(module, example=inputs) makes one (docs/howto-wrap)"
+    refuse_unless(hasattr(model, "hook_dict"), "model", "must have hooks", model, advice)
 
 
 def need_within(problems: Problems, model: Any, inputs: Tensor, name: str = "inputs") -> None:

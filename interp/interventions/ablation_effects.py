@@ -25,13 +25,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from interp.errors import Problems
+from interp.errors import Problems, refuse_unless
 from interp.hooks.transformer_lens_adapter import HookedModel
-from interp.interventions.components import Component, every_component, named_component
+from interp.interventions.components import Component, every_component, named_components
 from interp.interventions.replacement import need_rows, replacement
 from interp.ray_tasks import Backend
 from interp.run.edits import Array, Edit
-from interp.run.gate import admitted, next_tokens
+from interp.run.gate import admitted, next_tokens, rows_of
 from interp.run.metrics import Loss, LossOfOthers, Metric, as_metric
 from interp.run.run import Run
 from interp.stats.bootstrap import row_interval
@@ -85,10 +85,10 @@ def position_losses(output: Tensor, targets: Tensor) -> Float[Tensor, "*place"]:
 def ablate(
     model: HookedModel,
     batch: Any,
-    parts: Sequence[Component | str] | None = None,
+    parts: Sequence[Component | str] | Component | str | None = None,
     *,
     how: str = "mean",
-    corrupted: Tensor | None = None,
+    corrupted: Any = None,
     metric: Any = _LOSS,
     rows: int = 64,
     seed: int = 0,
@@ -129,8 +129,13 @@ def ablate(
         HookError: for a wrapped module without a component's hooks.
     """
     batch = admitted(model, batch)
-    named = every_component(model) if parts is None else map(named_component, parts)
+    named = every_component(model) if parts is None else named_components(parts)
     chosen = tuple(dict.fromkeys(named))
+    given, corrupted = corrupted, None if corrupted is None else rows_of(corrupted)
+    refuse_unless(
+        given is None or corrupted is not None, "corrupted", "must be inputs like the batch's",
+        given, "give a tensor or a Batch",
+    )  # fmt: skip
     _check(model, batch, chosen, how, corrupted, rows, tokens)
     measured, found = as_metric(metric), dict[Component, list[np.ndarray]]()
     by_targets = isinstance(measured, Loss)

@@ -17,6 +17,7 @@ from typing import Any
 
 from interp.errors import HookError, Problems
 from interp.hooks.site import Site
+from interp.hooks.limits import need_hooks
 from interp.hooks.transformer_lens_adapter import HookedModel
 
 _KINDS = ("head", "ffn", "layer", "position")
@@ -57,7 +58,13 @@ class Component:
         return Site(self.layer, kinds[self.kind]).name
 
 
-def named_component(part: Component | str) -> Component:
+def named_components(parts: Sequence[Component | str] | Component | str) -> list[Component]:
+    """Components by themselves or by name: one, or several (:func:`named_component`)."""
+    several = [parts] if isinstance(parts, Component | str) else parts
+    return [named_component(part) for part in several]
+
+
+def named_component(part: Any) -> Component:
     """A component, or the one that a name such as ``L2H0`` or ``L2 FFN`` stands for.
 
     Raises:
@@ -83,6 +90,7 @@ def components(model: HookedModel) -> tuple[Component, ...]:
         HookError: for a model without blocks of attention, such as a recurrent network, and for a
             wrapped module of which nothing tells how many heads it has.
     """
+    need_hooks(model)
     return tuple(_components(model))
 
 

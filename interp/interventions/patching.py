@@ -38,13 +38,20 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from interp.errors import Problems
+from interp.errors import Problems, refuse_unless
 from interp.hooks.site import Site
 from interp.hooks.transformer_lens_adapter import HookedModel
 from interp.interventions.ablation_effects import ablate, effect_table
-from interp.interventions.components import Component, components, every_component, has_ffn
+from interp.interventions.components import (
+    Component,
+    components,
+    every_component,
+    has_ffn,
+    named_components,
+)
 from interp.interventions.replacement import need_rows, outputs_with, replacement
 from interp.run.edits import Array, Edit, Through
+from interp.run.gate import admitted
 from interp.run.metrics import Loss, as_metric
 from interp.run.run import Run
 from interp.tasks.base import Batch
@@ -55,9 +62,9 @@ _LOSS = Loss()
 
 def patch(
     model: HookedModel,
-    batch: Batch,
-    corrupted: Tensor,
-    parts: Sequence[Component] | None = None,
+    batch: Any,
+    corrupted: Any,
+    parts: Sequence[Component | str] | Component | str | None = None,
     **options: Any,
 ) -> pd.DataFrame:
     """By how much a model does worse when each component is given what it writes on corrupted
@@ -66,7 +73,8 @@ def patch(
     Args:
         model: Any hooked model; a wrapped module takes one forward pass a component.
         batch: Rows with targets.
-        corrupted: Inputs of the same shape: row i of them is the pair of row i of the batch.
+        corrupted: Inputs of the same shape, or a batch of them; row i of them is the pair of row i
+            of the batch.
         parts: The components to patch; every head, FFN and layer by default.
         options: ``metric``, ``rows``, ``seed``, ``tokens`` and ``backend`` of
             :func:`interp.interventions.ablation_effects.ablate`.
@@ -86,12 +94,12 @@ def patch(
 @torch.no_grad()
 def patch_paths(
     model: HookedModel,
-    batch: Batch,
-    receiver: Receiver,
-    parts: Sequence[Component] | None = None,
+    batch: Any,
+    receiver: Receiver | str,
+    parts: Sequence[Component | str] | Component | str | None = None,
     *,
     how: str = "mean",
-    corrupted: Tensor | None = None,
+    corrupted: Any = None,
     metric: Any = _LOSS,
     seed: int = 0,
     tokens: int = 1024,
@@ -102,7 +110,7 @@ def patch_paths(
         model: Ours, or a ``TransformerBridge``.
         batch: Rows with targets.
         receiver: Where the path ends: a head's query, key or value input, an FFN's input, or the
-            final norm.
+            final norm (``"logits"``).
         parts: The senders; every head, FFN and layer in front of the receiver by default.
         how: The replacement: ``mean`` over rows, ``zero``, ``resample`` (another row's value), or
             ``swap`` (what it is on ``corrupted``).
@@ -120,6 +128,10 @@ def patch_paths(
             does not have, or ``swap`` without corrupted inputs.
         HookError: for a model without the receiver's hook.
     """
+    batch = admitted(model, batch)
+    receiver = Receiver(receiver) if isinstance(receiver, str) else receiver
+    rule, advice = "must be a Receiver", "such as Receiver('k', layer=1, head=0)"
+    refuse_unless(isinstance(receiver, Receiver), "receiver", rule, receiver, advice)
     problems = Problems("patch_paths")
     good = (how == "swap") == (corrupted is not None)
     rule = "goes with how='swap', and swap with it"
@@ -288,14 +300,14 @@ def _paths(
     model: HookedModel,
     inputs: Tensor,
     receiver: Receiver,
-    parts: Sequence[Component] | None,
+    parts: Sequence[Component | str] | Component | str | None,
     how: str,
     reference: Tensor | None,
     seed: int,
     tokens: int,
 ) -> dict[Component, tuple[Edit, ...]]:
     """The edits of each sender that the receiver alone sees."""
-    chosen = senders(model, receiver) if parts is None else tuple(parts)
+    chosen = senders(model, receiver) if parts is None else tuple(named_components(parts))
     problems = Problems("patch_paths")
     _need_receiver(problems, model, receiver)
     need_rows(problems, model, inputs, chosen, how, reference, tokens)

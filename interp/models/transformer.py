@@ -50,7 +50,7 @@ import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from interp.errors import Problems
+from interp.errors import Problems, refuse_unless
 from interp.hooks.hooked import HookedModule
 from interp.hooks.transformer_lens_adapter import HookPoint, TransformerLensConfig
 from interp.models.attention.heads import Attention
@@ -273,6 +273,8 @@ class SequenceTransformer(WeightStacks, HookedModule):
 
     def __init__(self, spec: TransformerSpec, *, seed: int = 0) -> None:
         super().__init__()
+        rule, advice = "must be a TransformerSpec", "TransformerSpec(**options) makes one"
+        refuse_unless(isinstance(spec, TransformerSpec), "spec", rule, spec, advice)
         self.spec = spec
         self.cfg = lens_config(spec)
         self.embed = Embed(spec)

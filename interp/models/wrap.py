@@ -31,7 +31,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from interp.errors import HookError, Problems
+from interp.errors import HookError, Problems, refuse_unless
 from interp.hooks.conformance import ConformanceReport, conformance
 from interp.hooks.hook_names import nearest, unknown_in_block
 from interp.hooks.hook_sites import HookSite, parse_hook_site
@@ -216,6 +216,8 @@ def wrap(
         HookError: if a hook does not fire on the example, fires twice, or carries no tensor.
         ConformanceError: naming every relation that fails, unless ``check`` is off.
     """
+    rule, advice = "must be a torch.nn.Module", "build it first; pl.load gives models by name"
+    refuse_unless(isinstance(module, torch.nn.Module), "module", rule, module, advice)
     if names is None:
         module = open_attention(module)
         names = encoder_names(module) or block_names(module)

@@ -27,7 +27,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from interp.errors import Problems
+from interp.errors import Problems, refuse_unless
 from interp.hooks.site import Site
 
 _NOTHING = 1e-6
@@ -123,6 +123,10 @@ class Edit:
 
     site: Site
     at: int | tuple[int, ...] | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        good, rule = isinstance(self.site, Site), "must be a Site"
+        refuse_unless(good, "site", rule, self.site, "such as Site(1, 'z', head=0)")
 
     def fetch(self, known: Known, rows: Tensor) -> Fetched:
         """What is needed for some rows, a tensor or None."""

@@ -17,20 +17,45 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from interp.errors import ArgumentError, Problems
-from interp.hooks.limits import need_within
+from interp.errors import ArgumentError, Problems, refuse_unless
+from interp.hooks.limits import need_hooks, need_within
 from interp.hooks.transformer_lens_adapter import vocabulary_of
 from interp.tasks.base import Batch
 
 _COLUMNS = {"input_ids", "attention_mask"}
 
 
-def next_tokens(tokens: Tensor, start: int = 0) -> Batch:
-    """Tokens ``[row, pos]`` whose targets are the next tokens, scored from a position on."""
+def next_tokens(tokens: Any, start: int = 0) -> Batch:
+    """Tokens ``[row, pos]`` whose targets are the next tokens, scored from a position on.
+
+    Args:
+        tokens: Token ids as a tensor, an array or a list of rows of one length.
+        start: The first position that is scored.
+
+    Raises:
+        ArgumentError: for anything else.
+    """
+    given, tokens = tokens, rows_of(tokens)
+    good = tokens is not None and tokens.ndim == 2 and tokens.shape[1] > 1
+    good = good and not tokens.is_floating_point()
+    rule = "must be a Batch, or token ids [row, pos] of one length and two positions at least"
+    shown = given if tokens is None else tokens
+    refuse_unless(good, "rows", rule, shown, "ids are integers; a tokenizer gives those of a text")
+    tokens = tokens.long()
     targets = torch.cat((tokens[:, 1:], tokens[:, :1]), dim=1)
     mask = torch.ones(tokens.shape, dtype=torch.bool)
     mask[:, :start], mask[:, -1] = False, False
     return Batch(tokens, targets, mask)
+
+
+def rows_of(inputs: Any) -> Tensor | None:
+    """Inputs as a tensor: a batch's, a tensor, an array, or rows of one length; None for others."""
+    if isinstance(inputs, Batch | Tensor):
+        return inputs.inputs if isinstance(inputs, Batch) else inputs
+    try:
+        return torch.as_tensor(inputs)
+    except (TypeError, ValueError, RuntimeError):
+        return None
 
 
 def by_length(tokens: Tensor, attention_mask: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -70,6 +95,7 @@ def admitted(model: Any, batch: Any, attention_mask: Tensor | None = None) -> Ba
     Raises:
         ArgumentError: naming everything that does not fit.
     """
+    need_hooks(model)
     problems = Problems("Run")
     if isinstance(batch, Mapping) or hasattr(batch, "input_ids"):
         columns = dict(batch)
@@ -77,15 +103,8 @@ def admitted(model: Any, batch: Any, attention_mask: Tensor | None = None) -> Ba
         rule = "must be input_ids and attention_mask"
         problems.need(not odd, "batch", rule, odd, "leave the other columns out")
         batch, attention_mask = columns.get("input_ids"), columns.get("attention_mask")
-    if isinstance(batch, list) and all(isinstance(row, list) for row in batch):
-        batch = torch.tensor(batch) if len({len(row) for row in batch}) == 1 else batch
-    if isinstance(batch, Tensor) and batch.ndim == 2 and batch.shape[1] > 1:
-        batch = next_tokens(batch)
-    known = isinstance(batch, Batch)
-    rule = "must be a Batch, or token ids [row, pos] of two positions at least"
-    shown = tuple(batch.shape) if isinstance(batch, Tensor) else type(batch).__name__
-    problems.need(known, "batch", rule, shown, "see interp.run.gate")
     problems.raise_if_any()
+    batch = batch if isinstance(batch, Batch) else next_tokens(batch)
     if attention_mask is not None:
         whole = attention_mask.shape == batch.inputs.shape[:2] and bool(attention_mask.all())
         rule, advice = "must be all ones", "strip pads with by_length and make a run a length"

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.errors import ArgumentError
+from interp.errors import ArgumentError, refuse_unless
 from interp.run.edits import Array
 
 
@@ -136,6 +136,12 @@ class LogitDifference(Metric):
             places.targets, self.against if isinstance(self.against, int) else 0
         )
         if isinstance(self.against, Array):
+            least = int(places.rows.max()) + 1, int(places.positions.max()) + 1
+            wide = self.against.tensor.ndim == 2 and all(
+                n <= size for n, size in zip(least, self.against.tensor.shape, strict=True)
+            )
+            rule, advice = "must be a token a place [row, pos] of the batch", "shape it as targets"
+            refuse_unless(wide, "against", rule, self.against.tensor, advice)
             other = self.against.tensor[places.rows, places.positions]
         ids = torch.stack((places.targets, other), -1).to(output.device).long()
         right, wrong = output.gather(-1, ids).double().unbind(-1)
@@ -184,4 +190,6 @@ class _Function(Metric):
 
 def as_metric(metric: Any) -> Metric:
     """A metric as it is, or made of a function of outputs and targets (more is worse)."""
+    rule, advice = "must be a Metric or a function of outputs and targets", "such as pl.run.Loss()"
+    refuse_unless(isinstance(metric, Metric) or callable(metric), "metric", rule, metric, advice)
     return metric if isinstance(metric, Metric) else _Function(metric)

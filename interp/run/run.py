@@ -200,10 +200,11 @@ class Run:
                     yield places, output
 
     def at(
-        self, sites: Sequence[Site | str], rows: Sequence[int] | None = None
+        self, sites: Sequence[Site | str] | Site | str, rows: Sequence[int] | None = None
     ) -> dict[Site, Tensor]:
         """Activations ``[row, …]`` at sites (one head's, where a site names a head)."""
-        wanted, found = [Site.parse(site) for site in sites], dict[Site, Tensor]()
+        named = [sites] if isinstance(sites, str | Site) else sites
+        wanted, found = [Site.parse(site) for site in named], dict[Site, Tensor]()
         which, start = self._rows(rows), 0
         for piece in self._pieces(which):
             some = self._read([*{site.every_head for site in wanted}], piece, self.edits)

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from interp.errors import ArgumentError, OutputError, Problems, StoreError
+from interp.errors import ArgumentError, OutputError, Problems, StoreError, need_path
 from interp.output import CHECKED, check_output, output_folder
 from interp.ray_tasks import Backend, need_backend
 from interp.store import layout
@@ -112,6 +112,7 @@ def extract(
         StoreError: if the store is in use or of another plan, or the model or the disk fails.
         MissingDependencyError: if an extra is needed.
     """
+    need_path("out", out)
     out = Path(out)
     _check_out(out, resume, overwrite, backend)
     if backend == "ray":

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.errors import ArgumentError, HookError, StoreError
+from interp.errors import ArgumentError, HookError, StoreError, need_path
 from interp.store import arrays, layout
 from interp.store.files import Files, Index, Indices, RowSelector, SealedPart, as_indices, read_rows
 from interp.store.measurements import (
@@ -122,6 +122,7 @@ class ActivationStore:
     """
 
     def __init__(self, path: Path | str) -> None:
+        need_path("store", path)
         self.path = Path(path)
         self.manifest = layout.read_manifest(self.path)
         self._files = Files(self.path)

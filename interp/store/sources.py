@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from interp.errors import ArgumentError, Problems, StoreError
+from interp.errors import ArgumentError, Problems, StoreError, refuse_unless
 from interp.reading import MOST_BYTES, open_regular, parse_json, read_json
 from interp.store.writer import Rows
 
@@ -412,7 +412,11 @@ def _columns(item: Any) -> Columns:
         named = {"inputs": item}
     if "inputs" not in named:
         raise ArgumentError(f"source gave a mapping with {', '.join(named)}: it needs 'inputs'")
-    columns = {n: torch.as_tensor(v) for n, v in named.items() if v is not None}
+    try:
+        columns = {n: torch.as_tensor(v) for n, v in named.items() if v is not None}
+    except (TypeError, ValueError, RuntimeError):
+        advice = "a tokenizer gives the ids of a text"
+        refuse_unless(False, "source", "must hold numbers", named["inputs"], advice)
     if columns["inputs"].ndim == 1:
         columns = {name: values[None] for name, values in columns.items()}
     short = [n for n, v in columns.items() if v.ndim == 0 or len(v) != len(columns["inputs"])]

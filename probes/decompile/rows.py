@@ -46,7 +46,8 @@ from jaxtyping import Bool, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp.errors import ArgumentError, Problems
+from interp.errors import ArgumentError, Problems, refuse_unless
+from interp.hooks.limits import need_hooks
 from interp.program.analysis import alphabet
 from interp.program.evaluation import NONE, Vocabulary, evaluate_codes
 from interp.program.syntax import Program
@@ -465,6 +466,10 @@ def asked(model: Any, rows: Rows | None, *, count: int, seed: int) -> tuple[Any,
             the model knows or longer than it takes; for a vocabulary larger than the outputs, but
             for a yes or no with "0" and "1" in the vocabulary.
     """
+    if not isinstance(model, Construction):
+        need_hooks(model)
+    rule, advice = "must be rows as read_rows gives them", "write them to a file and read it"
+    refuse_unless(rows is None or isinstance(rows, Rows), "rows", rule, rows, advice)
     holder = model if isinstance(model, Construction) else getattr(model, "card", None)
     task = getattr(holder, "task", None)
     problems = Problems("decompile")

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from interp.errors import ArgumentError, HookError
+from interp.errors import ArgumentError, HookError, refuse_unless
 from interp.hooks.capture import model_device
 from interp.hooks.site import Site
+from interp.hooks.limits import need_hooks
 from interp.interventions.components import Component, components, stream_after
 from interp.store import ActivationStore
 from interp.store.attention_mask import AttentionMask, attention_mask_of, mask_from_patterns
@@ -54,6 +55,9 @@ def evidence_of(
     Raises:
         ArgumentError, HookError: as :func:`probes.roles.find.find_roles`, before anything is run.
     """
+    need_hooks(model)
+    rule, advice = "must be a Batch, token ids [row, pos], or a Batch by kind", "see pl.next_tokens"
+    refuse_unless(isinstance(rows, Batch | Mapping), "rows", rule, rows, advice)
     first = rows if isinstance(rows, Batch) else next(iter(rows.values()), None)
     _check(model, 0 if first is None else len(first), latents, profile)
     parts = components(model)
@@ -95,11 +99,6 @@ def _check(model: Any, rows: int, latents: bool, profile: Profile) -> None:
         why = "probes are fitted on some and judged on others" if latents else "they are compared"
         raise ArgumentError(f"rows must be at least {least} rows ({why}), got {rows}: add rows")
     kind = type(model).__name__
-    if not hasattr(model, "hook_dict"):
-        raise ArgumentError(
-            f"model must have hooks, got a plain {kind}: wrap it first (interp.models.wrap; see "
-            "docs/howto-wrap)"
-        )
     if latents and profile.unit != "variance":
         raise ArgumentError("memories and answers must be left out for profile 'language'")
     if latents and not all(hasattr(model, name) for name in _WEIGHTS):

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from interp.errors import Problems
+from interp.errors import Problems, refuse_unless
 from interp.figures.maps import attention_grid, attention_on_tokens
+from interp.run.gate import rows_of
 from interp.store.rows import check_finite, layer_hooks, read_batches
 from probes.inspection.texts import card_of, prompt_rows, token_texts
 
@@ -39,7 +40,11 @@ def attention(
     if isinstance(text_or_tokens, str):
         (inputs,) = prompt_rows(card, [text_or_tokens])
     else:
-        inputs = torch.tensor([list(text_or_tokens)])
+        ids = rows_of(text_or_tokens)
+        good = ids is not None and ids.ndim == 1 and not ids.is_floating_point()
+        rule, advice = "must be a text, or the token ids of one row", "take one row of a batch"
+        refuse_unless(good, "text_or_tokens", rule, text_or_tokens, advice)
+        inputs = torch.as_tensor(ids)[None]
     texts = token_texts(inputs, card.tokenizer)
     problems = Problems("plot.attention")
     fits = 1 <= inputs.shape[1] <= _MOST

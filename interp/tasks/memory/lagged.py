@@ -35,7 +35,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.errors import Problems
+from interp.errors import Problems, refuse_unless
 from interp.tasks.base import Batch, Memory
 from interp.tasks.counterfactual import Variable
 from interp.tasks.memory.readouts import INPUTS, REAL, Readout, inputs_like
@@ -107,6 +107,8 @@ def check_lags(problems: Problems, lags: tuple[int, ...], length: int) -> None:
     """Record every rule that lags break: at least one, each at least 1, distinct, and shorter than
     the rows."""
     need = problems.need
+    whole = isinstance(lags, tuple | list) and all(isinstance(lag, int) for lag in lags)
+    refuse_unless(whole, "lags", "must be whole numbers", lags, "e.g. (1, 3)")
     need(len(lags) > 0, "lags", "must name at least one memory", lags, "e.g. (1, 3)")
     need(all(lag >= 1 for lag in lags), "lags", "must be at least 1", lags, "0 is x_t itself")
     need(len(set(lags)) == len(lags), "lags", "must be distinct", lags, "drop duplicates")
