@@ -26,7 +26,7 @@ from interp.models.transformer import SequenceTransformer
 from interp.store import ActivationStore
 from probes.inspection import losses
 from probes.inspection.inspected_rows import inspected_rows
-from probes.measure import TABLES, Measurements
+from probes.measure import Measurements
 from probes.roles.trials import text_trial, token_trials
 from prooflens.cli.main import app
 from prooflens.inspection import Inspected, inspect, inspection_folder
@@ -167,18 +167,6 @@ def test_an_interrupted_inspection_goes_on(
     again = inspected(folder / "model", out, resume=True)
     pd.testing.assert_frame_equal(again.roles, whole.roles)
     pd.testing.assert_frame_equal(again.heads, whole.heads)
-
-
-def test_every_table_is_told_of(trained_model: tuple[str, Path, Inspected]) -> None:
-    _, _, found = trained_model
-    names = {
-        name if not name.startswith("attention-") else "attention-ROLE"
-        for name in found.measured.tables
-    }
-    assert names <= set(TABLES)
-    for name, table in found.measured.tables.items():
-        for column in TABLES.get(name, ("", {}))[1]:
-            assert column in table or column.endswith(" N"), (name, column)
 
 
 def test_the_page_holds_everything_and_fetches_nothing(
