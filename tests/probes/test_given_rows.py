@@ -120,7 +120,7 @@ def test_tokens_and_batches_are_rows_too() -> None:
     assert ids.counts[5] == 3
     batch = pl.next_tokens(torch.tensor(IDS[:4]))
     assert rows_given(batch, **size).batch.inputs.tolist() == ids.batch.inputs.tolist()
-    with pytest.raises(ArgumentError, match="rows must be a file, a Batch, or token ids"):
+    with pytest.raises(ArgumentError, match="rows must be a Batch, or token ids"):
         rows_given(IDS, **size)
     with pytest.raises(ArgumentError, match=r"rows must be token ids \[row, pos\]"):
         rows_given(torch.zeros(2, 3), **size)
