@@ -275,11 +275,7 @@ def inspect(
     """
     check_backend(backend)
     given: dict[str, Any] = {"text": text, "data": rows, "task": task, "tokens_from": tokens_from}
-    for name, number in (("count", count), ("length", length), ("seed", seed)):
-        whole = number is None or isinstance(number, int)
-        refuse_unless(whole, name, "must be a whole number", number, "give an int")
-    sampled = task is None or hasattr(task, "sample")
-    refuse_unless(sampled, "task", "must be a task", task, "such as pl.tasks.FixedMemory((1, 3))")
+    _check_types(task, count=count, length=length, seed=seed)
     given |= {"profile": _profile(profile), "rows": count, "length": length, "seed": seed}
     how: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     how |= {"device": device, "dtype": dtype, "adapter": adapter}
@@ -359,6 +355,14 @@ def _need_own_rows(given: dict[str, Any], prompts: Sequence[str]) -> None:
         problems.need(given[name] is None, name, rule, given[name], advice)
     problems.need(not prompts, "prompts", rule, prompts, advice)
     problems.raise_if_any()
+
+
+def _check_types(task: Any, **numbers: Any) -> None:
+    for name, number in numbers.items():
+        whole = number is None or isinstance(number, int)
+        refuse_unless(whole, name, "must be a whole number", number, "give an int")
+    sampled = task is None or hasattr(task, "sample")
+    refuse_unless(sampled, "task", "must be a task", task, "such as pl.tasks.FixedMemory((1, 3))")
 
 
 def _opened(

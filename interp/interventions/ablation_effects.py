@@ -132,10 +132,8 @@ def ablate(
     named = every_component(model) if parts is None else named_components(parts)
     chosen = tuple(dict.fromkeys(named))
     given, corrupted = corrupted, None if corrupted is None else rows_of(corrupted)
-    refuse_unless(
-        given is None or corrupted is not None, "corrupted", "must be inputs like the batch's",
-        given, "give a tensor or a Batch",
-    )  # fmt: skip
+    good, rule = given is None or corrupted is not None, "must be inputs like the batch's"
+    refuse_unless(good, "corrupted", rule, given, "give a tensor or a Batch")
     _check(model, batch, chosen, how, corrupted, rows, tokens)
     measured, found = as_metric(metric), dict[Component, list[np.ndarray]]()
     by_targets = isinstance(measured, Loss)

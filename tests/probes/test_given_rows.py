@@ -122,5 +122,5 @@ def test_tokens_and_batches_are_rows_too() -> None:
     assert rows_given(batch, **size).batch.inputs.tolist() == ids.batch.inputs.tolist()
     with pytest.raises(ArgumentError, match="rows must be a Batch, or token ids"):
         rows_given(IDS, **size)
-    with pytest.raises(ArgumentError, match=r"rows must be token ids \[row, pos\]"):
+    with pytest.raises(ArgumentError, match=r"or token ids \[row, pos\] of one length"):
         rows_given(torch.zeros(2, 3), **size)

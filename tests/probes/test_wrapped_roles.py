@@ -78,7 +78,7 @@ def test_patterns_that_no_hook_shows_are_named() -> None:
 
 
 def test_a_plain_module_is_to_be_wrapped_first() -> None:
-    with pytest.raises(ArgumentError, match="must have hooks, got Plain: pl.load"):
+    with pytest.raises(ArgumentError, match=r"must have hooks, got Plain: pl\.load"):
         find_roles(Plain(), TASK.sample(8, seed=5))
 
 
