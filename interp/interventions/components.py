@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from interp.errors import HookError, Problems
-from interp.hooks.site import Site
 from interp.hooks.limits import need_hooks
+from interp.hooks.site import Site
 from interp.hooks.transformer_lens_adapter import HookedModel
 
 _KINDS = ("head", "ffn", "layer", "position")

@@ -13,8 +13,8 @@ from typing import Any
 
 from interp.errors import ArgumentError, HookError, refuse_unless
 from interp.hooks.capture import model_device
-from interp.hooks.site import Site
 from interp.hooks.limits import need_hooks
+from interp.hooks.site import Site
 from interp.interventions.components import Component, components, stream_after
 from interp.store import ActivationStore
 from interp.store.attention_mask import AttentionMask, attention_mask_of, mask_from_patterns
