@@ -2,15 +2,13 @@
 
 from interp.attribution.direct_logit_attribution import Direction, direct_logit_attribution
 from interp.attribution.residual_decomposition import residual_decomposition
-from interp.interventions.ablation_effects import ablate, loss_unit, position_losses, row_losses
+from interp.interventions.ablation_effects import ablate, loss_unit
 from interp.interventions.components import Component, components, every_component
 from interp.interventions.patching import (
     Receiver,
     attributions,
     patch,
     patch_paths,
-    path_patched,
-    senders,
 )
 from interp.interventions.replacement import ablated, replacement
 
@@ -27,10 +25,6 @@ __all__ = [
     "loss_unit",
     "patch",
     "patch_paths",
-    "path_patched",
-    "position_losses",
     "replacement",
     "residual_decomposition",
-    "row_losses",
-    "senders",
 ]

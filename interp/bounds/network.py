@@ -111,53 +111,6 @@ def sine(omega: float, middle: Array, half: Array) -> Relaxation:
     return np.sin(omega * middle), omega * np.cos(omega * middle) * half, rest
 
 
-def exp(low: Array, high: Array) -> Relaxation:
-    """e^x."""
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        return _convex(low, high, np.exp, np.exp, np.log)
-
-
-def inverse(low: Array, high: Array) -> Relaxation:
-    """1/x on positive intervals; unbounded on others."""
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        good = low > 0
-        found = _convex(
-            np.where(good, low, 1.0),
-            np.where(good, high, 1.0),
-            lambda x: 1 / x,
-            lambda x: -1 / x**2,
-            lambda s: 1 / np.sqrt(-s),
-        )
-        slope, shift, rest = found
-        return slope, shift, np.where(good, rest, np.inf)
-
-
-def _convex(
-    low: Array,
-    high: Array,
-    f: Callable[[Array], Array],
-    derivative: Callable[[Array], Array],
-    touching: Callable[[Array], Array],
-) -> Relaxation:
-    """``touching(s)`` is about where the derivative is s; it is moved into the interval."""
-    f_low, f_high = f(low), f(high)
-    narrow = high - low <= 1e-9 * np.maximum(np.abs(low), 1.0)
-    width = np.where(high > low, high - low, 1.0)
-    slope = np.where(narrow, derivative(low), (f_high - f_low) / width)
-    point = np.clip(np.nan_to_num(touching(slope)), low, high)
-    f_point, tangent = f(point), derivative(point)
-    # Below the function lies its tangent at the point; on the interval, tangent − λx is least at
-    # an end.
-    under = np.minimum(
-        f_point + tangent * (low - point) - slope * low,
-        f_point + tangent * (high - point) - slope * high,
-    )
-    over = np.maximum(f_low - slope * low, f_high - slope * high)
-    reach = np.maximum(np.abs(low), np.abs(high))
-    size = np.maximum(f_low, f_high) + (np.abs(slope) + np.abs(tangent)) * 2 * reach
-    return slope, *_middle(under - size * _OURS, over + size * _OURS)
-
-
 def _middle(a: Array, b: Array) -> tuple[Array, Array]:
     """μ and ν of the interval [a, b]."""
     middle = (a + b) / 2

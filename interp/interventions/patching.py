@@ -29,7 +29,7 @@ saturate, most of all for the parts that are needed most.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,7 +49,7 @@ from interp.interventions.components import (
     has_ffn,
     named_components,
 )
-from interp.interventions.replacement import need_rows, outputs_with, replacement
+from interp.interventions.replacement import need_rows, replacement
 from interp.run.edits import Array, Edit, Through
 from interp.run.gate import admitted
 from interp.run.metrics import Loss, as_metric
@@ -138,7 +138,7 @@ def patch_paths(
     shown = None if corrupted is None else f"inputs with how={how!r}"
     problems.need(good, "corrupted", rule, shown, "give both")
     problems.raise_if_any()
-    paths = _paths(model, batch.inputs, receiver, parts, how, corrupted, seed, tokens)
+    paths = paths_to(model, batch.inputs, receiver, parts, how, corrupted, seed, tokens)
     run, measured = Run(model, batch, tokens=tokens), as_metric(metric)
     rises = run.rises([*paths.values()], measured)
     found: dict[Component, np.ndarray] = {
@@ -257,46 +257,7 @@ def _reaches(model: Any, part: Component, receiver: Receiver) -> bool:
     return same_layer if ffn else writes_last or (enters and part.layer == at)
 
 
-def path_patched(
-    model: HookedModel,
-    inputs: Tensor,
-    receiver: Receiver,
-    parts: Sequence[Component] | None = None,
-    *,
-    how: str = "mean",
-    reference: Tensor | None = None,
-    seed: int = 0,
-    tokens: int = 1024,
-) -> Iterator[tuple[Component, Tensor]]:
-    """Yield each sender with the model's output when only the receiver sees the sender replaced.
-
-    Args:
-        model: Ours, or a bridge.
-        inputs: ``[row, pos(, channel)]``.
-        receiver: Where the path ends.
-        parts: What comes before it; every head, FFN and layer by default. A ``layer`` sends what
-            its heads and its FFN write, together; ``Component("position", l, position=p)`` sends
-            the residual stream that enters layer l at position p. Each goes to the receiver
-            directly, and everything between is as it was. See :func:`senders`.
-        how, reference, seed: The replacement, as for
-            :func:`interp.interventions.replacement.ablated`; with paired corrupted rows for
-            ``reference`` that is ``how="swap"``.
-        tokens: At most this many positions per forward pass (at least one row).
-
-    Yields:
-        In the order of ``parts``; outputs ``[row, pos, output]``.
-
-    Raises:
-        ArgumentError: for a sender or receiver that the model does not have, a sender that is not
-            in front of the receiver, or arguments that
-            :func:`interp.interventions.replacement.ablated` refuses.
-        HookError: for a model without the receiver's hook.
-    """
-    paths = _paths(model, inputs, receiver, parts, how, reference, seed, tokens)
-    return zip(paths, outputs_with(model, inputs, [*paths.values()], tokens), strict=True)
-
-
-def _paths(
+def paths_to(
     model: HookedModel,
     inputs: Tensor,
     receiver: Receiver,

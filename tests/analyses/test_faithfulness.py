@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from losses import row_losses
 from torch import Tensor
 
 from analyses.benchmarks.calibration import calibration
@@ -15,7 +16,6 @@ from analyses.benchmarks.faithfulness import confirmed_parts, faithfulness, fait
 from analyses.benchmarks.low_rank import low_rank
 from analyses.benchmarks.result import write_result
 from interp.errors import ArgumentError
-from interp.interventions.ablation_effects import row_losses
 from interp.interventions.components import Component, components
 from trained import zoo
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from interp.errors import ArgumentError
 from interp.interventions.ablation_effects import next_tokens
-from interp.interventions.patching import Receiver, path_patched
+from interp.interventions.patching import Receiver, paths_to
 from interp.models.pretrained import load_pretrained
 from probes.roles import TASK, find_roles
 from probes.roles.detectors.circuits import circuit_roles
@@ -88,8 +88,8 @@ def test_a_grouped_models_copying_heads_are_found(llama: tuple[Path, Any]) -> No
 
 
 def test_shared_keys_are_counted_as_receivers(llama: tuple[Path, Any]) -> None:
-    model = load_pretrained(llama[0]).model
-    assert len(list(path_patched(model, tokens(), Receiver("k", 1, 1)))) == HEADS + 2
-    assert len(list(path_patched(model, tokens(), Receiver("q", 1, 3)))) == HEADS + 2
+    model, rest = load_pretrained(llama[0]).model, (None, "mean", None, 0, 1024)
+    assert len(paths_to(model, tokens(), Receiver("k", 1, 1), *rest)) == HEADS + 2
+    assert len(paths_to(model, tokens(), Receiver("q", 1, 3), *rest)) == HEADS + 2
     with pytest.raises(ArgumentError, match="head must be one of the 2 v heads of layer 1, got 3"):
-        path_patched(model, tokens(), Receiver("v", 1, 3))
+        paths_to(model, tokens(), Receiver("v", 1, 3), *rest)

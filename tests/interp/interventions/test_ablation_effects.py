@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from by_hooks import mean_outputs, run_without
+from losses import row_losses
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -11,7 +12,6 @@ from interp.errors import ArgumentError
 from interp.interventions.ablation_effects import (
     ablate,
     next_tokens,
-    row_losses,
 )
 from interp.interventions.components import Component, components
 from interp.models.spec import TransformerSpec

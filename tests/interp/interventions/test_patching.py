@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+from losses import row_losses
 from pandas.testing import assert_frame_equal
 from torch import Tensor
 
 from interp.errors import ArgumentError
-from interp.interventions.ablation_effects import ablate, next_tokens, row_losses
+from interp.interventions.ablation_effects import ablate, next_tokens
 from interp.interventions.components import Component
 from interp.interventions.patching import Receiver, attributions, patch, patch_paths
 from interp.models.spec import TransformerSpec

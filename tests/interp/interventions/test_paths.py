@@ -2,10 +2,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from path_outputs import path_patched
 
 from interp.errors import ArgumentError
 from interp.interventions.components import Component, components, every_component
-from interp.interventions.patching import Receiver, attributions, path_patched, senders
+from interp.interventions.patching import Receiver, attributions, senders
 from interp.interventions.replacement import ablated
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer

@@ -5,13 +5,15 @@ from typing import Any
 
 import pytest
 import torch
+from losses import row_losses
+from path_outputs import path_patched
 from torch import Tensor, nn
 
 from interp.attribution.direct_logit_attribution import direct_logit_attribution
 from interp.errors import ArgumentError, HookError
-from interp.interventions.ablation_effects import ablate, next_tokens, row_losses
+from interp.interventions.ablation_effects import ablate, next_tokens
 from interp.interventions.components import Component, components, every_component
-from interp.interventions.patching import Receiver, path_patched
+from interp.interventions.patching import Receiver
 from interp.interventions.replacement import ablated
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
