@@ -16,9 +16,8 @@ from probes.kernels import layer_kernels
 from probes.linear import decode, kind_of, probe_for
 from probes.locate import holders, locate
 from probes.nesting import nesting_panel
-from probes.probe_table import first_decodable, layer_map, probe_table
-from probes.probing import probe_source
-from probes.sites import residual_sites
+from probes.positions import residual_sites
+from probes.probe_table import first_decodable, layer_map, probe_source, probe_table
 
 __all__ = [
     "Readable",

@@ -133,15 +133,15 @@ def _probed(
     interchange: bool,
 ) -> Any:
     """The probes' results, with the further tables that were asked for."""
-    from probes import probing
+    from probes import probe_table
 
     run = _run(source, batch, positions, device) if interchange else None
-    found = probing.probe_source(
+    found = probe_table.probe_source(
         source, batch, positions=positions, watch=progress("probing"), **asked
     )
     if run is not None:
         watch = progress("interchange")
-        found = probing.add_interchange(found, *run, positions=positions, watch=watch)
+        found = probe_table.add_interchange(found, *run, positions=positions, watch=watch)
     return found
 
 
@@ -220,7 +220,7 @@ def _run(source: Any, batch: Any, positions: str | None, device: str) -> tuple[A
 
 def _list_hooks(source: Any, batch: Any, out: Path | None) -> None:
     from interp.errors import ArgumentError
-    from probes.sites import hook_sites
+    from probes.positions import hook_sites
 
     if out is not None:
         raise ArgumentError(f"--hooks '*' lists hooks and probes none, got --out {out}: name hooks")

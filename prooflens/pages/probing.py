@@ -22,7 +22,7 @@ from prooflens.pages.head_figures import latent_maps
 from prooflens.pages.page import Page, Picture, Section, Table, page_name, render
 
 if TYPE_CHECKING:
-    from probes.probing import Probing
+    from probes.probe_table import Probing
 
 MARKER = ".prooflens-probes"
 _FLOOR = 0.9

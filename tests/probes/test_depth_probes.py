@@ -9,7 +9,7 @@ from analyses.benchmarks.proof_cases import PROGRAMS as CASES
 from interp.store import extract
 from probes.activations import sampled_positions
 from probes.linear import decode
-from probes.sites import residual_sites
+from probes.positions import residual_sites
 
 NAMED = {case.name: case for case in CASES}
 

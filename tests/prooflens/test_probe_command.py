@@ -13,8 +13,7 @@ from interp.models.kinds import build
 from interp.models.transformer import SequenceTransformer
 from interp.store import extract
 from interp.tasks.base import Batch
-from probes.probe_table import first_decodable
-from probes.probing import Probing, probe_source
+from probes.probe_table import Probing, first_decodable, probe_source
 from prooflens.cli.main import app, main
 from prooflens.pages.probing import findings
 from trained import zoo

@@ -103,8 +103,8 @@ DRAWN = [
      "reading_figure"),
 ]  # fmt: skip
 HEAVY = {
-    "probe": [("prooflens.cli.loading", "load"), ("probes.probing", "probe_source")],
-    "probe-store": [("probes.probing", "probe_source")],
+    "probe": [("prooflens.cli.loading", "load"), ("probes.probe_table", "probe_source")],
+    "probe-store": [("probes.probe_table", "probe_source")],
     "inspect": [
         ("prooflens.inspection", "load", "head_weights"),
         ("probes.measure", "evidence_of", "decided", "weight_table", "performance"),
