@@ -16,7 +16,7 @@ from interp.tasks.memory import AdaptiveMemory, FixedMemory, KernelMemory, RealM
 from interp.tasks.memory.kernels import MemoryKernel
 from interp.tasks.relation import TokenRelation
 from interp.tasks.template import TemplateTask
-from interp.tasks.template.named import (
+from interp.tasks.template.task import (
     NAMED,
     aabb_abab,
     aba_abb,
@@ -24,8 +24,8 @@ from interp.tasks.template.named import (
     induction_style,
     random_task,
     same_different,
+    wildcards,
 )
-from interp.tasks.template.task import wildcards
 from interp.tasks.walks import SuccessorWalk
 
 __all__ = [

@@ -1,33 +1,481 @@
 """``prooflens demo``: a trained and a constructed model of one task, measured and compared.
 
 task → hooked models → each inspected → compared with the proof → report.html
+
+The part of the demo's report about memories: the trained model beside the constructed proof.
+
+One of the demo's models, with everything that was measured on it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
+from interp.figures.lines import kernels_by_lag
+from interp.figures.maps import Panel, share_maps
 from interp.figures.style import save
+from interp.interventions.components import components
 from interp.models.card import ModelCard
 from interp.models.transformer import SequenceTransformer
 from interp.output import output_folder
+from interp.proofs.mechanism import Certificate, Construction
 from interp.proofs.memory import construct_fixed_memory
 from interp.tasks.memory import FixedMemory
 from interp.threads import one_thread
-from probes.kernels import layer_kernels
+from probes.agreement import agreement
+from probes.kernels import LayerKernels, layer_kernels
 from probes.locate import holders, locate
 from probes.nesting import nested_rounds
 from probes.roles import ROLE_COLUMNS
-from prooflens.demo.memory import Comparison, Subject, doubts, findings, lead_picture, sections
-from prooflens.inspection import inspect
+from prooflens.inspection import Inspected, inspect
+from prooflens.pages.findings import STATUS_WORDS, part_names, status_counts
 from prooflens.pages.page import Page, Picture, Section, Table, render
 from prooflens.pages.rounds import ROUNDS_CAPTION, rounds_again, rounds_side_by_side
 from trained import zoo
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One of the models that are compared.
+
+    Attributes:
+        name: The name of the model, in words.
+        model: The model that was run.
+        task: The task it was measured on.
+        inspected: Everything that was measured on it.
+        kernels: What heads attend to and write, by lag.
+    """
+
+    name: str
+    model: SequenceTransformer
+    task: FixedMemory
+    inspected: Inspected
+    kernels: LayerKernels
+
+    @property
+    def roles(self) -> pd.DataFrame:
+        """The roles that were decided, with the evidence."""
+        return self.inspected.roles
+
+    @property
+    def memories(self) -> Mapping[str, int]:
+        """The latent of each memory → the lag from which it is fetched."""
+        return dict(zip(self.task.arguments[1:], self.task.lags, strict=True))
+
+    @property
+    def performance(self) -> Mapping[str, Any]:
+        """How well it solves its task: ``accuracy`` (share of positions with the right sign),
+        ``loss`` (squared error over the target's variance) and ``worst`` (absolute error)."""
+        return dict(self.inspected.measured["trials"].iloc[0])
+
+    @property
+    def readable(self) -> pd.DataFrame:
+        """Linear decodability, a row a place of the residual stream and a column a latent."""
+        table = self.inspected.measured["decodability"]
+        wide = table.pivot(index="site", columns="latent", values="score")
+        return wide.loc[table["site"].drop_duplicates()]
+
+
+def roles_in_words(one: Subject) -> str:
+    """Which head extracts which memory and what the FFN computes, or that nothing is confirmed."""
+    return f"In the {one.name} model " + "; ".join(_served(one)) + "."
+
+
+def proof_in_words(built: Subject, held: pd.DataFrame, certificate: Certificate) -> str:
+    """What is confirmed of the construction, how exact it is, and how much of it others do.
+
+    Args:
+        built: The construction.
+        held: Model → whether each statement holds for it.
+        certificate: The certificate of the construction.
+    """
+    heads = _memory_heads(built)
+    sizes = heads["target"].value_counts(sort=False)
+    groups = ", ".join(f"{count} for {memory}" for memory, count in sizes.items())
+    direct = _looking_at_their_lag(built)
+    worst, bound = built.performance["worst"], certificate.error
+    exact = "within" if worst <= bound else "ABOVE"
+    counts = {name: int(holds.sum()) for name, holds in held.items()}
+    held_by = ", ".join(f"{count} hold for the {name} model" for name, count in counts.items())
+    found = f"with {len(heads)} confirmed memory heads ({groups})" if len(heads) else "unconfirmed"
+    return (
+        f"The constructed proof, {found}, of which {direct} attend most to the lag they serve, has "
+        f"a worst error of {worst:.1e}, {exact} its certificate of {bound:.1e}. Of its {len(held)} "
+        f"statements about which component does what, {held_by}."
+    )
+
+
+def solving(one: Subject) -> str:
+    """A sentence about how well the model solves its task."""
+    found = one.performance
+    return (
+        f"On fresh rows the {one.name} model is right at {found['accuracy']:.2%} of positions "
+        f"(error {found['loss']:.1e} of the target's variance)."
+    )
+
+
+def looking(one: Subject) -> str:
+    """A sentence about whether heads look at the lags they serve, and what their sum selects."""
+    heads = _memory_heads(one)
+    direct = _looking_at_their_lag(one)
+    sums = ", ".join(
+        f"{one.kernels.concentration(memory, lag):.1%} for {memory} at lag {lag}"
+        for memory, lag in one.memories.items()
+    )
+    served = (
+        f"{direct} of {len(heads)} confirmed memory heads attend most to the lag they serve"
+        if len(heads)
+        else "no memory head is confirmed"
+    )
+    kernel = f"Share of the heads' summed kernel at the memory's lag: {sums}."
+    return f"In the {one.name} model {served}. {kernel}"
+
+
+def reading(one: Subject) -> str:
+    """A sentence about what a probe reads of the answer before and after the FFN."""
+    read = one.readable["f"]
+    return (
+        f"In the {one.name} model a linear probe reads f with r² "
+        f"{read['blocks.0.hook_resid_mid']:.2f} after attention and {read.iloc[-1]:.2f} at the end."
+    )
+
+
+def margins(certificate: Certificate) -> str:
+    """A sentence about the terms that the certificate consists of."""
+    parts = ", ".join(f"{name} {value:.2g}" for name, value in certificate.parts.items())
+    return (
+        f"The construction's certificate of {certificate.error:.1e} is for "
+        f"{certificate.domain}. It is made of: {parts}; the slots' errors must sum to less than "
+        "the margin, which the readout then removes."
+    )
+
+
+def _memory_heads(one: Subject) -> pd.DataFrame:
+    roles = one.roles
+    return roles[(roles["role"] == "memory-location") & (roles["status"] == "confirmed")]
+
+
+def _looking_at_their_lag(one: Subject) -> int:
+    """How many confirmed memory heads attend most to the lag of the memory they serve."""
+    columns = _memory_heads(one)[["head", "target"]]
+    return sum(
+        int(one.kernels.mass[head].argmax()) == one.memories[memory]
+        for head, memory in columns.itertuples(index=False, name=None)
+    )
+
+
+def _served(one: Subject) -> Iterator[str]:
+    sure = _memory_heads(one)
+    for memory, lag in one.memories.items():
+        mine = sure[sure["target"] == memory]
+        candidates = int((one.roles["target"] == memory).sum())
+        if len(mine):
+            heads = " and ".join(f"L{row.layer}H{row.head}" for row in mine.itertuples())
+            verb = "extract" if len(mine) > 1 else "extracts"
+            strength = mine["strength"].max()
+            yield f"head {heads} {verb} {memory} (lag {lag}; r² lost without it {strength:.2f})"
+        else:
+            rest = f" ({candidates} seem to)" if candidates else ""
+            yield f"no head is confirmed to extract {memory}{rest}"
+    readout = one.roles[(one.roles["role"] == "readout")]
+    readout = readout[readout["status"] == "confirmed"]
+    if len(readout):
+        row = readout.iloc[0]
+        yield (
+            f"the FFN of layer {row['layer']} computes the Boolean function (r² lost without it "
+            f"{row['strength']:.2f}, the output changes by {row['effect']:.0%} of its variance)"
+        )
+    else:
+        yield "no FFN is confirmed to compute the Boolean function"
+
+
+_SITES = {"resid_pre": "embedding", "resid_mid": "after attention", "resid_post": "after FFN"}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The models of one task, and the proof behind the constructed one.
+
+    Attributes:
+        trained: The shipped model.
+        constructed: The constructed model.
+        controls: Models for which not everything should hold: trained to the same accuracy in
+            another way, and untrained.
+        construction: The construction itself.
+    """
+
+    trained: Subject
+    constructed: Subject
+    controls: tuple[Subject, ...]
+    construction: Construction
+
+    @property
+    def subjects(self) -> tuple[Subject, ...]:
+        """All models, the controls last."""
+        return self.trained, self.constructed, *self.controls
+
+    @cached_property
+    def agreement(self) -> pd.DataFrame:
+        """The proof's statements checked on every model, in long form with a column ``model``."""
+        mechanism = self.construction.mechanism
+        tables = [agreement(mechanism, s.roles).assign(model=s.name) for s in self.subjects]
+        return pd.concat(tables, ignore_index=True)
+
+    @property
+    def held(self) -> pd.DataFrame:
+        """A table of statements by models: whether each statement holds."""
+        wide = self.agreement.pivot(index="statement", columns="model", values="holds")
+        statements = self.agreement["statement"].drop_duplicates()
+        return wide.loc[statements, [one.name for one in self.subjects]]
+
+
+def findings(comparison: Comparison) -> list[str]:
+    """Two sentences: the trained model's roles, and the proof's."""
+    held = comparison.held.drop(columns=comparison.constructed.name)
+    certificate = comparison.construction.certificate
+    return [
+        roles_in_words(comparison.trained),
+        proof_in_words(comparison.constructed, held, certificate),
+    ]
+
+
+def doubts(comparison: Comparison) -> list[str]:
+    """What the numbers give reason to doubt."""
+    trained, held = comparison.trained, comparison.held
+    said = [
+        "One model of each kind, of one seed: what other seeds do is said in their recipes.",
+        "The trained model and the proof need not fill a role by the same means. "
+        + " ".join(looking(one) for one in (trained, comparison.constructed)),
+    ]
+    controls = [(c.name, int(held[c.name].sum())) for c in comparison.controls]
+    passed = ", ".join(
+        f"{count} of {len(held)} hold for the {name} model" for name, count in controls
+    )
+    if controls:
+        said.append(f"Statements must be able to fail: {passed}.")
+    if (trained.roles["status"] != "confirmed").any():
+        told = status_counts(trained.roles)
+        said.append(f"Of the trained model's roles only the confirmed ones count: {told}.")
+    return said
+
+
+def lead_picture(comparison: Comparison, folder: Path) -> Picture:
+    """The figure that shows what was found: where the heads of the models look."""
+    shown = _lags_shown(comparison)
+    panels = [Panel(s.name, s.kernels.mass[:, :shown], _head_names(s)) for s in _drawn(comparison)]
+    lags, across = [str(lag) for lag in range(shown)], "lag (positions back)"
+    wide, narrow = (
+        share_maps(panels, lags, label="share of attention", across=across, narrow=narrow)
+        for narrow in (False, True)
+    )
+    words = "Share of each head's attention at each lag, mean over scored positions"
+    told = f"{words}. The largest: {_largest(panels, [f'lag {lag}' for lag in lags])}."
+    picture = _picture(wide, folder, "attention-by-lag", told)
+    return replace(picture, narrow=_picture(narrow, folder, "attention-by-lag-narrow", told).path)
+
+
+def sections(comparison: Comparison, folder: Path) -> list[Section]:
+    """The evidence, then, folded, everything else; figures are written to ``folder``."""
+    return [
+        Section(
+            "Which models do what the proof does?",
+            (
+                "The proof and a trained model may fill the same roles by different mechanisms: "
+                "one by cancellation, one by selection. Controls show that statements can fail.",
+            ),
+            tables=(
+                Table(
+                    comparison.held.reset_index(), "Statements of the proof, checked on all models."
+                ),
+                Table(
+                    _by_whom(comparison.agreement),
+                    "Who fills them; strength is the r² lost "
+                    "without the strongest confirmed component or group.",
+                ),
+            ),
+        ),
+        Section(
+            "Where each head looks",
+            tuple(looking(one) for one in _drawn(comparison)),
+            [_kernel_picture(comparison, folder)],
+        ),
+        _roles(comparison),
+        Section(
+            "What becomes readable where",
+            (
+                "Rows of the figure are places in the residual stream, in order.",
+                *[reading(one) for one in comparison.subjects],
+            ),
+            [_readable_picture(comparison, folder)],
+            folded=True,
+        ),
+        _models(comparison),
+    ]
+
+
+def _roles(comparison: Comparison) -> Section:
+    """Who has which role, model by model."""
+    return Section(
+        "Which component does what",
+        (
+            f"{STATUS_WORDS} Every test has a floor, and all but the belonging to a group of "
+            "heads have a null that must be beaten (q is the false-discovery rate).",
+            *[
+                f"Without a role in the {one.name} model: {_without_role(one)}."
+                for one in comparison.subjects
+            ],
+        ),
+        tables=tuple(
+            Table(
+                _role_table(one),
+                f"Roles in the {one.name} model. Strength: r² of the "
+                "target lost without the component (for heads: without its group) or, where no "
+                "target is named, the share of attention that names the role; effect: change "
+                "of the output, as a share of its variance.",
+            )
+            for one in comparison.subjects
+            if len(one.roles)
+        ),
+        folded=True,
+    )
+
+
+def _models(comparison: Comparison) -> Section:
+    """What was asked of whom, and how well each did."""
+    task = comparison.trained.task
+    arguments = ", ".join(task.arguments)
+    return Section(
+        "The task and the models",
+        (
+            f"y[t] = f({arguments}) with f = {task.readout} on inputs of ±1. A transformer of "
+            "one layer was trained on it; a second model is the constructive proof that one "
+            "layer can do it, written down as weights.",
+            *[_describe(one) for one in comparison.subjects],
+            margins(comparison.construction.certificate),
+            solving(comparison.trained),
+        ),
+        tables=(Table(_performance(comparison), "All models on the same fresh rows."),),
+        folded=True,
+    )
+
+
+def _by_whom(agreement: pd.DataFrame) -> pd.DataFrame:
+    found = agreement[agreement["holds"]]
+    return found[["model", "statement", "strength", "by"]]
+
+
+def _describe(one: Subject) -> str:
+    spec = one.model.spec
+    score = {"table": "a learned bias per lag", "lin": "a bias −p·lag a head"}[spec.lag_bias]
+    normalizer = "a softmax" if spec.normalizer == "softmax" else "no normaliser"
+    return (
+        f"The {one.name} model: {sum(spec.heads)} heads with {score} and {normalizer}, an FFN of "
+        f"{sum(map(sum, spec.ffn_widths))} neurons, {spec.dtype}."
+    )
+
+
+def _performance(comparison: Comparison) -> pd.DataFrame:
+    bounds = {comparison.constructed.name: comparison.construction.certificate.error}
+    rows = []
+    for one in comparison.subjects:
+        weights = sum(p.count_nonzero().item() for p in one.model.parameters())
+        rows.append(
+            {
+                "model": one.name,
+                "heads": sum(one.model.spec.heads),
+                "non-zero weights": weights,
+                "accuracy": one.performance["accuracy"],
+                "error (of the target's variance)": one.performance["loss"],
+                "largest error": one.performance["worst"],
+                "certificate": bounds.get(one.name, float("nan")),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _role_table(one: Subject) -> pd.DataFrame:
+    columns = ["role", "target", "status", "strength", "effect", "q", "evidence"]
+    return one.roles[columns].assign(component=part_names(one.roles))[["component", *columns]]
+
+
+def _without_role(one: Subject) -> str:
+    has = set(part_names(one.roles))
+    return ", ".join(p.name for p in components(one.model) if p.name not in has) or "none"
+
+
+def _lags_shown(comparison: Comparison) -> int:
+    return max(comparison.trained.memories.values()) + 3
+
+
+def _kernel_picture(comparison: Comparison, folder: Path) -> Picture:
+    kernels = {
+        one.name: {m: one.kernels.kernels[m].sum(0) for m in one.memories}
+        for one in _drawn(comparison)
+    }
+    memories, shown = comparison.trained.memories, _lags_shown(comparison)
+    figure = kernels_by_lag(kernels, memories, longest=shown - 1)
+    told = "; ".join(
+        f"{one.name}: "
+        + ", ".join(f"{m} {one.kernels.concentration(m, lag):.2f}" for m, lag in memories.items())
+        for one in _drawn(comparison)
+    )
+    words = (
+        "What the heads of the layer put into the direction that holds each memory: their summed "
+        "signed kernel, as a share of its absolute weight over all lags. At the memory's own lag, "
+        f"{told}."
+    )
+    return _picture(figure, folder, "kernels-by-lag", words)
+
+
+def _largest(panels: Sequence[Panel], columns: Sequence[str]) -> str:
+    """The largest number of every row of every panel, and where it stands."""
+    said = []
+    for panel in panels:
+        tops = [
+            f"{row} {columns[int(np.nanargmax(values))]} {np.nanmax(values):.2f}"
+            for row, values in zip(panel.rows, panel.values, strict=True)
+            if np.isfinite(values).any()
+        ]
+        said.append(f"{panel.title}: {', '.join(tops) or 'nothing measured'}")
+    return "; ".join(said)
+
+
+def _drawn(comparison: Comparison) -> tuple[Subject, ...]:
+    return comparison.trained, comparison.controls[0], comparison.constructed
+
+
+def _head_names(one: Subject) -> list[str]:
+    return [part.name for part in components(one.model) if part.kind == "head"]
+
+
+def _readable_picture(comparison: Comparison, folder: Path) -> Picture:
+    latents, panels = [*comparison.trained.task.arguments, "f"], []
+    for one in _drawn(comparison):
+        read = one.readable
+        names = [next(word for key, word in _SITES.items() if key in site) for site in read.index]
+        panels.append(Panel(one.name, read[latents].to_numpy(), names))
+    return _picture(
+        share_maps(panels, latents, label="held-out r², linear probe", across="latent"),
+        folder,
+        "decodability",
+        "Linear decodability of each latent along the residual stream. The best read: "
+        f"{_largest(panels, latents)}.",
+    )
+
+
+def _picture(figure: Figure, folder: Path, name: str, caption: str) -> Picture:
+    (png,) = save(figure, folder / "figures" / name, formats=("png",))
+    return Picture(png, caption)
+
 
 MODEL, CONTROL = "fixed-memory-multiplexer", "fixed-memory-multiplexer-mixed"
 SEED, ROWS = 10_007, 256

@@ -20,7 +20,7 @@ from interp.tasks.coupling import PodCoupling
 from interp.tasks.depth import PrefixPrediction
 from interp.tasks.induction import RepeatedTokens
 from interp.tasks.memory import AdaptiveMemory, FixedMemory
-from interp.tasks.template.named import copying, same_different
+from interp.tasks.template.task import copying, same_different
 
 NAME = "fixed-memory-multiplexer"
 

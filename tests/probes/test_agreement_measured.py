@@ -17,7 +17,7 @@ from interp.proofs.template import construct_template
 from interp.tasks.coupling import PodCoupling
 from interp.tasks.memory import FixedMemory
 from interp.tasks.relation import TokenRelation
-from interp.tasks.template.named import same_different
+from interp.tasks.template.task import same_different
 from probes.agreement import agree, overall, statements_of
 
 CONSTRUCTIONS: dict[str, tuple[Callable[[], Construction], int]] = {

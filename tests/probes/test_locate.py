@@ -18,7 +18,7 @@ from interp.proofs.template import construct_template
 from interp.tasks.coupling import PodCoupling
 from interp.tasks.depth import Membership, PrefixPrediction
 from interp.tasks.memory import AdaptiveMemory, FixedMemory, RealMemory
-from interp.tasks.template.named import majority
+from interp.tasks.template.task import majority
 from interp.tasks.walks import SuccessorWalk
 from probes.exchange import exchangeable
 from probes.locate import LOCATE_COLUMNS, holders, locate

@@ -10,8 +10,7 @@ import pytest
 
 from interp.proofs.memory import construct_fixed_memory
 from interp.store import ActivationStore
-from prooflens.demo.memory import Comparison, findings
-from prooflens.demo.run import compared, run_demo
+from prooflens.demo.run import Comparison, compared, findings, run_demo
 from trained import zoo
 
 

@@ -27,7 +27,7 @@ from interp.models.transformer import SequenceTransformer
 from interp.store import extract, verify
 from probes.measure import Measurements
 from probes.roles.decision import no_roles
-from prooflens.demo.memory import Subject
+from prooflens.demo.run import Subject
 from prooflens.inspection import Inspected
 from trained import zoo
 
@@ -178,7 +178,7 @@ def light(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, world
         monkeypatch.setattr("prooflens.demo.run.sections", lambda comparison, folder: [])
         monkeypatch.setattr("prooflens.demo.run.doubts", lambda comparison: [])
         monkeypatch.setattr("prooflens.demo.run.lead_picture", lambda comparison, folder: None)
-        monkeypatch.setattr("prooflens.demo.memory.Comparison.agreement", table)
+        monkeypatch.setattr("prooflens.demo.run.Comparison.agreement", table)
         keep(monkeypatch, "prooflens.demo.run", "construct_fixed_memory")
         keep(monkeypatch, "trained.zoo", "load")
 

@@ -11,7 +11,7 @@ from analyses.papers.base import Setting
 from analyses.papers.template.gpt2_scalars import add_scalars, language_model, perplexity
 from analyses.papers.template.gpt2_templates import pretrained_efficiency, train_reader
 from interp.errors import ArgumentError
-from interp.tasks.template.named import same_different
+from interp.tasks.template.task import same_different
 
 CONFIG = GPT2Config(
     vocab_size=50, n_positions=16, n_embd=12, n_layer=2, n_head=3, resid_pdrop=0.0,

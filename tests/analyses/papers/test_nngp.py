@@ -22,7 +22,7 @@ from analyses.papers.template.nngp import (
 from analyses.papers.template.nngp.activations import dual
 from interp.errors import ArgumentError
 from interp.tasks.template import TemplateTask
-from interp.tasks.template.named import aabb_abab, aba_abb, same_different
+from interp.tasks.template.task import aabb_abab, aba_abb, same_different
 
 READ_OUT = TemplateTask(("αα?", "αβ?"), (1.0, -1.0))
 

@@ -20,7 +20,7 @@ from analyses.papers.template.heads import kept_without, statements, worst_first
 from analyses.papers.template.models import fitted, needed, spec_of, unanswered, unfitted
 from analyses.papers.template.sweeps import judged
 from interp.models.transformer import SequenceTransformer
-from interp.tasks.template.named import copying, same_different
+from interp.tasks.template.task import copying, same_different
 
 ROOT = Path(__file__).parents[3]
 CLAIMS = tomllib.loads((ROOT / "analyses/papers/claims.toml").read_text())["claims"]

@@ -12,8 +12,14 @@ from interp.proofs.mechanism import Case, Construction
 from interp.proofs.random_basis import random_basis
 from interp.proofs.template import construct_template, one_layer_suffices
 from interp.tasks.template import TemplateTask
-from interp.tasks.template.named import NAMED, aba_abb, copying, random_task, same_different
-from interp.tasks.template.task import wildcards
+from interp.tasks.template.task import (
+    NAMED,
+    aba_abb,
+    copying,
+    random_task,
+    same_different,
+    wildcards,
+)
 
 TOKENS = TemplateTask(("αxβα", "xαββ", "yααβ"), (0.5, -2.0, 3.0), train=(0, 5), test=(5, 10))
 ABSENT = TemplateTask(("αβα", "αβγ", "xαα"), ("β", "z", "x"), train=(0, 6), test=(6, 12))

@@ -12,7 +12,7 @@ from interp.tasks.depth import Membership, PrefixPrediction
 from interp.tasks.depth.strings import counted_as_lines
 from interp.tasks.induction import RepeatedTokens
 from interp.tasks.memory import AdaptiveMemory, FixedMemory, KernelMemory, RealMemory
-from interp.tasks.template.named import copying, majority, same_different
+from interp.tasks.template.task import copying, majority, same_different
 from interp.tasks.walks import SuccessorWalk
 
 NESTED = AdaptiveMemory((1, 2, 4), rounds=2, readout="mean", inputs="gaussian", length=9)

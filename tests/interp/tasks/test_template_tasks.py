@@ -17,19 +17,17 @@ from hypothesis import strategies as st
 from interp.errors import ArgumentError
 from interp.tasks.catalogue import task_from_dict
 from interp.tasks.template import TemplateTask, random_templates
-from interp.tasks.template.named import (
-    NAMED,
-    copying,
-    majority,
-    random_task,
-    same_different,
-)
 from interp.tasks.template.task import (
+    NAMED,
     canonical,
+    copying,
     diversity,
     draw_symbols,
     is_wildcard,
+    majority,
+    random_task,
     regular_tokens,
+    same_different,
     weights,
     wildcards,
 )
@@ -113,7 +111,7 @@ def test_unseen_symbols_are_unseen_and_rows_depend_on_the_seed_alone() -> None:
 
 def test_nothing_depends_on_the_order_of_hashes() -> None:
     code = (
-        "from interp.tasks.template.named import NAMED, random_task\n"
+        "from interp.tasks.template.task import NAMED, random_task\n"
         "import hashlib\n"
         "tasks = [f() for f in NAMED.values()]\n"
         "tasks.append(random_task(6, 5, wildcards=3, regular=2, seed=4))\n"
