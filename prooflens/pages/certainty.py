@@ -165,6 +165,8 @@ def _number(score: float) -> str:
 def _scored(test: Told) -> str:
     """``the loss rises by 8.92 nats``: what was measured, and how much."""
     name, score = str(test["name"]), test["score"]
+    if not _put(test):
+        return name
     number = "not measured" if score is None else _number(score)
     nats = _NATS.search(name)
     if nats is None:

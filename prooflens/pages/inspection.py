@@ -217,11 +217,12 @@ def _performed(tables: Tables, about: About) -> list[str]:
 def _performance(p: Any, title: str, unit: str) -> str:
     said = f"{title}: loss {p.loss:.2f} {unit}, {p.accuracy:.0%} right"
     if p.control == p.control:
-        low = p.p < 0.01 and p.control - p.loss >= _GAP
+        apart, sure = p.control - p.loss >= _GAP, p.p < 0.01
         used = "the model uses its context here"
         if p.accuracy < _RIGHT:
             used = "the context helps, yet hardly a token is right"
-        verdict = used if low else "no better than without the rule"
+        few = "too few rows to be sure that it is better with the rule"
+        verdict = (used if sure else few) if apart else "no better than without the rule"
         said += f"; on such tokens in an order without a rule {p.control:.2f}: {verdict}"
     elif not p.able:
         said += (
