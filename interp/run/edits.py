@@ -49,7 +49,7 @@ class Array:
     def __post_init__(self) -> None:
         object.__setattr__(self, "tensor", self.tensor.detach().cpu().contiguous().clone())
 
-    @cached_property
+    @property
     def _bytes(self) -> bytes:
         flat = self.tensor.reshape(-1)
         whole = flat if flat.dtype in (torch.bool, torch.uint8) else flat.view(torch.uint8)
