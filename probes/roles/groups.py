@@ -211,7 +211,9 @@ class _Search:
         draw = np.random.default_rng(
             [evidence.seed, *(number for head in group for number in head)]
         )
-        for _ in range(_DRAWN):
+        for _ in range(10 * _DRAWN):  # in small layers some are drawn again
+            if len(sets) == _DRAWN:
+                break
             chosen = (draw.permutation(len(of_layer[at]))[:n] for at, n in sorted(counts.items()))
             places = zip(sorted(counts), chosen, strict=True)
             sets.add(tuple(sorted(of_layer[at][i] for at, some in places for i in some)))

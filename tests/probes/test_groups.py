@@ -1,0 +1,89 @@
+"""Groups of heads that back each other up, on losses that are written down."""
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from probes.roles import LANGUAGE
+from probes.roles.decision import Found, Test
+from probes.roles.effects import Effects
+from probes.roles.groups import with_groups
+
+ROWS, LENGTH, LAYER = 32, 6, 1
+PAIR = ((LAYER, 0), (LAYER, 1))
+
+
+@dataclass
+class Planted:
+    """A layer in which two heads back each other up, and any two others cost what they cost."""
+
+    others: float
+    heads: int = 6
+    asked: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def lost(self, heads: Any) -> float:
+        return 1.0 if set(PAIR) <= set(heads) else self.others * (len(set(heads) - {*PAIR}) == 2)
+
+    def without(self, kind: str, heads: Any, name: str, rows: range) -> Tensor:
+        # Rows differ a little, so that a mean has an interval.
+        return self.lost(heads) * (1 + 0.01 * torch.tensor(rows)[:, None]).expand(-1, LENGTH)
+
+    def away(self, kind: str, heads: Any, name: str, like: Any = None) -> Any:
+        self.asked.append(tuple(heads))
+        return tuple(heads)
+
+    def at(self, kind: str, edits: Any, rows: range) -> Tensor:
+        return self.without(kind, edits, "", rows)
+
+
+class Rows:
+    """Rows of which every position is scored."""
+
+    mask = torch.ones(ROWS, LENGTH, dtype=torch.bool)
+
+    def __len__(self) -> int:
+        return ROWS
+
+
+def found_of(planted: Planted) -> list[Found]:
+    evidence = SimpleNamespace(
+        profile=LANGUAGE,
+        floors=LANGUAGE.floors,
+        batch=lambda kind: Rows(),
+        heads=tuple((LAYER, head) for head in range(planted.heads)),
+        seed=0,
+    )
+    effects = Effects.__new__(Effects)  # of no model: what is lost is written down
+    vars(effects).update(evidence=evidence, rises=planted, trials=("repeated",))
+    alone = Test("without the head", 0.0, LANGUAGE.floors.loss, 1.0, alone=True)
+    heads = [
+        Found("head", layer, "previous-token", 0.9, [Test("share", 0.9, 0.3)], [alone], head=head)
+        for layer, head in PAIR
+    ]
+    return with_groups(heads, effects)
+
+
+def test_heads_that_back_each_other_up_are_a_group() -> None:
+    planted = Planted(others=0.0)
+    (group,) = [one for one in found_of(planted) if one.component == "group"]
+    assert group.together == PAIR
+    *_, random = group.cause or ()
+    assert random.name.startswith("beyond what is lost without any of 6 random sets of 2 other")
+    assert random.score == pytest.approx(1.0, rel=0.1)
+    # Every set is two heads of that layer, none of the group, and none twice.
+    assert len(set(planted.asked)) == len(planted.asked) == 6
+    assert all(not set(PAIR) & set(heads) and len(heads) == 2 for heads in planted.asked)
+
+
+def test_what_any_two_heads_of_the_layer_cost_makes_no_group() -> None:
+    assert not [one for one in found_of(Planted(others=1.0)) if one.component == "group"]
+
+
+def test_a_layer_with_too_few_other_heads_is_not_compared() -> None:
+    planted = Planted(others=1.0, heads=3)
+    assert [one for one in found_of(planted) if one.component == "group"]
+    assert planted.asked == []
