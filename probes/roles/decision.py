@@ -209,7 +209,8 @@ def _adjusted(found: Sequence[Found]) -> list[list[float]]:
 @dataclass(frozen=True)
 class _Judged:
     """The tests of one kind: whether one failed, which could not be put or are undecided, and
-    whether what is lost was tested and is enough (None where it was not tested)."""
+    whether what is lost was tested and is enough (None where it was not tested). Where the loss
+    itself was measured it says so, and no change of the output."""
 
     failed: bool
     untested: tuple[str, ...]
@@ -224,7 +225,8 @@ class _Judged:
 def _judged(
     tests: Sequence[tuple[str, Test]], q: Sequence[float], kind: str, level: float
 ) -> _Judged:
-    failed, untested, undecided, lost = False, [], [], None
+    failed, untested, undecided = False, list[str](), list[str]()
+    lost: dict[bool, bool] = {}  # by whether the loss itself was measured, which goes first
     for (of, test), odds in zip(tests, q, strict=True):
         if of != kind:
             continue
@@ -237,8 +239,9 @@ def _judged(
         if enough and not passed:
             undecided.append(f"{kind} undecided, it needs more rows: {test.name.rstrip(' ,:')}")
         if test.loss and (passed or not enough):
-            lost = bool(lost) or passed
-    return _Judged(failed, tuple(untested), tuple(undecided), lost)
+            measured = test.family == "loss"
+            lost[measured] = lost.get(measured, False) or passed
+    return _Judged(failed, tuple(untested), tuple(undecided), lost.get(True, lost.get(False)))
 
 
 def _row(one: Found, q: Sequence[float], level: float) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ import pytest
 from analyses.figures.comparison import error_table
 from analyses.figures.graph import AttentionPair, PointGraph, attention_graph, attention_pairs
 from analyses.figures.spectra import spectra_by_input, spectra_by_width
-from interp.figures.lines import sweep
+from analyses.figures.sweep import sweep
 
 
 def test_a_sweep_draws_medians_points_rank_and_slope() -> None:

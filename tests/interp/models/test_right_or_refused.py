@@ -266,8 +266,8 @@ def test_what_is_obviously_meant_is_taken(llama: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda m, x: pl.ablate(m, x.float()), "must be token ids"),
-        (lambda m, x: pl.find_roles(m, x.float()), "must be token ids"),
+        (lambda m, x: pl.ablate(m, x.float()), "token ids"),
+        (lambda m, x: pl.find_roles(m, x.float()), "token ids"),
         (lambda m, x: pl.ablate(m, x, ["H0"]), "must be components, or names such as L2H0"),
         (lambda m, x: pl.ablate(m, x, ["L9H0"]), "must be in the model, got"),
         (lambda m, x: pl.find_roles(m, x, profile="nats"), "must be one of task, language"),

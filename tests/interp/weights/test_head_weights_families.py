@@ -74,6 +74,9 @@ MODELS = {
 BY_LAYER = ("gemma3_text",)
 SLOPES = [0.25, 0.0625, 0.015625, 0.00390625]  # of ALiBi with four heads
 
+TOKENS = torch.tensor([[1, 2, 3, 4]])
+"""Ids that every one of these models has; a wrapping is compared with the model on them."""
+
 
 def build(name: str, folder: Path) -> torch.nn.Module:
     family, options = MODELS[name]
@@ -191,7 +194,7 @@ def test_a_bridge_and_the_model_in_it_give_the_factors_of_their_checkpoint(
     model = build(name, tmp_path)
     saved = head_weights(tmp_path)
     assert_same(head_weights(model), saved)
-    bridge = _bridge(str(tmp_path), model, None, "cpu")
+    bridge = _bridge(str(tmp_path), model, None, TOKENS)
     assert_same(head_weights(bridge), saved)
     trained = next(p for n, p in bridge.named_parameters() if re.search(r"0.*\.q(_proj)?\.", n))
     with torch.no_grad():
@@ -209,13 +212,13 @@ def test_tied_embeddings_stay_tied(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     saved = head_weights(tmp_path)
     assert_same(head_weights(model), saved)
-    assert_same(head_weights(_bridge(str(tmp_path), model, None, "cpu")), saved)
+    assert_same(head_weights(_bridge(str(tmp_path), model, None, TOKENS)), saved)
 
 
 def test_a_bridge_with_processed_weights_is_read_as_it_stands(tmp_path: Path) -> None:
     from interp.models.pretrained import _bridge
 
-    bridge: Any = _bridge(str(tmp_path), build("gpt2", tmp_path), None, "cpu")
+    bridge: Any = _bridge(str(tmp_path), build("gpt2", tmp_path), None, TOKENS)
     bridge.enable_compatibility_mode()
     layer = head_weights(bridge).layer(1)
     torch.testing.assert_close(layer.W_Q, bridge.blocks[1].attn.W_Q.detach())
