@@ -112,13 +112,12 @@ def inspect(
     is more than a candidate, and the exit code is 1.
     """
     from interp.output import check_output
-    from prooflens.cli.text import text_of
 
     stored = (Path(model) / "manifest.json").is_file()
     if stored:
         not_for("a store", "which has its own rows and precision", *_OF_A_MODEL)
     out = default_out(model, out, "inspect")
-    words = None if text is None else text_of(text)
+    words = None if text is None else _text(text)
     files = (text, data, tokens_from, mapping, adapter)
     read = [model, *(given for given in files if given is not None)]
     check_output(out, overwrite=overwrite or resume, marker=".prooflens-inspect", inputs=read)
@@ -167,3 +166,19 @@ def _task(task: str | None, data: Path | None) -> Any:
     problems.need(both is None, "rows", "must be a task's or your own", both, "give one of them")
     problems.raise_if_any()
     return None if task is None else named_task(task)
+
+
+def _text(given: str) -> str:
+    """The text that a command line gives: what a file holds, or the words themselves.
+
+    What has no space in it is a file's name.
+
+    Raises:
+        ArgumentError: if the file is not there, or is not UTF-8 text.
+    """
+    from interp.reading import read_text
+
+    file = Path(given)
+    if any(letter.isspace() for letter in given) and not file.is_file():
+        return given
+    return read_text(file, "text")
