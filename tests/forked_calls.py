@@ -18,7 +18,7 @@ from typing import IO
 
 from prooflens.cli.main import main
 
-SECONDS, BYTES, BROKEN = 10, 1 << 30, 71
+SECONDS, BYTES, BROKEN = 20, 1 << 30, 71
 RECIPE = """
 name = "tiny"
 about = "a test"
@@ -109,7 +109,7 @@ def command(*words: object) -> Callable[[], None]:
 
 
 def limited() -> None:
-    """Take from this process all but a gibibyte of memory and ten seconds of processor time."""
+    """Take from this process all but a gibibyte of memory and twenty seconds of processor time."""
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
     taken = int(Path("/proc/self/statm").read_text().split()[5]) * 4096
     resource.setrlimit(resource.RLIMIT_DATA, (taken + BYTES,) * 2)

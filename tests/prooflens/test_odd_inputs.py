@@ -1,7 +1,7 @@
 """The command line is given what nobody sane would give it, and answers in one line.
 
 Every row of the tables is one call. All run in children forked from this process, which has loaded
-everything once, with a gibibyte of memory and ten seconds of processor time: none may end in a
+everything once, with a gibibyte of memory and twenty seconds of processor time: none may end in a
 traceback, in exit code 70 (a mistake of ours), by a signal or for want of that memory, and none may
 leave or change anything outside its output. Names that a file system allows have to work.
 """
