@@ -75,9 +75,9 @@ def write_gguf(
     """Write a model as GGUF, with a tokenizer.
 
     Args:
-        model: Of :func:`decoder`.
-        file: The file.
-        kind: Its architecture.
+        model: The model to write, as :func:`decoder` builds it.
+        file: Where it is written.
+        kind: The model's architecture, a key of the table of :func:`decoder`.
         packed: The format of matrices, such as ``Q4_1``.
         stated: What the header calls the architecture, if not what it is.
         entries: Further entries of the header, without the architecture's name.
