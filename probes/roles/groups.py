@@ -117,14 +117,22 @@ class _Search:
         rows = range(half, len(self._effects.evidence.batch(kind)), 2)
         return rows[:LEAST_ROWS] if self._nats and few else rows
 
-    def _without(self, heads: Sequence[Place], kind: str, half: int) -> tuple[Tensor, Tensor]:
-        """What is lost without heads at each scored place, and in each row, of the rows that are
-        searched (0) or judged (1)."""
-        rows = self._half(kind, half, few=not half)
+    def _without(
+        self,
+        heads: Sequence[Place],
+        kind: str,
+        half: int,
+        *,
+        few: bool = False,
+        like: Place | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """What is lost without heads (without the keys of the head ``like``) at each scored place,
+        and in each row, of the rows that are searched (0) or judged (1)."""
+        rows = self._half(kind, half, few=few or not half)
         mask = self._effects.evidence.batch(kind).mask[rows.start : rows.stop : 2]
         if not heads:
             return torch.zeros(int(mask.sum())), torch.zeros(len(mask))
-        values = self._rises.without(kind, tuple(heads), self._role.keys, rows)
+        values = self._rises.without(kind, tuple(heads), self._role.keys, rows, like)
         return values[mask], (values * mask).sum(1) / mask.sum(1).clamp_min(1)
 
     def _lost(self, heads: Sequence[Place], kind: str = "") -> float:
@@ -186,12 +194,10 @@ class _Search:
 
     def _beyond_random(self, group: tuple[Place, ...], joint: Tensor) -> Iterator[Test]:
         """That more is lost than without the random set that costs most."""
-        rows, random = self._half(self._kind, 1, few=True), []
-        mask = self._effects.evidence.batch(self._kind).mask[rows.start : rows.stop : 2]
-        for heads in self._random_sets(group):
-            edits = self._rises.away(self._kind, heads, self._role.keys, group[0])
-            lost = self._rises.at(self._kind, edits, rows)
-            random.append((lost * mask).sum(1) / mask.sum(1).clamp_min(1))
+        random = [
+            self._without(heads, self._kind, 1, few=True, like=group[0])[1]
+            for heads in self._random_sets(group)
+        ]
         if random:
             most = max(random, key=lambda lost: float(lost.mean()))
             words = f"random sets of {len(group)} other heads of the same layers"

@@ -101,11 +101,16 @@ class Rises:
     # What is lost.
 
     def without(
-        self, kind: str, places: Sequence[Place], name: str = "", rows: Rows = None
+        self,
+        kind: str,
+        places: Sequence[Place],
+        name: str = "",
+        rows: Rows = None,
+        like: Place | None = None,
     ) -> Float[Tensor, "row pos"]:
         """By how much each scored position does worse without some heads, or without their
         attention to a key set, in the profile's unit; 0 at other positions."""
-        return self.at(kind, self.away(kind, places, name), rows)
+        return self.at(kind, self.away(kind, places, name, like), rows)
 
     def at(
         self, kind: str, edits: Edits, rows: Rows = None, *, everywhere: bool = False

@@ -28,16 +28,11 @@ class Planted:
     def lost(self, heads: Any) -> float:
         return 1.0 if set(PAIR) <= set(heads) else self.others * (len(set(heads) - {*PAIR}) == 2)
 
-    def without(self, kind: str, heads: Any, name: str, rows: range) -> Tensor:
+    def without(self, kind: str, heads: Any, name: str, rows: range, like: Any = None) -> Tensor:
+        if like is not None:  # a random set, which loses the keys of a head of the group
+            self.asked.append(tuple(heads))
         # Rows differ a little, so that a mean has an interval.
         return self.lost(heads) * (1 + 0.01 * torch.tensor(rows)[:, None]).expand(-1, LENGTH)
-
-    def away(self, kind: str, heads: Any, name: str, like: Any = None) -> Any:
-        self.asked.append(tuple(heads))
-        return tuple(heads)
-
-    def at(self, kind: str, edits: Any, rows: range) -> Tensor:
-        return self.without(kind, edits, "", rows)
 
 
 class Rows:
