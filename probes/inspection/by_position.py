@@ -13,12 +13,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
-import torch
 from torch import Tensor
 
 from interp.attention.key_sets import positional_key_sets, token_key_sets
-from interp.hooks.capture import evaluating
-from interp.hooks.site import Site
+from interp.run import Run, Site
 from interp.tasks.base import Batch
 from probes.inspection.usable import largest_step
 from probes.roles.profile import Profile
@@ -59,20 +57,19 @@ class _Shares:
     """
 
     def __init__(self, model: Any, rows: Mapping[str, Batch], profile: Profile) -> None:
-        self._model, self._rows, self._profile = model, rows, profile
+        self._runs = {kind: Run(model, batch[:_ROWS]) for kind, batch in rows.items()}
+        self._kinds = profile.rows
         self._known: dict[tuple[int, str], tuple[Tensor, Tensor]] = {}
 
     def of(self, layer: int, name: str) -> tuple[Tensor, Tensor] | None:
         """Shares ``[row, head, query]`` and the queries that have such keys ``[row, query]``; None
         if there are no rows of that kind."""
-        batch = self._rows.get(self._profile.rows[name])
-        if batch is None:
+        run = self._runs.get(self._kinds[name])
+        if run is None:
             return None
         if (layer, name) not in self._known:
-            batch = batch[:_ROWS]
-            keys = _keys(batch.inputs, name)
-            share = _share(self._model, layer, batch.inputs, keys)
-            self._known[layer, name] = share, batch.mask & keys.any(-1)
+            keys = _keys(run.batch.inputs, name)
+            self._known[layer, name] = _share(run, layer, keys), run.batch.mask & keys.any(-1)
         return self._known[layer, name]
 
 
@@ -94,12 +91,9 @@ def _keys(inputs: Tensor, name: str) -> Tensor:
     return positional_key_sets(len(inputs), inputs.shape[1], 1)[name]
 
 
-@torch.no_grad()
-def _share(model: Any, layer: int, inputs: Tensor, keys: Tensor) -> Tensor:
+def _share(run: Run, layer: int, keys: Tensor) -> Tensor:
     """The share of attention that each query gives to some keys, ``[row, head, query]``."""
-    hook = Site(layer, "pattern").name
-    with evaluating(model):
-        _, cache = model.run_with_cache(inputs, names_filter=[hook], return_cache_object=False)
-    pattern = cache[hook].double().cpu()
+    site = Site(layer, "pattern")
+    pattern = run.at(site)[site].double().cpu()
     share: Tensor = (pattern * keys[:, None]).sum(-1) / pattern.sum(-1).clamp_min(1e-12)
     return share
