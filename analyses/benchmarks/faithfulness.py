@@ -1,36 +1,32 @@
-"""Do the roles that were found carry a model? What is left when only they are kept.
+"""Do the roles that were found carry a model: the components themselves, and programs in their place?
 
     python -m analyses benchmark faithfulness [--only NAME] [--out FILE]
 
-Roles are found on some rows of a shipped model's task. On other rows every head and FFN that has no
-confirmed role is replaced by its mean over rows, all at once:
-
-    kept = (loss without any component − loss with these alone) / (loss without any − loss whole)
-
-1 is as good as the whole model, 0 as bad as without heads and FFNs. The same is done with other
-sets of as many components, drawn at random (all of them, where they are few), and with all
-components but those that have a role. ``among = heads`` asks the same of heads alone, all FFNs left
-as they are: there are roles for what heads do, and few for FFNs. A model is left out if it does not
-solve its task, and told apart if every component has a role: there keeping them changes nothing.
-Models without attention (baselines, and a transformer without layers) are not asked.
+Roles are found, and numbers of programs fitted, on some rows of a shipped model's task; what is
+kept (``pl.roles.explain``) is measured on other rows, and on rows of another length, where the
+task has lengths and the model solves it there too. The least of both counts. A model is left out if
+it does not solve its task. Models without attention (baselines, and a transformer without layers)
+are not asked.
 
 That confirmed roles carry a model does not say that each is needed, nor that its name tells all it
 does; necessity is the roles' own test.
 
-JSON keys, of ``all`` components and of ``heads``: ``models`` (how many were asked), ``faithful``
-(how many keep 0.95), ``median`` and ``least`` of ``kept``, ``random`` (the mean over models of what
-random sets keep), ``told`` (of how many models random sets keep 0.5 at most), ``whole`` (models of
-which every component has a role); and ``unsolved``, ``rows``.
+JSON keys: ``solved`` (how many models solve their task), ``faithful`` (how many of these keep 0.95
+with the components that have confirmed roles, all else at its mean), ``surrogates_faithful`` (how
+many do with programs in their place), ``median`` and ``surrogates_median`` of what is kept,
+``random`` and ``others`` (means over models of what random components and programs of other roles
+keep), ``whole`` (models of which every component has a role: with the components themselves nothing
+is left to replace), ``missing`` (of each model that keeps less with programs, the component that
+would mend most), ``unsolved``, ``rows``.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from itertools import combinations
-from math import comb, isfinite, nan
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import isfinite, nan
 from pathlib import Path
 from typing import Any
 
@@ -41,146 +37,126 @@ from rich.progress import track
 
 from analyses.benchmarks.result import write_result
 from prooflens.architectures import TransformerSpec
-from prooflens.errors import Problems
+from prooflens.errors import ArgumentError, Problems
 from prooflens.hooks import evaluating
-from prooflens.interventions import Component, components, loss_unit
+from prooflens.interventions import loss_unit
 from prooflens.machine import one_thread
-from prooflens.roles import find_roles
-from prooflens.run import Mean, Run, written_by
+from prooflens.roles import Explanation, explain, find_roles
+from prooflens.run import Run
 from prooflens.tasks import Batch, answers_of, memories_of, sought_of
 from prooflens.trained import recipes as shipped_recipes
 from prooflens.trained import zoo
 
-__all__ = ["Faithfulness", "confirmed_parts", "faithfulness", "faithfulness_of"]
+__all__ = ["Faithfulness", "explained", "faithfulness"]
 
-_FOUND_ON, _KEPT_ON = 128, 128
+_ROWS = 128
 _ERROR = 0.05
 """Share of the targets' variance, or of wrong answers, up to which a model solves its task."""
-_DRAWS = 40
-_FAITHFUL, _CHANCE = 0.95, 0.5
+_FAITHFUL = 0.95
 
 
 @dataclass(frozen=True)
 class Faithfulness:
-    """What a model keeps with some of its components.
+    """What a model keeps of what its components do together.
 
     Attributes:
         model: Its name.
-        among: Whether ``all`` heads and FFNs are kept or replaced, or ``heads`` alone.
-        roles: How many of these have a confirmed role.
-        components: How many of them there are.
-        kept: The share of what they do together that those with a role do alone.
-        random: The mean over other sets of as many; NaN where there are none.
-        others: The share that all components without a role do; NaN where there are none.
+        length: The length of the rows, in positions.
+        roles, programs, components: How many components have a confirmed role, how many of these a
+            program, and how many there are.
+        own: What is kept with the components that have roles.
+        kept, low, high: What is kept with programs in their place, with a 95 % interval.
+        others, random: What is kept with programs of other roles, and with random components; NaN
+            where there are none.
+        missing: The component that would mend most if it were itself in place of its program.
         error: The whole model's error: a share of the targets' variance, or of wrong answers.
     """
 
     model: str
-    among: str
+    length: int
     roles: int
+    programs: int
     components: int
+    own: float
     kept: float
-    random: float
+    low: float
+    high: float
     others: float
+    random: float
+    missing: str
     error: float
 
 
-def confirmed_parts(
-    model: Any, task: Any, *, rows: int = _FOUND_ON, seed: int = 1
-) -> set[Component]:
-    """The heads and FFNs of which a role of the task is confirmed.
-
-    Args:
-        model: A shipped model.
-        task: What it learned.
-        rows: On how many rows roles are found.
-        seed: Seed of the rows.
-    """
-    roles = find_roles(
-        model,
-        task.sample(rows, seed=seed),
-        memories=memories_of(task),
-        answers=answers_of(task),
-        sought=sought_of(task),
-    )
-    found = roles[(roles["status"] == "confirmed") & roles["component"].isin(["head", "ffn"])]
-    named = {(row.component, row.layer, row.head) for row in found.itertuples()}
-    return {part for part in components(model) if (part.kind, part.layer, part.head) in named}
-
-
-@torch.no_grad()
-def faithfulness_of(
-    name: str,
-    model: Any,
-    batch: Batch,
-    own: set[Component],
-    *,
-    among: str = "all",
-    seed: int = 0,
-) -> Faithfulness:
-    """What a model keeps on some rows with some of its components.
+def explained(name: str) -> Iterator[Faithfulness]:
+    """Yield what a shipped model keeps, on rows of its task and on rows of another length.
 
     Args:
         name: The model's.
-        model: A hooked model.
-        batch: Rows with targets, on which these components were not chosen.
-        own: The components that are kept.
-        among: ``all``, or ``heads`` where FFNs stay.
-        seed: Seed of the random sets.
     """
-    every = [one for one in components(model) if among == "all" or one.kind == "head"]
-    own = own & set(every)
+    shipped = zoo.load(name)
+    model, task = shipped.model, shipped.task
+    told: dict[str, Any] = {"memories": memories_of(task), "answers": answers_of(task)}
+    found_on = task.sample(_ROWS, seed=1)
+    roles = find_roles(model, found_on, **told, sought=sought_of(task))
+    for batch in (task.sample(_ROWS, seed=2), _other_length(task)):
+        if batch is None:
+            continue
+        try:
+            error = _error(model, batch)
+        except ArgumentError:  # longer than the model's positions
+            continue
+        other = batch.inputs.shape[1] != found_on.inputs.shape[1]
+        if not other or error <= _ERROR:
+            found = explain(model, roles, found_on, judged=batch, **told)
+            yield _row(name, batch, found, error)
+
+
+def _row(name: str, batch: Batch, found: Explanation, error: float) -> Faithfulness:
+    kept = found.kept
+    return Faithfulness(
+        name,
+        int(batch.inputs.shape[1]),
+        sum(bool(part.roles) for part in found.parts),
+        sum(bool(part.program) for part in found.parts),
+        len(found.parts),
+        found.own.share,
+        kept.share,
+        kept.low,
+        kept.high,
+        found.others,
+        found.random,
+        found.missing,
+        error,
+    )
+
+
+def _other_length(task: Any) -> Batch | None:
+    """Rows of another length: longer strings of a language, shorter rows of other tasks."""
+    if hasattr(task, "bins"):
+        longest = max(high for _, high in task.bins)
+        return replace(task, bins=((longest + 1, 2 * longest),)).sample(_ROWS, seed=3)
+    if not hasattr(task, "length"):
+        return None
+    try:
+        return replace(task, length=3 * task.length // 4).sample(_ROWS, seed=3)
+    except ArgumentError:  # the task has no such rows
+        return None
+
+
+@torch.no_grad()
+def _error(model: Any, batch: Batch) -> float:
+    """The share of the targets' variance that the whole model misses, or of wrong answers."""
     with evaluating(model):
         run = Run(model, batch)
-        full, none = _loss(run, []), _loss(run, every)
-
-        def share(kept: set[Component]) -> float:
-            return (none - _loss(run, [one for one in every if one not in kept])) / (none - full)
-
-        sets = list(_others(every, own, seed))
-        rest = set(every) - own
-        return Faithfulness(
-            name,
-            among,
-            len(own),
-            len(every),
-            share(own),
-            float(np.mean([share(some) for some in sets])) if sets else nan,
-            share(rest) if rest else nan,
-            _error(run),
-        )
-
-
-def _loss(run: Run, without: Sequence[Component]) -> float:
-    """The mean loss of the rows without some components."""
-    edits = [Mean(written_by(run.model, part.layer, part.head)) for part in without]
-    changed = run.with_(*edits)
-    return float(changed.by_row(changed.value()).mean())
-
-
-def _error(run: Run) -> float:
-    """The share of the targets' variance that the whole model misses, or of wrong answers."""
-    if run.batch.targets.is_floating_point():
-        return _loss(run, []) / loss_unit(run.batch)
-    wrong = run.value(lambda output, targets: output.argmax(-1) != targets)
-    return float(wrong.sum() / run.batch.mask.sum())
-
-
-def _others(every: Sequence[Component], own: set[Component], seed: int) -> Iterator[set[Component]]:
-    """Yield sets of as many components other than the given one: all, or some at random."""
-    if comb(len(every), len(own)) <= _DRAWS:
-        yield from (set(some) for some in combinations(every, len(own)) if set(some) != own)
-        return
-    rng = np.random.default_rng(seed)
-    for _ in range(_DRAWS):
-        some = {every[i] for i in rng.choice(len(every), len(own), replace=False)}
-        if some != own:
-            yield some
+        if batch.targets.is_floating_point():
+            return float(run.by_row(run.value()).mean()) / loss_unit(batch)
+        wrong = run.value(lambda output, targets: output.argmax(-1) != targets)
+        return float(wrong.sum() / batch.mask.sum())
 
 
 @one_thread()
 def faithfulness(only: str = "") -> dict[str, Any]:
-    """Every shipped model of a task, with what its confirmed roles keep.
+    """Every shipped model of a task, with what its roles keep.
 
     Args:
         only: Models whose name has this in it.
@@ -196,41 +172,41 @@ def faithfulness(only: str = "") -> dict[str, Any]:
     problems = Problems("faithfulness")
     problems.need(bool(names), "only", "must be in a shipped model's name", only, "leave it out")
     problems.raise_if_any()
-    found = []
+    found: dict[str, list[Faithfulness]] = {}
     for name in track(names, "models", console=console, disable=not console.is_terminal):
-        shipped = zoo.load(name)
-        batch = shipped.task.sample(_KEPT_ON, seed=2)
-        own = confirmed_parts(shipped.model, shipped.task)
-        for among in ("all", "heads"):
-            found.append(faithfulness_of(name, shipped.model, batch, own, among=among))
-    solved = [one for one in found if one.error <= _ERROR]
+        found[name] = [*explained(name)]
+    solved = {name: rows for name, rows in found.items() if rows[0].error <= _ERROR}
+    own = {name: min(row.own for row in rows) for name, rows in solved.items()}
+    kept = {name: min(row.kept for row in rows) for name, rows in solved.items()}
+    rows = [row for some in solved.values() for row in some]
     return {
-        "all": _summary([one for one in solved if one.among == "all"]),
-        "heads": _summary([one for one in solved if one.among == "heads"]),
-        "unsolved": sorted({one.model for one in found if one not in solved}),
-        "rows": [asdict(one) for one in found],
+        "solved": len(solved),
+        "faithful": sum(share >= _FAITHFUL for share in own.values()),
+        "median": float(np.median([*own.values()] or [nan])),
+        "surrogates_faithful": sum(share >= _FAITHFUL for share in kept.values()),
+        "surrogates_median": float(np.median([*kept.values()] or [nan])),
+        "random": _mean(row.random for row in rows),
+        "others": _mean(row.others for row in rows),
+        "whole": [name for name, some in solved.items() if some[0].roles == some[0].components],
+        "missing": {
+            name: min(solved[name], key=lambda row: row.kept).missing
+            for name, share in kept.items()
+            if share < _FAITHFUL
+        },
+        "unsolved": sorted({*found} - {*solved}),
+        "rows": [vars(row) for some in found.values() for row in some],
         "seconds": time.perf_counter() - started,
     }
 
 
-def _summary(solved: Sequence[Faithfulness]) -> dict[str, Any]:
-    asked = [one for one in solved if one.roles < one.components]
-    kept = [one.kept for one in asked] or [nan]
-    random = [one.random for one in asked if isfinite(one.random)] or [nan]
-    return {
-        "models": len(asked),
-        "faithful": sum(one >= _FAITHFUL for one in kept),
-        "median": float(np.median(kept)),
-        "least": min(kept),
-        "random": float(np.mean(random)),
-        "told": sum(one <= _CHANCE for one in random),
-        "whole": [one.model for one in solved if one.roles == one.components],
-    }
+def _mean(values: Iterator[float]) -> float:
+    finite = [one for one in values if isfinite(one)]
+    return float(np.mean(finite)) if finite else nan
 
 
 def main() -> None:
     """Measure, print the JSON, and write it to a file if asked."""
-    parser = argparse.ArgumentParser(description="What models keep with confirmed roles alone.")
+    parser = argparse.ArgumentParser(description="What models keep with their roles' programs.")
     parser.add_argument("--only", default="", help="Models whose name has this in it.")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()

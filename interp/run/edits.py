@@ -7,6 +7,7 @@ table and back.
     KeepKeys          attention goes to some keys alone, at queries that have such keys
     Replace, Add      given values: a pattern, what a program says, a direction
     Through           one receiver alone sees what another edit changes: a path
+    Lookup            what a table says of numbers that are read off the stream of the same layer
 
 Each edit asks a run for what it needs (``fetch``) before anything is changed, and then says what
 stands at its site instead of what is there (``instead``). Edits that are made together are a tuple.
@@ -135,6 +136,11 @@ class Edit:
     def instead(self, own: Tensor, fetched: Fetched) -> Tensor:
         """What stands in for the site's own values ``[row, …]``."""
         raise NotImplementedError
+
+    @property
+    def read(self) -> Site | None:
+        """The site of the same layer, in front of this one, whose changed value is fetched."""
+        return None
 
     @property
     def act(self) -> str:
@@ -394,6 +400,53 @@ class Through(Edit):
 
     def instead(self, own: Tensor, fetched: Tensor) -> Tensor:  # noqa: D102
         return own + fetched.to(own)
+
+
+@dataclass(frozen=True)
+class Lookup(Edit):
+    """Replaces the value at the site by what a table says of numbers that are read, by a linear
+    map, off another site of its layer, as that is in the changed run. Between two entries of the
+    table is what lies between them, in every number; beyond the last is the last.
+
+    Attributes:
+        reads: Where the numbers are read, with values ``[row, pos, d]``.
+        weights: ``[d + 1, number]``: how each is read; the last row is what is added.
+        knots: ``[number, knot]``: at which values of each number the table has entries, in order
+            and evenly apart.
+        entries: ``[knot ** numbers, d_site]``, the last number's knots closest together.
+    """
+
+    reads: Site
+    weights: Array
+    knots: Array
+    entries: Array
+
+    @property
+    def read(self) -> Site:  # noqa: D102
+        return self.reads
+
+    @property
+    def act(self) -> str:  # noqa: D102
+        return f"{self.entries} by what is read at {self.reads}"
+
+    def fetch(self, known: Known, rows: Tensor) -> Tensor:  # noqa: D102
+        return known.clean(self.reads, rows)
+
+    def mixed(self, stream: Tensor) -> Tensor:
+        """How much each entry counts at some places, ``[…, entry]``, of the stream there."""
+        weights, knots = self.weights.tensor.to(stream), self.knots.tensor.to(stream)
+        numbers = stream @ weights[:-1] + weights[-1]
+        step = (knots[:, 1] - knots[:, 0]).clamp_min(torch.finfo(stream.dtype).tiny)
+        found = torch.ones_like(numbers[..., :1])
+        for at, number in enumerate(numbers.unbind(-1)):
+            inside = number.clamp(knots[at, 0], knots[at, -1])
+            near = (1 - (inside[..., None] - knots[at]).abs() / step[at]).clamp_min(0)
+            found = (found[..., :, None] * near[..., None, :]).flatten(-2)
+        return found
+
+    def instead(self, own: Tensor, fetched: Tensor) -> Tensor:  # noqa: D102
+        stream = fetched.to(own)
+        return self.mixed(stream) @ self.entries.tensor.to(own)
 
 
 def as_edits(edits: Edit | tuple[Edit, ...] | list[Edit]) -> Edits:

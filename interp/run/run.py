@@ -364,6 +364,7 @@ class Run:
     def _acts(self, stack: Sequence[Edits], rows: Tensor) -> dict[Site, Callable[..., Any]]:
         """What happens at sites when copies of some rows are run, each with its own edits."""
         todo: dict[Site, list[tuple[int, Edit, Fetched]]] = {}
+        seen: dict[Site, Tensor] = {}
         for copy_, edits in enumerate(stack):
             for edit in edits:
                 fetched = edit.fetch(_Known(self), rows)
@@ -376,11 +377,18 @@ class Run:
             pieces = list(value.split(len(rows)))
             for copy_, edit, fetched in some:
                 own = edit.site.take(pieces[copy_])
+                if edit.read is not None:  # as it is in the changed run
+                    fetched = seen[edit.read].split(len(rows))[copy_]
                 new = edit.changed(own, fetched, rows)
                 pieces[copy_] = edit.site.put(pieces[copy_], new)
             return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
-        return {site: lambda value, some=some: act(value, some) for site, some in todo.items()}
+        acts: dict[Site, Callable[..., Any]] = {
+            site: lambda value, some=some: act(value, some) for site, some in todo.items()
+        }
+        for read in {edit.read for edits in stack for edit in edits if edit.read is not None}:
+            acts[read] = _keeping(read, seen, acts.get(read))
+        return acts
 
     def _read(self, sites: Sequence[Site], rows: Tensor, edits: Edits) -> dict[Site, Tensor]:
         """Values at sites of all heads, with edits made."""

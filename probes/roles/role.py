@@ -9,6 +9,7 @@ from typing import Any
 from interp.tasks.base import Batch
 from probes.roles.decision import Found
 from probes.roles.examined import Examined
+from probes.roles.surrogates import Surrogate
 
 Detector = Callable[[Examined], Iterable[Found]]
 
@@ -64,6 +65,8 @@ class Role:
         cases: Models of known truth that a package's role is judged on
             (``python -m analyses benchmark plugin_roles``); shipped roles have their own
             benchmark.
+        surrogate: What runs in the component's place (:func:`probes.roles.explain.explain`); None
+            where the role does not say.
     """
 
     name: str
@@ -79,3 +82,4 @@ class Role:
     control: str = ""
     uncontrolled: str = ""
     cases: Callable[[], Iterable[RoleCase]] | None = None
+    surrogate: Surrogate | None = None

@@ -3,6 +3,7 @@ where that is from."""
 
 from __future__ import annotations
 
+from probes.roles import surrogates
 from probes.roles.detectors.attention import attention_roles
 from probes.roles.detectors.circuits import circuit_roles
 from probes.roles.detectors.composition import composition_roles
@@ -35,6 +36,7 @@ SHIPPED = (
         _BOTH,
         keys="previous",
         control="keys",
+        surrogate=surrogates.PREVIOUS,
     ),
     Role(
         "sink",
@@ -48,6 +50,7 @@ SHIPPED = (
         _BOTH,
         keys="first",
         control="keys",
+        surrogate=surrogates.SINK,
     ),
     Role(
         "local",
@@ -63,6 +66,7 @@ SHIPPED = (
         (attention_roles,),
         keys="local",
         control="keys",
+        surrogate=surrogates.LAGS,
     ),
     Role(
         "duplicate-token",
@@ -79,6 +83,7 @@ SHIPPED = (
         _BOTH,
         keys="same",
         control="events",
+        surrogate=surrogates.DUPLICATE,
     ),
     Role(
         "induction",
@@ -100,6 +105,7 @@ SHIPPED = (
         _BOTH,
         keys="after_same",
         control="events",
+        surrogate=surrogates.INDUCTION,
     ),
     Role(
         "positional",
@@ -113,6 +119,7 @@ SHIPPED = (
         (attention_roles,),
         ("language",),
         control="pattern",
+        surrogate=surrogates.LAGS,
     ),
     Role(
         "copying",
@@ -135,6 +142,7 @@ SHIPPED = (
         _BOTH,
         control="straight",
         uncontrolled="its cause takes away nothing but what the head writes straight to the output",
+        surrogate=surrogates.COPY,
     ),
     Role(
         "copy-suppression",
@@ -173,6 +181,7 @@ SHIPPED = (
         (mapping_roles,),
         ("language",),
         control="straight",
+        surrogate=surrogates.TABLE,
     ),
     Role(
         "bos-gated",
@@ -191,6 +200,7 @@ SHIPPED = (
         ("language",),
         keys="moved",
         control="events",
+        surrogate=surrogates.GATED,
     ),
     Role(
         "virtual-copying",
@@ -248,6 +258,7 @@ SHIPPED = (
         "template §2.3",
         (circuit_roles,),
         uncontrolled=_EVERYWHERE,
+        surrogate=surrogates.EQUAL,
     ),
     Role(
         "uniform",
@@ -263,6 +274,7 @@ SHIPPED = (
         "depth §3.3",
         (attention_roles,),
         uncontrolled=_EVERYWHERE,
+        surrogate=surrogates.UNIFORM,
     ),
     Role(
         "fixed-position",
@@ -280,6 +292,7 @@ SHIPPED = (
         (attention_roles,),
         keys="fixed",
         control="keys",
+        surrogate=surrogates.FIXED,
     ),
     Role(
         "token-comparison",
@@ -296,6 +309,7 @@ SHIPPED = (
         (attention_roles,),
         keys="related",
         control="keys",
+        surrogate=surrogates.RELATED,
     ),
     Role(
         "positional-periodic",
@@ -308,6 +322,7 @@ SHIPPED = (
         (attention_roles,),
         keys="periodic",
         control="keys",
+        surrogate=surrogates.PERIODIC,
     ),
     Role(
         "counting",
@@ -325,6 +340,7 @@ SHIPPED = (
         "depth §3.3",
         (counting_roles,),
         uncontrolled=ITS_OWN,
+        surrogate=surrogates.PAIRS,
     ),
     Role(
         "dense",
@@ -340,6 +356,7 @@ SHIPPED = (
         "coupling §4.2",
         (attention_roles,),
         uncontrolled=_EVERYWHERE,
+        surrogate=surrogates.DENSE,
     ),
     *LATENT,
 )

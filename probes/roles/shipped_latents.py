@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from probes.roles import surrogates
 from probes.roles.detectors.memories import memory_roles
 from probes.roles.detectors.mixtures import mixture_roles
 from probes.roles.detectors.readouts import readout_roles, round_roles
@@ -40,6 +41,7 @@ LATENT = (
         "memory §1.4",
         (memory_roles,),
         uncontrolled=ITS_OWN,
+        surrogate=surrogates.MEMORY,
     ),
     Role(
         "memory-correction",
@@ -51,6 +53,7 @@ LATENT = (
         "memory §1.4",
         (memory_roles,),
         uncontrolled=ITS_OWN,
+        surrogate=surrogates.MEMORY,
     ),
     Role(
         "memory-mixture",
@@ -71,6 +74,7 @@ LATENT = (
         "ours",
         (mixture_roles,),
         uncontrolled=ITS_OWN,
+        surrogate=surrogates.MEMORY,
     ),
     Role(
         "nested-round",
@@ -97,6 +101,7 @@ LATENT = (
         "memory §1.4",
         (readout_roles,),
         uncontrolled=ITS_OWN,
+        surrogate=surrogates.ANSWER,
     ),
 )
 """In the order in which they are listed."""
