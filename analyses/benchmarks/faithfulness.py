@@ -1,4 +1,4 @@
-"""Do the roles that were found carry a model: the components themselves, and programs in their place?
+"""Do the roles that were found carry a model? Their components alone, and programs in their place.
 
     python -m analyses benchmark faithfulness [--only NAME] [--out FILE]
 
@@ -134,13 +134,17 @@ def _other_length(task: Any) -> Batch | None:
     """Rows of another length: longer strings of a language, shorter rows of other tasks."""
     if hasattr(task, "bins"):
         longest = max(high for _, high in task.bins)
-        return replace(task, bins=((longest + 1, 2 * longest),)).sample(_ROWS, seed=3)
+        task = replace(task, bins=((longest + 1, 2 * longest),))
+        longer: Batch = task.sample(_ROWS, seed=3)
+        return longer
     if not hasattr(task, "length"):
         return None
     try:
-        return replace(task, length=3 * task.length // 4).sample(_ROWS, seed=3)
+        task = replace(task, length=3 * task.length // 4)
+        shorter: Batch = task.sample(_ROWS, seed=3)
     except ArgumentError:  # the task has no such rows
         return None
+    return shorter
 
 
 @torch.no_grad()

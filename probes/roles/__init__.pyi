@@ -2,8 +2,8 @@ from probes.roles.decision import ROLE_COLUMNS as ROLE_COLUMNS
 from probes.roles.decision import Found as Found
 from probes.roles.decision import Test as Test
 from probes.roles.examined import Examined as Examined
-from probes.roles.explain import Explanation as Explanation
-from probes.roles.explain import explain as explain
+from probes.roles.explanation import Explanation as Explanation
+from probes.roles.explanation import explain as explain
 from probes.roles.find import candidates as candidates
 from probes.roles.find import find_roles as find_roles
 from probes.roles.profile import LANGUAGE as LANGUAGE

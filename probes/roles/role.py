@@ -65,8 +65,8 @@ class Role:
         cases: Models of known truth that a package's role is judged on
             (``python -m analyses benchmark plugin_roles``); shipped roles have their own
             benchmark.
-        surrogate: What runs in the component's place (:func:`probes.roles.explain.explain`); None
-            where the role does not say.
+        surrogate: What runs in the component's place (:mod:`probes.roles.explanation`); None where
+            the role does not say.
     """
 
     name: str

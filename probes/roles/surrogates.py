@@ -156,7 +156,7 @@ def _looking(named: Classes, told: Told) -> Fitted:
         "itself": partial(_position, name="own"),
         "the first": partial(_position, name="first"),
     }
-    classes, mask = {**named, **always}, told.mask
+    mask, classes = told.mask, dict[str, Any](named) | always
     layer, head = told.role.layer, told.role.head
     pattern = _pattern(told.run, layer, head)
     columns, allowed = _columns(classes, told.run.batch, mask)

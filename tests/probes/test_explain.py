@@ -15,15 +15,14 @@ import prooflens as pl
 from interp.errors import ArgumentError
 from interp.run import Array, Edit, Lookup, Mean, Replace, Run, Site
 from interp.tasks.base import Batch
-from probes.roles.explain import explain
+from probes.roles.explanation import explain
 from probes.roles.surrogates import Told, fitted
 from trained import zoo
 
 
 def _roles(*rows: tuple[str, int, int, str]) -> pd.DataFrame:
     names = ("component", "layer", "head", "role")
-    table = pd.DataFrame(rows, columns=names).assign(status="confirmed", target="", group="")
-    return table
+    return pd.DataFrame(rows, columns=names).assign(status="confirmed", target="", group="")
 
 
 INDUCTION = _roles(
@@ -144,7 +143,7 @@ def test_scores_of_a_head_without_a_normaliser_are_found() -> None:
 @pytest.mark.parametrize(("call", "words"), [
     (lambda m, b: explain(m, INDUCTION), "rows must be given for a model without a task"),
     (lambda m, b: explain(m, INDUCTION, b[:10]), "rows must be at least 8 to fit"),
-    (lambda m, b: explain(m, [], b), "roles must be a role table of find_roles"),
+    (lambda m, b: explain(m, pd.DataFrame(), b), "roles must be a role table of find_roles"),
     (lambda m, b: explain(m, _roles(("head", 5, 0, "sink")), b), "roles must be of this model"),
 ])  # fmt: skip
 def test_what_cannot_be_explained_is_refused_in_a_line(call: Any, words: str) -> None:

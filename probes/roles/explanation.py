@@ -178,7 +178,7 @@ def explain(
 
 def _rows(model: Any, rows: Any, judged: Any, seed: int) -> tuple[Batch, Batch, Any]:
     problems = Problems("explain")
-    task = getattr(getattr(model, "card", None), "task", None)
+    task: Any = getattr(getattr(model, "card", None), "task", None)
     rule = "must be given for a model without a task of its own"
     problems.need(rows is not None or task is not None, "rows", rule, rows, "rows with targets")
     problems.raise_if_any()
@@ -207,10 +207,10 @@ def _confirmed(roles: pd.DataFrame, every: Sequence[Component]) -> dict[Componen
     problems.raise_if_any()
     found: dict[Component, list[Any]] = {}
     kept = roles[(roles["status"] == "confirmed") & roles["component"].isin(["head", "ffn"])]
-    for row in kept.itertuples():
-        found.setdefault(Component(str(row.component), int(row.layer), int(row.head)), []).append(
-            row
-        )
+    rows: Sequence[Any] = [*kept.itertuples()]
+    for row in rows:
+        part = Component(str(row.component), int(row.layer), int(row.head))
+        found.setdefault(part, []).append(row)
     foreign = ", ".join(sorted(part.name for part in found if part not in every))
     problems.need(not foreign, "roles", "must be of this model", foreign, "find its own roles")
     problems.raise_if_any()
