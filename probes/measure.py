@@ -290,7 +290,10 @@ class _Work:
             weights = self._weights(factors)
             kept.put("heads", pd.concat([*behaviour, lost, weights], ignore_index=True))
             step("rows to look at")
-            groups = self._shown(evidence, parts, factors, prompts)
+            heads = [(part.layer, part.head) for part in parts if part.kind == "head"]
+            if len(every) > len(parts):  # a large model
+                heads = sorted(_open_heads(roles) & {*heads})
+            groups = self._shown(evidence, heads, factors, prompts)
             self._rounds()
             step(f"measured by {evidence.passes:.0f} forward passes over all rows")
         return {"family": self.subject.family, "vocabulary": self.subject.vocabulary,
@@ -383,11 +386,12 @@ class _Work:
     def _shown(
         self,
         evidence: Evidence,
-        parts: Sequence[Component],
+        heads: Sequence[Place],
         factors: HeadWeights | None,
         prompts: Sequence[Tensor],
     ) -> dict[str, Any]:
-        """The tables of the viewer; returns what kinds of rows there are."""
+        """The tables of the viewer, with what is lost at each token without some heads on rows that
+        a model can predict; returns what kinds of rows there are."""
         shown = list(self._rows_to_show(evidence))
         runs = [evidence.run(some.kind) for some in shown]
         for ids in prompts:
@@ -395,11 +399,10 @@ class _Work:
             shown.append(Shown("prompt", "a prompt", batch, self._texts(batch)))
             runs.append(Run(self.model, batch))
         tables = shown_tables(self.model, shown, self.model)
-        heads = [(part.layer, part.head) for part in parts if part.kind == "head"]
         groups = []
         for number, (some, run) in enumerate(zip(shown, runs, strict=True)):
             told = None
-            if heads and (self._language or some.kind != "prompt"):
+            if heads and some.kind not in ({"shuffled"} if self._language else {"prompt"}):
                 codes, scores = effect_lines(run, some, number, heads)
                 for name, more in (("shown-heads", codes), ("shown-scores", scores)):
                     tables[name] = pd.concat([tables[name], more], ignore_index=True)
@@ -446,6 +449,12 @@ class _Work:
             found = nested_rounds(self.model, task, seed=self.seed)
             for name, table in found.items():
                 self.kept.put(name, table)
+
+
+def _open_heads(roles: pd.DataFrame) -> set[Place]:
+    """The heads with a role that is not rejected."""
+    heads = roles[(roles["component"] == "head") & (roles["status"] != "rejected")]
+    return set(zip(heads["layer"].tolist(), heads["head"].tolist(), strict=True))
 
 
 _KINDS = ("given", "repeated", "shuffled", "text", "rows")

@@ -32,6 +32,7 @@ from torch import Tensor
 from interp.errors import HookError, Problems
 from interp.hooks.capture import evaluating, model_device
 from interp.hooks.site import Site
+from interp.machine import keep_large_blocks_apart
 from interp.ray_tasks import Backend, need_backend
 from interp.run.edits import Array, Edit, Edits, Fetched, as_edits, sentence
 from interp.run.gate import admitted, need_finite, not_finite
@@ -101,6 +102,7 @@ class Run:
         self._others: dict[Array, Run] = {}
         self._last: tuple[Any, Tensor] | None = None
         self._ran, self._wide = [0.0], list[int]()
+        keep_large_blocks_apart()
 
     def __len__(self) -> int:
         """Number of rows."""

@@ -1,0 +1,39 @@
+"""Large blocks of memory stand by themselves, and go back to the system when they are freed."""
+
+import ctypes
+import sys
+
+import pytest
+import torch
+
+from interp.machine import keep_large_blocks_apart
+
+
+class _Blocks(ctypes.Structure):
+    """What glibc's ``mallinfo2`` gives."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
+        )
+    ]
+
+
+def _mapped() -> int:
+    library = ctypes.CDLL(None)
+    if sys.platform != "linux" or not hasattr(library, "mallinfo2"):
+        pytest.skip("the C library does not tell what it has mapped")
+    library.mallinfo2.restype = _Blocks
+    return int(library.mallinfo2().hblkhd)
+
+
+def test_large_blocks_are_mapped_and_given_back() -> None:
+    blocks = [torch.empty(2**23, dtype=torch.uint8) for _ in range(4)]
+    del blocks  # freed mappings raise the threshold, until it is set
+    keep_large_blocks_apart()
+    before = _mapped()
+    blocks = [torch.empty(2**23, dtype=torch.uint8) for _ in range(8)]  # the first fill the heap
+    assert _mapped() >= before + 2 * 2**23
+    del blocks
+    assert _mapped() == before
