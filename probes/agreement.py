@@ -42,7 +42,7 @@ from interp.proofs.mechanism import Construction, Mechanism
 from interp.stats.head_table import adjust
 from interp.tasks.base import Batch, answers_of, memories_of
 from probes.roles.effects import Effects
-from probes.roles.find import decided
+from probes.roles.find import examine, role_table
 from probes.roles.gathering import evidence_of
 from probes.roles.profile import TASK
 from probes.roles.reader import Reader
@@ -154,7 +154,7 @@ def roles_and_layers(
             for name, site in sites.items():
                 if site is not None:
                     layers[name] = Readable(site[0], reader.beyond_fresh(site[1], name).p)
-        return decided(evidence, *known), layers
+        return role_table(examine(evidence, *known), TASK), layers
 
 
 @torch.no_grad()

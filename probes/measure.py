@@ -13,7 +13,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -46,9 +46,9 @@ from probes.inspection.losses import Watch, ablated_parts, loss_tables
 from probes.inspection.shown import Shown, effect_lines, raised_tokens, shown_tables
 from probes.inspection.texts import token_texts, token_word
 from probes.linear import decode, probe_for
-from probes.roles.decision import STATUSES
+from probes.roles.decision import STATUSES, Found, Lacking
 from probes.roles.evidence import Evidence
-from probes.roles.find import candidates, decided
+from probes.roles.find import candidates, examine, role_table
 from probes.roles.gathering import evidence_of
 from probes.roles.profile import LANGUAGE, Profile
 from probes.roles.registry import ROLES
@@ -263,7 +263,8 @@ class _Work:
             kinds = [kind for kind in _KINDS if kind in evidence.views]
             behaviour = [self._behaviour(evidence, kind) for kind in kinds]
             step(_first_words(evidence) if self._language else "roles")
-            roles = kept.table("roles", lambda: self._roles(evidence, how["watch"]))
+            told = cache(lambda: examine(evidence, *self.rows.known, watch=how["watch"]))
+            roles = kept.table("roles", lambda: self._roles(told()))
             step("attention of the heads with roles")
             own = evidence.run(self.profile.rows["own"])
             for title, table in _maps(roles, partial(_mean_attention, own)):
@@ -271,7 +272,7 @@ class _Work:
             if targets:
                 kept.table("trials", lambda: self._trials(evidence))
             if self._language:
-                kept.table("explained", lambda: explained(evidence, roles, self._quoted))
+                kept.table("explained", lambda: explained(evidence, roles, told(), self._quoted))
             step("what can be read where")
             kept.table("decodability", lambda: self._decodability())
             parts = ablated_parts(model, roles, every=effects) if targets else []
@@ -321,8 +322,8 @@ class _Work:
         table = evidence.table(kind)
         return table.assign(trial=kind) if len(table) else table
 
-    def _roles(self, evidence: Evidence, watch: Watch) -> pd.DataFrame:
-        table = decided(evidence, *self.rows.known, watch=watch)
+    def _roles(self, told: Sequence[Found | Lacking]) -> pd.DataFrame:
+        table = role_table(told, self.profile)
         lacks = table.attrs.get("lacks", {}).items()
         self.kept.put("lacks", pd.DataFrame(list(lacks), columns=["role", "reason"]))
         if self._language:

@@ -257,3 +257,50 @@ def test_hook_names_are_written_and_read_in_one_place(path: Path) -> None:
     written = re.search(r'f"blocks\.\{[^"]*hook_', text)
     assert written is None, f"{path} formats a hook's name: {written and written.group()}"
     assert not re.search(r'split\("\."\)\[1\]', text), f"{path} parses a hook's name"
+
+
+DETECTORS = sorted((ROOT / "probes" / "roles" / "detectors").glob("*.py"))
+GIVEN = {"of", "evidence", "effects", "reader", "reading", "fetching"}
+CHANGES = {"add", "append", "clear", "extend", "insert", "pop", "popitem", "remove", "setdefault",
+           "update", "__setattr__", "setattr"}  # fmt: skip
+
+
+def written_into(text: str) -> set[str]:
+    """Of what a detector is given (:class:`probes.roles.examined.Examined` and its parts), what it
+    assigns to, takes away or calls a changing method of."""
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        owners = []
+        if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
+            owners = [node.value]
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            owners = [node.func.value] if node.func.attr in CHANGES else []
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            owners = node.args[:1] if node.func.id in CHANGES else []
+        for part in (part for owner in owners for part in ast.walk(owner)):
+            name = getattr(part, "id", getattr(part, "attr", "")).removeprefix("_")
+            if name in GIVEN:
+                found.add(ast.unparse(node))
+    return found
+
+
+@pytest.mark.parametrize("path", DETECTORS, ids=dotted)
+def test_detectors_write_into_nothing_that_they_are_given(path: Path) -> None:
+    """They are functions: what they find, they return."""
+    assert written_into(path.read_text()) == set()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'evidence.lacks["sink"] = "why"',
+        "evidence.lacks |= {}",
+        "of.evidence.lacks.setdefault(role, {})[place] = keys",
+        "self._evidence.found = 1",
+        "del evidence.lacks[role]",
+        "found.append(setattr(evidence, name, 1))",
+    ],
+)
+def test_a_detector_that_writes_is_found(line: str) -> None:
+    assert written_into(line)
+    assert not written_into("self.evidence = evidence\nkeys = evidence.keys(kind)[0]\nnew[of] = 1")

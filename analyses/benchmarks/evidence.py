@@ -132,7 +132,7 @@ def _run(model: str, rows: int, names: Sequence[str]) -> None:
         many: list[tuple[Edit, ...]] = [(Mean(evidence.site(p)),) for p in evidence.heads]
         if name != "mean":
             many = [
-                (DropKeys(Site(p[0], "pattern", p[1]), evidence.key_array("repeated", name, p)),)
+                (DropKeys(Site(p[0], "pattern", p[1]), evidence.key_array("repeated", name)),)
                 for p in evidence.heads
             ]
         with torch.no_grad():

@@ -13,7 +13,9 @@ Attention to a role's keys that is not used counts as explained: the share of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import pandas as pd
@@ -22,7 +24,8 @@ from torch import Tensor
 
 from interp.run import Site
 from probes.columns import ExplainedRow, columns
-from probes.roles.evidence import Evidence, Place
+from probes.roles.decision import Found, Lacking
+from probes.roles.evidence import Evidence, KeysOf, Place
 from probes.roles.registry import ROLES
 from probes.roles.rises import Rises
 
@@ -30,13 +33,17 @@ _KINDS, _TOKENS = ("text", "rows"), 3
 
 
 def explained(
-    evidence: Evidence, roles: pd.DataFrame, word: Callable[[int], str] = str
+    evidence: Evidence,
+    roles: pd.DataFrame,
+    told: Sequence[Found | Lacking],
+    word: Callable[[int], str] = str,
 ) -> pd.DataFrame:
     """What confirmed roles explain of each head, on every kind of rows that was given.
 
     Args:
         evidence: The evidence that the roles were decided from.
         roles: The role table.
+        told: What the table was decided from, with the keys that differ from head to head.
         word: Token id → the token as it is shown.
 
     Returns:
@@ -45,8 +52,10 @@ def explained(
     """
     kinds = [kind for kind in _KINDS if kind in evidence.views]
     rises = Rises(evidence)
+    found = [one for one in told if isinstance(one, Found) and one.component == "head"]
+    own = {(one.layer, one.head, one.role): one.keys for one in found}
     rows = [
-        _row(evidence, rises, place, names, kind, word)
+        _row(evidence, rises, place, {name: own.get((*place, name)) for name in names}, kind, word)
         for kind in kinds
         for place, names in _keyed(roles)
     ]
@@ -67,13 +76,11 @@ def _row(
     evidence: Evidence,
     rises: Rises,
     place: Place,
-    names: Sequence[str],
+    own: Mapping[str, KeysOf | None],
     kind: str,
     word: Callable[[int], str],
 ) -> tuple[Any, ...]:
-    keys = evidence.keys(kind, ROLES[names[0]].keys, place)
-    for name in names[1:]:
-        keys = keys | evidence.keys(kind, ROLES[name].keys, place)
+    keys = reduce(or_, (evidence.keys(kind, ROLES[name].keys, own[name]) for name in own))
     batch, pattern = evidence.batch(kind), _pattern(evidence, place, kind)
     share = pattern / pattern.sum(-1, keepdim=True).clamp_min(1e-12)
     mine = float((share * keys).sum(-1)[batch.mask].mean())
@@ -89,7 +96,7 @@ def _row(
     left = _mean(rises.at(kind, rises.only_keys(place, keys)), batch.mask)
     known = lost >= evidence.floors.loss
     loss = min(1.0, max(0.0, 1 - left / lost)) if known else float("nan")
-    return (*place, ", ".join(names), kind, mine, loss, ", ".join(rest))
+    return (*place, ", ".join(own), kind, mine, loss, ", ".join(rest))
 
 
 def _pattern(evidence: Evidence, place: Place, kind: str) -> Tensor:

@@ -1,5 +1,6 @@
 from probes.roles.decision import ROLE_COLUMNS as ROLE_COLUMNS
 from probes.roles.decision import Found as Found
+from probes.roles.decision import Lacking as Lacking
 from probes.roles.decision import Test as Test
 from probes.roles.examined import Examined as Examined
 from probes.roles.explanation import Explanation as Explanation

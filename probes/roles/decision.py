@@ -29,16 +29,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from interp.stats.head_table import adjust
 from probes.columns import RoleRow, columns
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MEANINGS = {
     "confirmed": "it behaves so; ablating it, alone or together with a named group, hurts exactly "
@@ -126,6 +129,10 @@ class Found:
         sufficiency: What is told beside, and decides nothing.
         together: Layer and head of all that the cause took away; empty for the component alone.
         positions: The first and the last position that the behaviour is there over; empty for all.
+        keys: Kind of rows → the keys that the role is about, ``[row, query, key]``, where they
+            differ from head to head; None where they are one class for all heads.
+        tokens: Kind of rows → the tokens that the head raises in place of those at its keys,
+            ``[row, key]``, −1 for none; None where it raises those.
     """
 
     component: str
@@ -143,6 +150,16 @@ class Found:
     sufficiency: Sequence[Test] = ()
     together: tuple[tuple[int, int], ...] = ()
     positions: tuple[int, ...] = ()
+    keys: Callable[[str], Tensor] | None = None
+    tokens: Callable[[str], Tensor] | None = None
+
+
+@dataclass(frozen=True)
+class Lacking:
+    """A role that could not be looked for, and why."""
+
+    role: str
+    reason: str
 
 
 _NO_CAUSE = "cause: no model could be run"

@@ -35,7 +35,7 @@ from probes.locate import LEAST_PAIRS, exchanged
 from probes.roles.ability import only_guesses
 from probes.roles.change import NONE, Change, beyond, from_finding, over_rows
 from probes.roles.decision import Test
-from probes.roles.evidence import Evidence, Keys, Place
+from probes.roles.evidence import Evidence, Keys, KeysOf, Place
 from probes.roles.rises import Rises
 from probes.roles.writes import Writes
 
@@ -67,15 +67,21 @@ class Effects:
         self._rises_by: dict[tuple[str, Edits], Change] = {}
         self._odds_of: dict[tuple[str, Edits], float] = {}
 
-    def without_keys(self, place: Place, name: str) -> list[Test]:
-        """The cause of a role that says where a head looks: that attention is taken away."""
+    def without_keys(self, place: Place, name: str, own: KeysOf | None = None) -> list[Test]:
+        """The cause of a role that says where a head looks: that attention is taken away.
+
+        Args:
+            place: Layer and number of the head.
+            name: The name of the key set.
+            own: The head's own keys, where they differ from head to head.
+        """
         kind, words = self.evidence.profile.rows[name], "without that attention"
+        kinds = self._kinds_of(name) if self._nats else (kind,)
+        away = {k: self.rises.away(k, [place], name, {place: own}) for k in kinds}
         if self._nats:
-            away = {k: self.rises.away(k, [place], name) for k in self._kinds_of(name)}
-            found = self.worst(words, away)
-            return [replace(found, alone=True)]
+            return [replace(self.worst(words, away), alone=True)]
         over = "later" if kind == "given" else "all"
-        found = self._output_test(words, kind, over, self.rises.away(kind, [place], name))
+        found = self._output_test(words, kind, over, away[kind])
         return [replace(found, rows=kind, alone=True)]
 
     def without_equal(self, place: Place, kind: str) -> Test:
@@ -125,12 +131,12 @@ class Effects:
         of it is then gone, and everything else that they write stays.
         """
         kind = self.evidence.profile.rows[name]
-        return self.falls_with(place, name, self.rises.away(kind, others, lost))
+        keys, edits = self.evidence.keys(kind, name), self.rises.away(kind, others, lost)
+        return self.falls_with(place, kind, keys, edits)
 
-    def falls_with(self, place: Place, name: str, edits: Edits) -> Change:
-        """How much a head's attention to a key set falls with some edits of an earlier place."""
-        kind = self.evidence.profile.rows[name]
-        keys = self.evidence.keys(kind, name, place)
+    def falls_with(self, place: Place, kind: str, keys: Keys, edits: Edits) -> Change:
+        """How much a head's attention to some keys, on rows of one kind, falls with some edits of
+        an earlier place."""
         before, after = (self._shares(kind, some, place, keys) for some in ((), edits))
         return over_rows(before - after)
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -64,6 +64,9 @@ _KEYS = {
 }
 
 Keys = Bool[Tensor, "#row query key"]
+KeysOf = Callable[[str], Keys]
+"""A head's own keys, of a class that differs from head to head: kind of rows → the keys."""
+
 Place = tuple[int, int]
 """Layer and number of a head."""
 
@@ -85,11 +88,6 @@ class Evidence:
 
     Attributes:
         tables: Kind of rows → what every head does there; filled when it is asked for.
-        lacks: What could not be looked at, and why: role or test → reason.
-        named: A role and a head that raises other tokens than those at its keys → these tokens on
-            rows of a kind, ``[row, key]``; −1 for none.
-        selected: A head and a class of keys that differs from head to head → the keys on rows of
-            a kind.
     """
 
     def __init__(
@@ -111,16 +109,13 @@ class Evidence:
         self.targets, self.stores = targets, stores or {}
         source = model if model is not None else next(iter(self.stores.values()), None)
         self._mask = mask or attention_mask_of(source)
-        self.lacks: dict[str, str] = {}
         self._runs: dict[tuple[str, bool], Run] = {}
         self._room = ROOM
-        self._arrays: dict[tuple[str, str, Place | None], Array] = {}
+        self._arrays: dict[tuple[str, str, KeysOf | None], Array] = {}
         self._elsewhere: dict[str, View] = {}
         self.tables: dict[str, pd.DataFrame] = {}
         self._by_null: dict[tuple[str, str], Mapping[tuple[int, int, str], Share]] = {}
         self._patterns: dict[tuple[str, int], list[Tensor]] = {}
-        self.named: dict[str, dict[Place, Callable[[str], Int[Tensor, "row key"]]]] = {}
-        self.selected: dict[tuple[Place, str], Callable[[str], Keys]] = {}
 
     @property
     def floors(self) -> Floors:
@@ -358,19 +353,18 @@ class Evidence:
         for layer, pattern in found.items():
             self._patterns.setdefault((kind, layer), []).append(pattern)
 
-    def keys(self, kind: str, name: str, place: Place | None = None) -> Keys:
+    def keys(self, kind: str, name: str, own: KeysOf | None = None) -> Keys:
         """A key set on the rows of one kind; a head's own, where sets differ from head to head."""
-        if place is not None and (place, name) in self.selected:
-            return self.selected[place, name](kind)
+        if own is not None:
+            return own(kind)
         inputs = self.batch(kind).inputs
         if name in ("same", "after_same"):
             return token_key_sets(inputs, causal=self.causal)[name]
         window = self.floors.window
         return positional_key_sets(1, inputs.shape[1], window, causal=self.causal)[name]
 
-    def key_array(self, kind: str, name: str, place: Place | None = None) -> Array:
+    def key_array(self, kind: str, name: str, own: KeysOf | None = None) -> Array:
         """A key set as what edits are made of."""
-        own = place if (place, name) in self.selected else None
         if (kind, name, own) not in self._arrays:
             self._arrays[kind, name, own] = Array(self.keys(kind, name, own), _KEYS.get(name, name))
         return self._arrays[kind, name, own]

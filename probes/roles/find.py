@@ -27,7 +27,7 @@ from interp.store.attention_mask import attention_mask_of
 from interp.store.rows import scored_mask
 from interp.tasks.base import Batch, Memory
 from interp.tasks.counterfactual import Variable
-from probes.roles.decision import Found, decide
+from probes.roles.decision import Found, Lacking, decide
 from probes.roles.effects import Effects
 from probes.roles.evidence import Evidence
 from probes.roles.examined import Examined, Watch
@@ -92,7 +92,7 @@ def find_roles(
         evidence = evidence_of(
             model, given, chosen, latents=any(map(bool, known)), targets=targets, seed=seed
         )
-        return decided(evidence, *known, watch=watch)
+        return role_table(examine(evidence, *known, watch=watch), chosen)
 
 
 def _meant(
@@ -112,15 +112,16 @@ def _meant(
     return given, profile_of(given) if isinstance(given, Batch) else LANGUAGE
 
 
-def decided(
+def examine(
     evidence: Evidence,
     memories: Sequence[Memory] = (),
     answers: Mapping[str, Sequence[str]] | None = None,
     sought: Sequence[Variable] = (),
     *,
     watch: Watch = iter,
-) -> pd.DataFrame:
-    """The role table of some evidence; see :func:`find_roles`."""
+) -> list[Found | Lacking]:
+    """All that was tested for a role, and the roles that could not be looked for; for the arguments
+    see :func:`find_roles`."""
     effects = Effects(evidence) if evidence.model is not None else None
     reader = None
     if effects is not None and (memories or answers or sought):
@@ -129,13 +130,19 @@ def decided(
     asked = [role for role in ROLES.values() if evidence.profile.name in role.profiles]
     detectors = dict.fromkeys(detector for role in asked for detector in role.detectors)
     names = {role.name for role in asked}
-    found: list[Found] = []
-    for detector in watch([*detectors]):
-        found += [one for one in detector(of) if one.role in names]
+    told = [one for detector in watch([*detectors]) for one in detector(of)]
+    found = [one for one in told if isinstance(one, Found) and one.role in names]
     for settle in watch([with_groups, with_controls] if effects is not None else []):
         found = settle(found, effects)
-    table = without_loose_names(decide(found, level=evidence.profile.level), evidence.lacks)
-    table.attrs["lacks"] = dict(evidence.lacks)
+    return [*found, *(one for one in told if isinstance(one, Lacking))]
+
+
+def role_table(told: Sequence[Found | Lacking], profile: Profile) -> pd.DataFrame:
+    """The role table of what :func:`examine` told."""
+    lacks = {one.role: one.reason for one in told if isinstance(one, Lacking)}
+    found = [one for one in told if isinstance(one, Found)]
+    table = without_loose_names(decide(found, level=profile.level), lacks)
+    table.attrs["lacks"] = lacks
     return table
 
 
@@ -156,4 +163,5 @@ def candidates(store: ActivationStore, *, profile: Profile = TASK) -> pd.DataFra
     causal = seen is None or seen.causal
     kind = profile.rows["own"]
     view = task_views(batch, causal=causal)["given"] if kind == "given" else View(batch, mask)
-    return decided(Evidence(None, {kind: view}, profile, stores={kind: store}))
+    evidence = Evidence(None, {kind: view}, profile, stores={kind: store})
+    return role_table(examine(evidence), profile)

@@ -41,6 +41,7 @@ from probes.roles.decision import Found, Test, holds
 from probes.roles.effects import Effects
 from probes.roles.evidence import Place
 from probes.roles.registry import ROLES, Role
+from probes.roles.rises import Own
 
 _DRAWN = 10
 """How many random sets of heads a group is compared with."""
@@ -83,6 +84,7 @@ class _Search:
     def __init__(self, effects: Effects, role: Role, mine: dict[Place, Found]) -> None:
         self._heads, self._mine, self._role = tuple(sorted(mine)), mine, role
         self._effects, self._rises = effects, effects.rises
+        self._own = {place: one.keys for place, one in mine.items()}
         floors, self._nats = effects.evidence.floors, effects.evidence.profile.unit == "nats"
         self._floor = floors.loss if self._nats else floors.change
         self._unit = "the loss rises, in nats, by"
@@ -124,15 +126,16 @@ class _Search:
         half: int,
         *,
         few: bool = False,
-        like: Place | None = None,
+        own: Own | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """What is lost without heads (without the keys of the head ``like``) at each scored place,
-        and in each row, of the rows that are searched (0) or judged (1)."""
+        """What is lost without heads (without the keys that are the role's, or of other heads
+        their ``own``) at each scored place, and in each row, of the rows that are searched (0) or
+        judged (1)."""
         rows = self._half(kind, half, few=few or not half)
         mask = self._effects.evidence.batch(kind).mask[rows.start : rows.stop : 2]
         if not heads:
             return torch.zeros(int(mask.sum())), torch.zeros(len(mask))
-        values = self._rises.without(kind, tuple(heads), self._role.keys, rows, like)
+        values = self._rises.without(kind, tuple(heads), self._role.keys, rows, own or self._own)
         return values[mask], (values * mask).sum(1) / mask.sum(1).clamp_min(1)
 
     def _lost(self, heads: Sequence[Place], kind: str = "") -> float:
@@ -194,8 +197,9 @@ class _Search:
 
     def _beyond_random(self, group: tuple[Place, ...], joint: Tensor) -> Iterator[Test]:
         """That more is lost than without the random set that costs most."""
+        first = self._own[group[0]]
         random = [
-            self._without(heads, self._kind, 1, few=True, like=group[0])[1]
+            self._without(heads, self._kind, 1, few=True, own=dict.fromkeys(heads, first))[1]
             for heads in self._random_sets(group)
         ]
         if random:

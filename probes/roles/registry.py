@@ -30,6 +30,8 @@ def _problem(name: str, role: object) -> str:
     problems.need(not other, "profiles", f"must be of {', '.join(PROFILES)}", other, "pick some")
     other = sorted(set(role.floors) - floors)
     problems.need(not other, "floors", f"must be of {', '.join(sorted(floors))}", other, "pick")
+    rule = f"must be of {', '.join(CONTROLS)}, or empty"
+    problems.need(role.control in ("", *CONTROLS), "control", rule, role.control, "choose one")
     problems.need(bool(role.detectors), "detectors", "must name one", role.detectors, "add it")
     return "; ".join(problems.found)
 

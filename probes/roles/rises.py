@@ -11,8 +11,9 @@ work; :mod:`probes.roles.groups` looks for those.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from jaxtyping import Bool, Float
@@ -21,7 +22,7 @@ from torch import Tensor
 from interp.run import Array, Change, DropKeys, KeepKeys, Loss, Mean, Metric, Site, Swap
 from interp.run.edits import Edits
 from interp.run.metrics import Places, Wrong
-from probes.roles.evidence import Evidence, Place
+from probes.roles.evidence import Evidence, KeysOf, Place
 from probes.roles.views import later
 
 
@@ -42,6 +43,11 @@ class _Measured(Metric):
 Rows = Sequence[int] | None
 """Which rows of a kind; None for all."""
 
+Own = Mapping[Place, KeysOf | None]
+"""Each head's own keys, of a class that differs from head to head."""
+
+_ALIKE: Own = MappingProxyType({})
+
 
 class Rises:
     """Changes of the output of the model of some evidence, position by position.
@@ -58,9 +64,7 @@ class Rises:
 
     # What is changed.
 
-    def away(
-        self, kind: str, places: Sequence[Place], name: str = "", like: Place | None = None
-    ) -> Edits:
+    def away(self, kind: str, places: Sequence[Place], name: str = "", own: Own = _ALIKE) -> Edits:
         """The edits that take some heads' attention to a key set away, all at once; without a name
         of a key set the heads themselves are replaced by their means.
 
@@ -68,17 +72,18 @@ class Rises:
             kind: The kind of rows.
             places: Layer and number of each head.
             name: The name of the key set.
-            like: The head whose keys of that name all heads lose; each head's own by default.
+            own: Keys of that name where they differ from head to head.
         """
         if not name:
             return tuple(Mean(self.evidence.site(place)) for place in places)
         array = self.evidence.key_array
-        return tuple(DropKeys(_pattern(p), array(kind, name, like or p)) for p in places)
+        return tuple(DropKeys(_pattern(p), array(kind, name, own.get(p))) for p in places)
 
-    def only(self, kind: str, places: Sequence[Place], name: str) -> Edits:
+    def only(self, kind: str, places: Sequence[Place], name: str, own: Own = _ALIKE) -> Edits:
         """The edits that leave some heads nothing but their attention to a key set, at the queries
         that have such keys."""
-        return tuple(KeepKeys(_pattern(p), self.evidence.key_array(kind, name, p)) for p in places)
+        array = self.evidence.key_array
+        return tuple(KeepKeys(_pattern(p), array(kind, name, own.get(p))) for p in places)
 
     def only_keys(self, place: Place, keys: Tensor) -> Edits:
         """The same for one head and keys that have no name."""
@@ -106,11 +111,11 @@ class Rises:
         places: Sequence[Place],
         name: str = "",
         rows: Rows = None,
-        like: Place | None = None,
+        own: Own = _ALIKE,
     ) -> Float[Tensor, "row pos"]:
         """By how much each scored position does worse without some heads, or without their
         attention to a key set, in the profile's unit; 0 at other positions."""
-        return self.at(kind, self.away(kind, places, name, like), rows)
+        return self.at(kind, self.away(kind, places, name, own), rows)
 
     def at(
         self, kind: str, edits: Edits, rows: Rows = None, *, everywhere: bool = False

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from interp.tasks.base import Batch
-from probes.roles.decision import Found
+from probes.roles.decision import Found, Lacking
 from probes.roles.examined import Examined
 from probes.roles.surrogates import Surrogate
 
-Detector = Callable[[Examined], Iterable[Found]]
+Detector = Callable[[Examined], Iterable[Found | Lacking]]
+"""What it finds of every component, and what it could not look for; it changes nothing that it is
+given."""
 
 CONTROLS = {
     "events": "the loss rises (the output changes) where its event happens, and not as much at "

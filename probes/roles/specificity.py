@@ -43,6 +43,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
 
 import numpy as np
 import torch
@@ -80,7 +82,9 @@ def with_controls(found: Sequence[Found], effects: Effects) -> list[Found]:
     cases = {key: one for one in found if (key := _case_of(one)) is not None}
     known: dict[_Key, _Controls] = {}
     for name in dict.fromkeys(role for role, _, _ in cases):
-        known |= _of_role(effects, {key: one for key, one in cases.items() if key[0] == name})
+        heads = {(one.layer, one.head): one for one in found if one.role == name}
+        asked = {key: one for key, one in cases.items() if key[0] == name}
+        known |= _of_role(effects, asked, heads)
     result = []
     for one in found:
         role, key = ROLES.get(one.role), _case_of(one)
@@ -109,7 +113,9 @@ def _case_of(one: Found) -> _Key | None:
     return role.name, one.together or ((one.layer, one.head),), rows
 
 
-def _of_role(effects: Effects, cases: Mapping[_Key, Found]) -> dict[_Key, _Controls]:
+def _of_role(
+    effects: Effects, cases: Mapping[_Key, Found], heads: Mapping[Place, Found]
+) -> dict[_Key, _Controls]:
     """The controls of all that may play a role, on as many rows as it takes.
 
     About half of them are taken to pass: the more do, the larger a p each can have. Where fewer
@@ -118,7 +124,10 @@ def _of_role(effects: Effects, cases: Mapping[_Key, Found]) -> dict[_Key, _Contr
     passing = max(1, len(cases) // 2)
     while True:
         share = passing / max(len(effects.evidence.heads), len(cases))
-        known = {key: _settled(effects, key, one, share) for key, one in cases.items()}
+        known = {
+            key: _settled(effects, key, [heads[place] for place in key[1]], one, share)
+            for key, one in cases.items()
+        }
         passed = sum(holds(controls.tests) for controls in known.values())
         if passed >= passing or passing == 1:
             return known
@@ -149,12 +158,14 @@ class _Controls:
         return all(test.settled(odds) for test in before)
 
 
-def _settled(effects: Effects, key: _Key, one: Found, share: float) -> _Controls:
+def _settled(
+    effects: Effects, key: _Key, members: Sequence[Found], one: Found, share: float
+) -> _Controls:
     """The tests of one cause, on as many rows as it takes."""
-    name, heads, kind = key
+    name, _, kind = key
     cause, odds = (one.cause or ())[-1], effects.evidence.odds(kind, share)
     for rows in effects.evidence.looks(kind):
-        case = _Case(effects, ROLES[name], heads, rows, cause, one.positions)
+        case = _Case(effects, ROLES[name], members, rows, cause, one.positions)
         found = _controls(case, cause)
         if found.settled(odds):
             break
@@ -223,7 +234,7 @@ class _Case:
         self,
         effects: Effects,
         role: Role,
-        heads: Sequence[Place],
+        members: Sequence[Found],
         rows: list[int] | None,
         cause: Test,
         positions: tuple[int, ...],
@@ -232,12 +243,14 @@ class _Case:
         self._rows, self._decisions = rows, cause.family == "decisions"
         self._effects, self._role = effects, role
         self._rises = effects.decisions if self._decisions else effects.rises
-        self._heads, self._evidence = heads, effects.evidence
+        self._members = {(one.layer, one.head): one for one in members}
+        self._heads, self._evidence = tuple(self._members), effects.evidence
+        self._own = {place: one.keys for place, one in self._members.items()}
         self._nats = effects.evidence.profile.unit == "nats"
         told = role.control == "events" and not self._nats
         self._control = "keys" if told else role.control
         model = self._evidence.model
-        hooks = {self._evidence.site(place).name for place in heads}
+        hooks = {self._evidence.site(place).name for place in self._heads}
         self._unhooked = sorted(hooks - {*model.hook_dict})
 
     @property
@@ -253,7 +266,7 @@ class _Case:
             return Test.too_few(
                 "the cause on other tokens, offsets and lengths", _FEWEST, found.floor
             )
-        without = self._rises.without(kind, self._heads, self._role.keys, self._rows)
+        without = self._rises.without(kind, self._heads, self._role.keys, self._rows, self._own)
         again = self._over(kind, without, mask, found.floor)
         return again.test(found.name, found.floor, family="elsewhere")
 
@@ -326,8 +339,7 @@ class _Case:
     def _raised(self, kind: str) -> list[Test]:
         """The share of what is lost without what the heads add to the logits that is lost with the
         attended tokens' logits alone."""
-        of_role = self._evidence.named.get(self._role.name, {})
-        named = {place: of_role[place](kind) for place in self._heads if place in of_role}
+        named = {place: one.tokens(kind) for place, one in self._members.items() if one.tokens}
         whole, some = unraised(self._evidence, kind, self._heads, named, self._rows)
         mask = self._mask(kind).double()
         _, share = _compared(_Side(whole, mask), _Side(whole - some, mask), self._of(kind))
@@ -366,12 +378,12 @@ class _Case:
         mask = self._mask(kind).double()
         if int(mask.any(1).sum()) < _FEWEST:
             return None
-        own = self._rises.without(kind, self._heads, name, self._rows)
+        own = self._rises.without(kind, self._heads, name, self._rows, self._own)
         return _Side(own, mask), _Side(self._lost(kind, other), mask)
 
     def _keys(self, kind: str) -> tuple[_Side, _Side, str] | None:
         keys = self._role.keys
-        found = self._sides(kind, keys, self._rises.only(kind, self._heads, keys))
+        found = self._sides(kind, keys, self._rises.only(kind, self._heads, keys, self._own))
         return None if found is None else (*found, "what is lost without its other attention")
 
     def _pattern(self, kind: str) -> tuple[_Side, _Side, str] | None:
@@ -413,9 +425,7 @@ class _Case:
     def _happens(self, kind: str) -> tuple[Marks, Marks]:
         """Where the role's event happens, and where it does not."""
         batch, name = self._evidence.batch(kind), self._role.keys
-        keys = self._evidence.keys(kind, name, self._heads[0])
-        for place in self._heads[1:]:
-            keys = keys | self._evidence.keys(kind, name, place)
+        keys = reduce(or_, (self._evidence.keys(kind, name, own) for own in self._own.values()))
         any_, first = keys.any(-1), torch.arange(keys.shape[1]) == 0
         happens = any_ & batch.mask
         if self._role.keys == "after_same":

@@ -5,7 +5,7 @@ import pytest
 from interp.hooks.capture import evaluating
 from interp.models.pretrained import load_pretrained
 from probes.roles import LANGUAGE
-from probes.roles.find import decided
+from probes.roles.find import examine, role_table
 from probes.roles.gathering import evidence_of
 from probes.roles.trials import rows_of, token_trials
 from trained import zoo
@@ -20,7 +20,7 @@ def test_statuses_of_a_language_model_are_those_of_every_row() -> None:
     with evaluating(model.model):
         for exhaustive in (True, False):
             evidence = evidence_of(model.model, rows_of(trials), LANGUAGE, exhaustive=exhaustive)
-            table = decided(evidence)
+            table = role_table(examine(evidence), LANGUAGE)
             found.append(table.set_index(where)["status"].to_dict())
             passes.append(sum(evidence.run(kind).passes for kind in evidence.views))
     assert found[0] == found[1]

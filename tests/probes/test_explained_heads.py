@@ -8,7 +8,7 @@ from interp.tasks.base import Batch
 from probes.columns import ExplainedRow, columns
 from probes.inspection.explained import explained
 from probes.roles import LANGUAGE
-from probes.roles.find import decided
+from probes.roles.find import examine, role_table
 from probes.roles.gathering import evidence_of
 from trained import zoo
 
@@ -18,8 +18,14 @@ def found() -> tuple[object, Batch, pd.DataFrame, pd.DataFrame]:
     shipped = zoo.load("induction-attention")
     batch, given = (shipped.task.sample(24, seed=seed) for seed in (5, 6))
     evidence = evidence_of(shipped.model, {"repeated": batch, "rows": given}, LANGUAGE)
-    roles = decided(evidence)
-    return shipped.model, given, roles, explained(evidence, roles, lambda token: f"<{token}>")
+    told = examine(evidence)
+    roles = role_table(told, LANGUAGE)
+    return (
+        shipped.model,
+        given,
+        roles,
+        explained(evidence, roles, told, lambda token: f"<{token}>"),
+    )
 
 
 def test_a_row_for_every_head_with_a_confirmed_role_that_has_keys(found) -> None:
@@ -48,10 +54,10 @@ def test_the_share_of_attention_is_the_sum_over_the_roles_keys(found) -> None:
 
 def test_without_text_or_rows_nothing_is_told(found) -> None:
     model, given, roles, _ = found
-    assert explained(evidence_of(model, given, LANGUAGE), roles).empty
+    assert explained(evidence_of(model, given, LANGUAGE), roles, []).empty
 
 
 def test_a_head_of_no_confirmed_role_is_left_out(found) -> None:
     model, given, roles, _ = found
     evidence = evidence_of(model, {"repeated": given, "rows": given}, LANGUAGE)
-    assert explained(evidence, roles.assign(status="rejected")).empty
+    assert explained(evidence, roles.assign(status="rejected"), []).empty

@@ -28,8 +28,8 @@ class Planted:
     def lost(self, heads: Any) -> float:
         return 1.0 if set(PAIR) <= set(heads) else self.others * (len(set(heads) - {*PAIR}) == 2)
 
-    def without(self, kind: str, heads: Any, name: str, rows: range, like: Any = None) -> Tensor:
-        if like is not None:  # a random set, which loses the keys of a head of the group
+    def without(self, kind: str, heads: Any, name: str, rows: range, own: Any) -> Tensor:
+        if {*PAIR}.isdisjoint(heads):  # a random set, which loses the keys of a head of the group
             self.asked.append(tuple(heads))
         # Rows differ a little, so that a mean has an interval.
         return self.lost(heads) * (1 + 0.01 * torch.tensor(rows)[:, None]).expand(-1, LENGTH)

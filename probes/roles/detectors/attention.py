@@ -36,7 +36,7 @@ import torch
 from interp.tasks.counterfactual import Variable
 from probes.roles.acting import Acting
 from probes.roles.change import over_rows
-from probes.roles.decision import Found, Test, holds
+from probes.roles.decision import Found, Lacking, Test, holds
 from probes.roles.detectors.selectors import rules, selected
 from probes.roles.effects import Effects
 from probes.roles.evidence import Evidence, Place
@@ -68,13 +68,14 @@ _SAME_WRITE = (
 )
 
 
-def attention_roles(of: Examined) -> Iterator[Found]:
+def attention_roles(of: Examined) -> Iterator[Found | Lacking]:
     """Test every head's attention roles; attention that is not normalised has none."""
     evidence, effects = of.evidence, of.effects
     if not evidence.normalised:
         return
     weights = [variable for variable in of.sought if variable.role == "dense"]
-    asked = rules(evidence) if "uniform" in evidence.profile.rows else {}
+    asked, lacking = rules(evidence) if "uniform" in evidence.profile.rows else ({}, [])
+    yield from lacking
     if effects is not None:
         effects.expect([*_expected(evidence)])
     for place in of.watch(evidence.heads):
@@ -104,13 +105,13 @@ def _of(
     weights: Sequence[Variable],
     *,
     named: bool,
-) -> Iterator[Found]:
+) -> Iterator[Found | Lacking]:
     rows = evidence.profile.rows
     for role, (keys, _) in (_BY_POSITION | _BY_TOKEN).items():
         if keys not in rows:
             continue
         if evidence.share(place, keys) is None:
-            evidence.lacks[role] = f"no {rows[keys]} rows of tokens are there to look at"
+            yield Lacking(role, f"no {rows[keys]} rows of tokens are there to look at")
             continue
         tests = _behaviour(evidence, place, role)
         acting = None if holds(tests) else evidence.acting(place, keys)
@@ -329,11 +330,13 @@ def _matters(
     return [Test(name, 1 - found.p, _BEYOND, found.p, family="fresh"), *cause]
 
 
-def _positional(evidence: Evidence, effects: Effects | None, place: Place) -> Iterator[Found]:
+def _positional(
+    evidence: Evidence, effects: Effects | None, place: Place
+) -> Iterator[Found | Lacking]:
     """The same attention on all rows, and neither of the token before nor of the first."""
     alike, tests = evidence.score(place, "positional", "shuffled"), _alike(evidence, place)
     if alike is None:
-        evidence.lacks["positional"] = "no shuffled rows of tokens are there to look at"
+        yield Lacking("positional", "no shuffled rows of tokens are there to look at")
         return
     cause: list[Test] | None = None
     if effects is not None:

@@ -34,7 +34,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probes.roles.decision import Found, Test, holds
+from probes.roles.decision import Found, Lacking, Test, holds
 from probes.roles.diagonal import Diagonal, diagonal_of
 from probes.roles.effects import Effects
 from probes.roles.evidence import Evidence, Place
@@ -46,7 +46,7 @@ _COMMON = 0.1
 _WEIGHTS = ("W_E", "W_U", "blocks")
 
 
-def circuit_roles(of: Examined) -> Iterator[Found]:
+def circuit_roles(of: Examined) -> Iterator[Found | Lacking]:
     """Test every head's circuits on the tokens of the given rows.
 
     A model without a dot product has no QK circuit. Of one whose weights do not have
@@ -60,19 +60,21 @@ def circuit_roles(of: Examined) -> Iterator[Found]:
     if inputs.ndim != 2:
         return
     if of.effects is None or not all(hasattr(model, name) for name in _WEIGHTS):
-        for role in ("symbol-equality", "copying"):
-            evidence.lacks[role] = "no weights are named that it could be read off"
+        yield from _lacking("no weights are named that it could be read off")
         return
     tokens = inputs[:, 1:].unique()[:_MOST]
     if len(tokens) < _FEWEST:
-        for role in ("symbol-equality", "copying"):
-            evidence.lacks[role] = f"{len(tokens)} tokens are in use, and {_FEWEST} are needed"
+        yield from _lacking(f"{len(tokens)} tokens are in use, and {_FEWEST} are needed")
         return
     embedded = model.W_E[tokens].detach().double()
     yield from _equality(evidence, of.effects, embedded)
     if model.W_U.shape[1] == len(model.W_E):
         spoken = model.W_U[:, tokens].detach().double().mT
         yield from _copying(evidence, of.effects, embedded, spoken)
+
+
+def _lacking(reason: str) -> Iterator[Lacking]:
+    return (Lacking(role, reason) for role in ("symbol-equality", "copying"))
 
 
 def _equality(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from probes.roles.decision import Found
+from probes.roles.decision import Found, Lacking
 from probes.roles.detectors.matching import Match, closest, matched
 from probes.roles.detectors.relaying import Relayed, Rises, relayed
 from probes.roles.evidence import has_readout
@@ -21,17 +21,18 @@ from probes.roles.reading import Reading
 _ROLES = ("virtual-copying", "composed-equality")
 
 
-def composition_roles(of: Examined) -> Iterator[Found]:
+def composition_roles(of: Examined) -> Iterator[Found | Lacking]:
     """Test what every head does with what earlier heads fetched."""
     evidence, effects = of.evidence, of.effects
     if effects is None or not has_readout(evidence.model):
         why = "no weights are named that heads' writes could be read with"
-        evidence.lacks |= dict.fromkeys(_ROLES, why)
+        yield from (Lacking(role, why) for role in _ROLES)
         return
     reading, fetching = Reading(effects), Fetching(evidence)
     lacking = reading.lacks()
     if lacking:
-        evidence.lacks |= dict.fromkeys(_ROLES, f"the model has no hook {lacking[0]}")
+        why = f"the model has no hook {lacking[0]}"
+        yield from (Lacking(role, why) for role in _ROLES)
         return
     rises, kind = Rises(evidence, fetching), evidence.profile.rows["matched"]
     copied: list[Relayed] = []

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from probes.roles.decision import Found, Test, holds
+from probes.roles.decision import Found, Lacking, Test, holds
 from probes.roles.examined import Examined
 
 
-def copying_roles(of: Examined) -> Iterator[Found]:
+def copying_roles(of: Examined) -> Iterator[Found | Lacking]:
     """Test every head's direct effect on the tokens that it attends to."""
     evidence = of.evidence
     if evidence.profile.unit != "nats":
@@ -25,10 +25,8 @@ def copying_roles(of: Examined) -> Iterator[Found]:
     for place in evidence.heads:
         raised = evidence.score(place, "copying", evidence.profile.rows["after_same"])
         if raised is None:
-            reason = (
-                "what heads write cannot be read as logits: no weights, or no hook_z, are there"
-            )
-            evidence.lacks["copying"] = reason
+            words = "what heads write cannot be read as logits: no weights, or no hook_z, are there"
+            yield Lacking("copying", words)
             return
         verb = "lowers" if raised.effect < 0 else "raises"
         name = f"{verb} the logits of the tokens it attends to by"

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from interp.attention.key_sets import token_key_sets
 from probes.roles.change import over_rows
-from probes.roles.decision import Found, Test, holds
+from probes.roles.decision import Found, Lacking, Test, holds
 from probes.roles.evidence import Evidence, Keys
 from probes.roles.examined import Examined
 from probes.roles.selecting import Seen
@@ -42,22 +42,31 @@ Marks = Bool[Tensor, "row query"]
 Happens = Callable[[Tensor], Marks]
 
 
-def gating_roles(of: Examined) -> Iterator[Found]:
+def gating_roles(of: Examined) -> Iterator[Found | Lacking]:
     """Test whether every head rests on the first position unless an event happens."""
     evidence, effects = of.evidence, of.effects
     if effects is None:
-        evidence.lacks[_ROLE] = "no model can be run"
+        yield Lacking(_ROLE, "no model can be run")
         return
     kind = evidence.profile.rows[_KEYS]
     for place in evidence.heads:
         seen = evidence.seen(place, kind)
         event = _Event.of(seen.half(0))
-        evidence.selected[place, _KEYS] = partial(_moved, evidence, happens=event.happens)
+        keys = partial(_moved, evidence, happens=event.happens)
         tests = _behaviour(evidence, seen.half(1), event)
-        cause = effects.without_keys(place, _KEYS) if holds(tests) else []
+        cause = effects.without_keys(place, _KEYS, keys) if holds(tests) else []
         layer, head = place
-        strength = tests[0].score
-        yield Found("head", layer, _ROLE, strength, tests, cause, head=head, target=event.words)
+        yield Found(
+            "head",
+            layer,
+            _ROLE,
+            tests[0].score,
+            tests,
+            cause,
+            head=head,
+            target=event.words,
+            keys=keys,
+        )
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from probes.roles.change import over_rows
-from probes.roles.decision import Found, Test, holds
+from probes.roles.decision import Found, Lacking, Test, holds
 from probes.roles.direct import Direct
 from probes.roles.evidence import Evidence, Place, has_readout
 from probes.roles.examined import Examined
@@ -35,11 +35,11 @@ _FEWEST = 6
 """The least number of tokens of which a map is told."""
 
 
-def mapping_roles(of: Examined) -> Iterator[Found]:
+def mapping_roles(of: Examined) -> Iterator[Found | Lacking]:
     """Test whether what every head writes is a map of the token that it attends to."""
     evidence, effects = of.evidence, of.effects
     if effects is None or not has_readout(evidence.model):
-        evidence.lacks[_ROLE] = "no weights are named that writes could be read with as logits"
+        yield Lacking(_ROLE, "no weights are named that writes could be read with as logits")
         return
     inputs = evidence.batch(_KIND).inputs
     begun = int(evidence.seen(evidence.heads[0], _KIND).begun)
@@ -47,15 +47,13 @@ def mapping_roles(of: Examined) -> Iterator[Found]:
     tokens = halves[0][torch.isin(*halves)]
     if len(tokens) < _FEWEST:
         words = f"{len(tokens)} tokens come in both halves of the rows, and {_FEWEST} are needed"
-        evidence.lacks[_ROLE] = words
+        yield Lacking(_ROLE, words)
         return
     direct = Direct(evidence)
     for place in evidence.heads:
         found = _Mapped.of(evidence, direct, place, tokens)
         ids = torch.arange(evidence.model.W_U.shape[1])
         image = ids.index_copy(0, tokens, tokens[found.image])
-        named = partial(_images, evidence, image=image)
-        evidence.named.setdefault(_ROLE, {})[place] = named
         tests = found.tests(evidence)
         cause = effects.without_head(place) if holds(tests) else []
         layer, head = place
@@ -69,6 +67,7 @@ def mapping_roles(of: Examined) -> Iterator[Found]:
             cause,
             head=head,
             target=_words(tokens[found.image] - tokens),
+            tokens=partial(_images, evidence, image=image),
         )
 
 

@@ -31,7 +31,7 @@ from torch import Tensor
 from probes.roles.change import Change, over_rows
 from probes.roles.decision import Found, Test, holds
 from probes.roles.effects import Effects
-from probes.roles.evidence import Evidence, Keys, Place
+from probes.roles.evidence import Evidence, Keys, KeysOf, Place
 from probes.roles.fetched import Fetching
 from probes.roles.reading import Input, Reading, missed, names
 
@@ -137,17 +137,17 @@ def matched(effects: Effects, reading: Reading, fetching: Fetching, one: Match) 
     """The tests of one head, and of what it reads where its attention is as it should be."""
     evidence, (layer, head) = effects.evidence, one.place
     tests, cause, target = _behaviour(evidence, one, one.writers[0]), list[Test](), ""
+    keys: KeysOf | None = None
     if holds(tests):
         fallen = _Fallen(reading, fetching, one)
         writers = fallen.read()
         tests = _behaviour(evidence, one, writers[0])
         target = f"{one.read_as.upper()} {names(writers)}"
         keys = partial(_keys_of, fetching, writer=writers[0], side=one.read_as)
-        evidence.selected[one.place, _KEYS] = keys
         cause = fallen.tests(writers)
-        cause += effects.without_keys(one.place, _KEYS) if holds(cause) else []
+        cause += effects.without_keys(one.place, _KEYS, keys) if holds(cause) else []
     strength = tests[0].score
-    return Found("head", layer, _ROLE, strength, tests, cause, head=head, target=target)
+    return Found("head", layer, _ROLE, strength, tests, cause, head=head, target=target, keys=keys)
 
 
 def _behaviour(evidence: Evidence, one: Match, writer: Place) -> list[Test]:

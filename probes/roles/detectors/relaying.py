@@ -19,7 +19,7 @@ same, those count whose writes the rise is lost without. Chains of three heads a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -130,16 +130,19 @@ def relayed(effects: Effects, reading: Reading, rises: Rises, one: Relayed) -> F
     """The tests of one head, and of what it reads where it raises, or lowers, such tokens."""
     evidence, (layer, head) = effects.evidence, one.place
     test, cause, target = _behaviour(evidence, one, one.writers[0]), list[Test](), ""
+    tokens: Callable[[str], Tensor] | None = None
     if holds([test]):
         path = _Path(reading, rises, one)
         read = path.read()
         test, target = _behaviour(evidence, one, read[0]), names(read)
-        evidence.named.setdefault(_ROLE, {})[one.place] = partial(rises.named, writer=read[0])
+        tokens = partial(rises.named, writer=read[0])
         cause = path.tests(read)
         if holds(cause):
             cause += [path.loss(effects, read), *effects.without_head(one.place)]
     strength = one.sign * test.score
-    return Found("head", layer, _ROLE, strength, [test], cause, head=head, target=target)
+    return Found(
+        "head", layer, _ROLE, strength, [test], cause, head=head, target=target, tokens=tokens
+    )
 
 
 def _behaviour(evidence: Evidence, one: Relayed, writer: Place) -> Test:

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from probes.roles.change import over_rows
-from probes.roles.decision import Found, Test, holds
-from probes.roles.evidence import Evidence, Place
+from probes.roles.decision import Found, Lacking, Test, holds
+from probes.roles.evidence import Evidence, Keys, Place
 from probes.roles.examined import Examined
 from probes.roles.selecting import OTHERS, Chosen, Seen, closeness
 
@@ -41,21 +41,19 @@ _ALIKE = (
 )
 
 
-def rules(evidence: Evidence) -> dict[str, str]:
-    """The roles that can be looked for, with their keys; of the others it is noted why not."""
+def rules(evidence: Evidence) -> tuple[dict[str, str], list[Lacking]]:
+    """The roles that can be looked for, with their keys; and of the others why they cannot."""
     if evidence.model is None:
-        evidence.lacks |= dict.fromkeys(_KEYS, "no model can be run")
-        return {}
+        return {}, [Lacking(role, "no model can be run") for role in _KEYS]
     inputs = evidence.views["given"].batch.inputs
     if inputs.shape[1] < _POSITIONS:
         words = f"rows have {inputs.shape[1]} positions, and {_POSITIONS} are needed"
-        evidence.lacks |= dict.fromkeys(_KEYS, words)
-        return {}
+        return {}, [Lacking(role, words) for role in _KEYS]
     symbols = len(inputs[:, 1:].unique()) if inputs.ndim == 2 else 0
-    if inputs.ndim == 2 and symbols < _SYMBOLS:
-        words = f"{symbols} tokens are in use, and {_SYMBOLS} are needed"
-        evidence.lacks["token-comparison"] = words
-    return {r: keys for r, keys in _KEYS.items() if keys != "related" or symbols >= _SYMBOLS}
+    asked = {r: keys for r, keys in _KEYS.items() if keys != "related" or symbols >= _SYMBOLS}
+    words = f"{symbols} tokens are in use, and {_SYMBOLS} are needed"
+    few = inputs.ndim == 2 and symbols < _SYMBOLS
+    return asked, [Lacking("token-comparison", words)] if few else []
 
 
 def selected(of: Examined, place: Place, asked: Mapping[str, str]) -> Iterator[Found]:
@@ -71,7 +69,10 @@ def _of(of: Examined, place: Place, role: str, keys: str, seen: Seen) -> Found:
     """The tests of a role's rule for one head."""
     evidence, judged = of.evidence, seen.half(1)
     chosen: Chosen = getattr(seen.half(0), keys)()
-    evidence.selected[place, keys] = lambda kind: chosen.selects(evidence.batch(kind).inputs)
+
+    def own(kind: str) -> Keys:
+        return chosen.selects(evidence.batch(kind).inputs)
+
     tests = [*_behaviour(evidence, judged, chosen, keys), *_unnamed(evidence, seen, chosen, keys)]
     if keys != "related" and holds(tests) and "repeated" in evidence.views:
         tests.append(_elsewhere(evidence, place, chosen, keys))
@@ -81,10 +82,10 @@ def _of(of: Examined, place: Place, role: str, keys: str, seen: Seen) -> Found:
         if holds(tests):
             told = keys != "fixed" or _tokens_differ(evidence, judged, chosen)
             untested = Test(_ALIKE, 0.0, 1.0, 1.0, untested=_ALIKE)
-            cause = of.effects.without_keys(place, keys) if told else [untested]
+            cause = of.effects.without_keys(place, keys, own) if told else [untested]
     layer, head = place
-    strength = tests[0].score
-    return Found("head", layer, role, strength, tests, cause, head=head, target=chosen.words)
+    strength, target = tests[0].score, chosen.words
+    return Found("head", layer, role, strength, tests, cause, head=head, target=target, keys=own)
 
 
 def _behaviour(evidence: Evidence, judged: Seen, chosen: Chosen, keys: str) -> list[Test]:

@@ -35,10 +35,10 @@ from interp.hooks.capture import evaluating
 from interp.run import Add, Array, Site
 from interp.run.edits import Edits
 from probes.roles.change import over_rows
-from probes.roles.decision import Found, Test, holds
+from probes.roles.decision import Found, Lacking, Test, holds
 from probes.roles.direct import Direct
 from probes.roles.effects import Effects
-from probes.roles.evidence import Evidence, Keys, Place, has_readout
+from probes.roles.evidence import Evidence, Keys, KeysOf, Place, has_readout
 from probes.roles.examined import Examined
 
 _ROLE, _KEYS = "copy-suppression", "predicted"
@@ -53,29 +53,30 @@ _ROWS = 8
 Marks = Bool[Tensor, "row query"]
 
 
-def suppression_roles(of: Examined) -> Iterator[Found]:
+def suppression_roles(of: Examined) -> Iterator[Found | Lacking]:
     """Test whether every head lowers what the stream before it predicts."""
     evidence, effects = of.evidence, of.effects
     if effects is None or not has_readout(evidence.model):
-        evidence.lacks[_ROLE] = "no weights are named that a prediction could be read with"
+        yield Lacking(_ROLE, "no weights are named that a prediction could be read with")
         return
     forecasts = Forecasts(evidence)
     for place in evidence.heads:
-        evidence.selected[place, _KEYS] = partial(forecasts.keys, layer=place[0])
-        tests = _behaviour(evidence, forecasts, place)
-        cause = _cause(effects, forecasts, place) if holds(tests) else []
+        keys = partial(forecasts.keys, layer=place[0])
+        tests = _behaviour(evidence, forecasts, place, keys)
+        cause = _cause(effects, forecasts, place, keys) if holds(tests) else []
         layer, head = place
-        yield Found("head", layer, _ROLE, tests[0].score, tests, cause, head=head)
+        strength = tests[0].score
+        yield Found("head", layer, _ROLE, strength, tests, cause, head=head, keys=keys)
 
 
-def _behaviour(evidence: Evidence, forecasts: Forecasts, place: Place) -> list[Test]:
+def _behaviour(evidence: Evidence, forecasts: Forecasts, place: Place, own: KeysOf) -> list[Test]:
     """Where the head looks, and what it makes of the tokens there."""
     floors, kind = evidence.floors, evidence.profile.rows[_KEYS]
     words = "share of attention to earlier places of the token that is predicted before it"
     copied = evidence.score(place, "copying", evidence.profile.rows["after_same"])
     if copied is None or -copied.effect < floors.copying:  # then what is predicted is not read
         return [Test(words, 0.0, floors.share, 1.0, family=_KEYS)]
-    keys, seen = evidence.keys(kind, _KEYS, place), evidence.seen(place, kind)
+    keys, seen = own(kind), evidence.seen(place, kind)
     asked = keys.any(-1) & seen.counted
     chosen = asked.any(1)
     if int(chosen.sum()) < _FEWEST:
@@ -104,15 +105,15 @@ def _behaviour(evidence: Evidence, forecasts: Forecasts, place: Place) -> list[T
     ]
 
 
-def _cause(effects: Effects, forecasts: Forecasts, place: Place) -> list[Test]:
+def _cause(effects: Effects, forecasts: Forecasts, place: Place, own: KeysOf) -> list[Test]:
     """It looks for what is predicted, and is needed for that."""
     evidence = effects.evidence
-    edits = forecasts.forgotten(evidence.profile.rows[_KEYS], place[0])
-    fallen = effects.falls_with(place, _KEYS, edits)
+    kind = evidence.profile.rows[_KEYS]
+    fallen = effects.falls_with(place, kind, own(kind), forecasts.forgotten(kind, place[0]))
     words = "without what the stream predicts that share falls by"
     return [
         fallen.test(words, evidence.floors.fall, "forgotten"),
-        *effects.without_keys(place, _KEYS),
+        *effects.without_keys(place, _KEYS, own),
     ]
 
 
