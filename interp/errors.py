@@ -7,6 +7,7 @@ reported at once: each names the argument, the rule, the value received and what
 
 from __future__ import annotations
 
+from numbers import Integral
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,11 @@ def refuse_unless(holds: bool, argument: str, rule: str, received: Any, advice: 
             words += f" of {said.dtype}" if hasattr(said, "dtype") else ""
         shown = words if len(words) <= _SHORT else words[:_SHORT] + "…"
         raise ArgumentError(f"{argument} {rule}, got {shown}: {advice}")
+
+
+def is_count(value: Any) -> bool:
+    """Whether a value is a whole number of at least 0, of Python or NumPy, and no truth value."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 0
 
 
 def need_path(argument: str, path: Any) -> None:

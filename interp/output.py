@@ -161,7 +161,9 @@ def _check_apart(out: Path, inputs: Sequence[Path | str]) -> None:
 
 def _check_replaceable(out: Path, overwrite: bool, marker: str | None) -> None:
     if not overwrite:
-        raise OutputError(f"{out} exists: choose another name or allow overwriting (--overwrite)")
+        raise OutputError(
+            f"{out} exists: choose another name or allow it with overwrite=True (--overwrite)"
+        )
     if marker is None:
         if out.is_dir():
             raise OutputError(f"{out} is a folder: name a file")

@@ -38,7 +38,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.errors import Problems
+from interp.errors import Problems, refuse_unless
 from interp.interventions.components import Component
 from interp.stats.bootstrap import row_interval
 from interp.stats.head_table import adjust
@@ -155,6 +155,7 @@ def _claimed(row: Any) -> frozenset[tuple[int, str]]:
 
 
 def _variables(task: Task, latents: Sequence[str], rows: int) -> list[Variable]:
+    refuse_unless(isinstance(task, Task), "task", "must be a task", task, "see pl.tasks")
     variables, problems = variables_of(task), Problems("locate")
     names = [variable.name for variable in variables]
     rule, advice = "must name its variables", "write task.variables(): see Variable"

@@ -34,12 +34,11 @@ from interp.tasks.memory import AdaptiveMemory
 from interp.weights.composition import PAIRED_UP_TO
 from interp.weights.head_weights import HeadWeights, head_weights
 from interp.weights.metric_names import COMPOSITIONS
-from interp.weights.weight_table import weight_table
+from interp.weights.weight_table import crop_table, weight_table
 from probes.activations import Samples, collect
 from probes.head_scores import head_scores
 from probes.inspection.behaviour import performance
 from probes.inspection.by_position import with_positions
-from probes.inspection.crops import CROPS, crop_table
 from probes.inspection.explained import explained
 from probes.inspection.inspected_rows import InspectedRows
 from probes.inspection.losses import Watch, ablated_parts, loss_tables
@@ -381,7 +380,7 @@ class _Work:
             self.notes.append(f"weights were not read: {error}")
             return pd.DataFrame()
         for circuit in ("QK", "OV"):
-            self.kept.table(f"{CROPS}{circuit}", partial(crop_table, factors, table, circuit))
+            self.kept.table(f"crops-{circuit}", partial(crop_table, factors, table, circuit))
         return table
 
     def _shown(

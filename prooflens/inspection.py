@@ -488,7 +488,7 @@ def inspection_folder(out: Path, *, resume: bool, overwrite: bool) -> Iterator[P
     """
     begun = out.is_dir() and {path.name for path in out.iterdir()} <= {LOCK}  # and then killed
     if resume and out.exists() and not begun and not (out / MARKER).exists():
-        raise OutputError(f"{out} holds no inspection to resume: leave --resume out")
+        raise OutputError(f"{out} holds no inspection to resume: leave resume=True (--resume) out")
     if not resume:
         check_output(out, overwrite=overwrite, marker=MARKER)
     if not resume and out.exists() and any(out.iterdir()):

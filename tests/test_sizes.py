@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 PRODUCT = ("prooflens", "interp", "probes", "trained")
 FOLDERS = (*PRODUCT, "analyses")
 FUNCTION, CLASS = 80, 600
-WALK = 241
+WALK = 238
 """The most modules of the product that ``prooflens inspect`` of a shipped model may import."""
 SKIPS = "# fmt: " + "skip"
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from operator import itemgetter
@@ -144,7 +144,7 @@ def train(
         KeyboardInterrupt: after Ctrl-C; the states are saved in ``folder``.
         MissingDependencyError: for the backend ``ray`` without Ray.
     """
-    several = [runs] if isinstance(runs, Run | Recipe | str | Path) else runs
+    several = runs if isinstance(runs, Iterable) and not isinstance(runs, str) else [runs]
     wanted = [_run_of(item) for item in several]
     _check(wanted, backend, together, workers, device, minutes)
     check_runs(wanted)
@@ -297,8 +297,8 @@ def _plan(
     if file.exists():
         if not resume:
             raise OutputError(
-                f"{folder} holds a training: resume it (--resume), begin anew (--overwrite) or "
-                "choose another folder"
+                f"{folder} holds a training: resume=True (--resume) goes on with it, "
+                "overwrite=True (--overwrite) begins anew; or choose another folder"
             )
         noted: dict[str, Any] = read_json(file, error=CheckpointError, check=_NOTES)
         units: list[list[int]] = noted["stacks"]

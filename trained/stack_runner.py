@@ -85,7 +85,8 @@ def load_state(ensemble: Ensemble, file: Path) -> None:
         tensors, header = read_tensors(file)
     except CheckpointError as error:
         raise CheckpointError(
-            f"{file} cannot be read: {error.__cause__ or error}: begin anew with --overwrite"
+            f"{file} cannot be read: {error.__cause__ or error}: begin anew with "
+            "overwrite=True (--overwrite)"
         ) from error
     if header.get("format") != _FORMAT:
         raise CheckpointError(f"{file} does not hold the state of a training")

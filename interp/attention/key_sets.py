@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from interp.errors import Problems
+from interp.errors import Problems, is_count
 
 
 def positional_key_sets(
@@ -83,8 +83,15 @@ def repeated_tokens(
         bos: A token to stand first in each row, in front of the repeated ones.
     """
     problems = Problems("repeated_tokens")
+    given = {"rows": rows, "length": length, "vocabulary": vocabulary, "seed": seed}
+    given |= {} if bos is None else {"bos": bos}
+    for name, value in given.items():
+        problems.need(is_count(value), name, "must be a whole number", value, "give one")
+    problems.raise_if_any()
     problems.need(length >= 9, "length", "must be at least 9", length, "two periods must fit")
     problems.need(vocabulary >= 4, "vocabulary", "must be at least 4", vocabulary, "enlarge it")
+    inside, rule = bos is None or bos < vocabulary, f"must be below {vocabulary}"
+    problems.need(inside, "bos", rule, bos, "give one of the vocabulary's tokens")
     problems.raise_if_any()
     generator = torch.Generator().manual_seed(seed)
     start = 0 if bos is None else 1

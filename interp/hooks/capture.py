@@ -26,7 +26,7 @@ from torch import Tensor
 
 from interp.errors import HookError, Problems, StoreError
 from interp.hooks.axes import axis_labels, is_standard
-from interp.hooks.limits import need_within
+from interp.hooks.limits import need_hooks, need_within
 
 if TYPE_CHECKING:
     from interp.hooks.transformer_lens_adapter import HookedModel
@@ -103,7 +103,8 @@ def match_hooks(model: HookedModel, patterns: Sequence[str]) -> tuple[list[str],
 
 
 def model_device(model: Any) -> torch.device:
-    """The device that the model's parameters are on."""
+    """The device that the model's parameters are on; :exc:`ArgumentError` for what has no hooks."""
+    need_hooks(model)
     first = next(iter(model.parameters()), None)
     return torch.device("cpu") if first is None else first.device
 

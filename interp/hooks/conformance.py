@@ -34,7 +34,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from interp.errors import ConformanceError, Problems
+from interp.errors import ConformanceError, Problems, refuse_unless
+from interp.hooks.limits import need_hooks
 from interp.hooks.site import Site
 from interp.hooks.transformer_lens_adapter import HookedModel, vocabulary_of
 
@@ -292,8 +293,10 @@ def conformance(
         The report; it is not raised, see :meth:`ConformanceReport.raise_if_failed`.
 
     Raises:
-        ArgumentError: for a token id that is none of the model's.
+        ArgumentError: for what has no hooks; for inputs that are none, or a token id that is none
+            of the model's.
     """
+    need_hooks(model)
     args = inputs if isinstance(inputs, tuple) else (inputs,)
     _check_ids(model, args[0])
     with torch.no_grad(), _evaluating(model):
@@ -329,6 +332,9 @@ def _blind_query(model: Any, values: Values) -> Check | None:
 
 def _check_ids(model: HookedModel, ids: Any) -> None:
     size, problems = vocabulary_of(model), Problems("conformance")
+    good = ids is not None and not isinstance(ids, str | int | float | torch.nn.Module)
+    rule, advice = "must be a tensor, as the model takes it", "give a row or two"
+    refuse_unless(good, "inputs", rule, ids, advice)
     if size is not None and isinstance(ids, Tensor) and not ids.is_floating_point() and len(ids):
         rule = f"must be token ids from 0 to {size - 1}, the model's vocabulary"
         for extreme in {int(ids.min()), int(ids.max())}:

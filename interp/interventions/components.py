@@ -11,7 +11,7 @@ mean that another component stands in.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,7 +60,7 @@ class Component:
 
 def named_components(parts: Sequence[Component | str] | Component | str) -> list[Component]:
     """Components by themselves or by name: one, or several (:func:`named_component`)."""
-    several = [parts] if isinstance(parts, Component | str) else parts
+    several = parts if isinstance(parts, Iterable) and not isinstance(parts, str) else [parts]
     return [named_component(part) for part in several]
 
 

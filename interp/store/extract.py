@@ -197,7 +197,8 @@ def _check_out(out: Path, resume: bool, overwrite: bool, backend: str) -> None:
         )
     if there and not resume and not overwrite:
         raise OutputError(
-            f"{out}: there is a store already: --resume goes on with it, --overwrite replaces it"
+            f"{out}: there is a store already: resume=True (--resume) goes on with it, "
+            "overwrite=True (--overwrite) replaces it"
         )
 
 
@@ -262,13 +263,14 @@ def _check_same(out: Path, plan: Plan) -> None:
     if (lanes := stored.pop("lanes", 1)) != 1:  # of stores before 0.1.0
         raise StoreError(
             f"{out}: cannot go on with this store: {lanes} forward passes at once began it, whose "
-            "sums are others than those of one: read it as it is, or use --overwrite"
+            "sums are others than those of one: read it as it is, or use overwrite=True "
+            "(--overwrite)"
         )
     found = differences(stored, plan.record)
     if found:
         raise StoreError(
             f"{out}: cannot go on with this store, its plan is another: {'; '.join(found)}: "
-            "use the same, or --overwrite"
+            "use the same, or overwrite=True (--overwrite)"
         )
 
 
@@ -282,7 +284,7 @@ def _remaining(source: Source, plan: Plan, done: dict[int, dict[str, Any]]) -> I
         elif entry["source_sha256"] != part.sha256():
             raise StoreError(
                 f"part {part.number}: the source gives other rows than those stored: resume with "
-                "the same source, or use --overwrite"
+                "the same source, or use overwrite=True (--overwrite)"
             )
 
 

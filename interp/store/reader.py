@@ -261,7 +261,9 @@ class ActivationStore:
         if size < 1:
             raise ArgumentError(f"size must be at least 1, got {size}: give a number of rows")
         if not self.rows:
-            raise StoreError(f"{self.path} holds no finished row: extract it again, with --resume")
+            raise StoreError(
+                f"{self.path} holds no finished row: extract it again with resume=True (--resume)"
+            )
         wanted = np.unique(self._index.resolve(rows))
         by_length: dict[Any, list[Indices]] = {}
         for part, _, places in self._index.locate(wanted):

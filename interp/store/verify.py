@@ -229,7 +229,7 @@ def repair(path: Path | str, *, drop_damaged: bool = False) -> list[str]:
         if wrong := [str(fault) for fault in faults if fault.file == layout.MANIFEST]:
             raise StoreError(
                 f"{folder}: its manifest cannot be mended: {wrong[0]}: put back the one that was "
-                "written, or extract again with --overwrite"
+                "written, or extract again with overwrite=True (--overwrite)"
             )
         bad = sorted({fault.file for fault in faults} - {layout.INDEX})
         kept = [entry for entry in _Lines(folder) if entry.get("file") not in bad]

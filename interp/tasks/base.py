@@ -14,14 +14,18 @@ a task that has no such method.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from interp.errors import Problems, is_count
+from interp.machine import check_device
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,22 @@ class Task(Protocol):
 
     def to_dict(self) -> dict[str, Any]:
         """The task as JSON data: what a store or recipe records, with its ``kind``."""
+
+
+def sampler(sample: Callable[..., Batch]) -> Callable[..., Batch]:
+    """The ``sample`` of a task, which refuses numbers of rows, seeds and devices that are none;
+    :exc:`~interp.errors.ArgumentError`."""
+
+    @wraps(sample)
+    def checked(task: Any, n: int, *, seed: int, device: str = "cpu") -> Batch:
+        problems = Problems("sample")
+        problems.need(is_count(n), "n", "must be a number of rows", n, "give a whole number")
+        problems.need(is_count(seed), "seed", "must be at least 0", seed, "give a whole number")
+        check_device(device, problems)
+        problems.raise_if_any()
+        return sample(task, int(n), seed=int(seed), device=device)
+
+    return checked
 
 
 @dataclass(frozen=True)

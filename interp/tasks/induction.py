@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interp.errors import Problems
-from interp.tasks.base import Batch
+from interp.tasks.base import Batch, sampler
 from interp.tasks.counterfactual import UNKNOWN, Variable
 
 Ids = NDArray[np.int64]
@@ -82,6 +82,7 @@ class RepeatedTokens:
         chunk = [f"chunk-{self.chunk}"] * bool(self.chunk)
         return "-".join(["repeated-tokens", *map(str, self.periods), *chunk])
 
+    @sampler
     def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
         """Draw ``n`` rows: inputs and targets ``[batch, pos]`` token ids.
 
@@ -165,6 +166,7 @@ class InContextTemplate:
         """The task's name in stores and reports, e.g. ``in-context-same``."""
         return "-".join(["in-context", self.template, *["shuffled"] * self.shuffled])
 
+    @sampler
     def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
         """Draw ``n`` rows: inputs and targets ``[batch, pos]`` token ids.
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from interp.errors import Problems
-from interp.tasks.base import Batch
+from interp.tasks.base import Batch, sampler
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ class Maximum:
         """The task's name in stores and reports, e.g. ``max-of-4``."""
         return f"max-of-{self.length}"
 
+    @sampler
     def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
         """Draw ``n`` rows: inputs and targets ``[batch, pos]`` ids, scored at the last position."""
         generator = torch.Generator().manual_seed(seed)

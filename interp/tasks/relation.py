@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from interp.errors import Problems
-from interp.tasks.base import Batch
+from interp.tasks.base import Batch, sampler
 
 Relation = Literal[
     "previous-token",
@@ -121,6 +121,7 @@ class TokenRelation:
         shape = (self.symbols + 1, self.symbols + 1)
         return _SPREAD * torch.randn(shape, generator=generator, dtype=torch.float64)
 
+    @sampler
     def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
         """Draw ``n`` rows: inputs ``[batch, pos]``, targets ``[batch, pos, output]`` in float64.
 

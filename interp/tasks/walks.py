@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from interp.errors import Problems
-from interp.tasks.base import Batch
+from interp.tasks.base import Batch, sampler
 from interp.tasks.counterfactual import Variable
 from interp.tasks.induction import induction_variables
 
@@ -65,6 +65,7 @@ class SuccessorWalk:
         """The task's name in stores and reports, e.g. ``successor-walk-12``."""
         return f"successor-walk-{self.symbols}"
 
+    @sampler
     def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
         """Draw ``n`` rows: inputs and targets ``[batch, pos]`` token ids.
 

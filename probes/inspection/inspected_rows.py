@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from interp.errors import ArgumentError
+from interp.errors import ArgumentError, refuse_unless
 from interp.models.pretrained import Pretrained
 from interp.run import Run
 from interp.tasks.base import Batch, Memory, answers_of, memories_of
@@ -172,6 +172,8 @@ def _own(model: Pretrained, data: Any, rows: int | None, length: int) -> OwnRows
             f"rows of a file need a model of tokens, got {model.name}, which takes real values: "
             "name its task, or give a Batch"
         )
+    rule, advice = "must be a file, a Batch, token ids or a list of rows", "see pl.next_tokens"
+    refuse_unless(file or hasattr(data, "__len__"), "rows", rule, data, advice)
     longest = model.n_ctx or max(length, 1 << 20)
     cut = rows_given(
         data, rows=rows or (ROWS if file else len(data)), length=min(length, longest), **size

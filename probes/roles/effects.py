@@ -48,6 +48,9 @@ _MANY = 4
 _MISSED = 0.05
 """Twice the odds with which something needed is taken for not needed, on some of the rows."""
 
+DECISIONS = "decisions"
+"""What families of tests begin with that say how many answers are no longer right."""
+
 _GUESSES = "cause: the model does no better on these rows than always the same answer"
 
 
@@ -230,15 +233,22 @@ class Effects:
         kinds = [kind for kind in self.evidence.views if kind != "shuffled"]
         return tuple(kind for kind in kinds if not only_guesses(self.evidence.run(kind)))
 
+    def decides(self, kind: str) -> bool:
+        """Whether right answers can be counted on rows of one kind, in a task's profile."""
+        given = self.evidence.views.get("given")
+        if self._nats or kind != "given" or given is None or not self.evidence.targets:
+            return False
+        return not given.batch.targets.is_floating_point()
+
     def _output_test(self, words: str, kind: str, over: str, edits: Edits) -> Test:
         """The test that the output changes where it counts. Of answers that are tokens it is told
         how many fewer are right; where the output changes less than is asked, they decide."""
         name = f"{words} the output changes by a share of its variance of"
         change = self._change(kind, over, edits)
         test = replace(change.test(name, self._floors.change), loss=True)
-        given, floor = self.evidence.views["given"].batch, self._floors.decisions
-        if kind != "given" or not self.evidence.targets or given.targets.is_floating_point():
+        if not self.decides(kind):
             return test
+        floor = self._floors.decisions
         scored, _ = self.rises.spread(kind, over)
         wrong = (self.decisions.at(kind, edits) * scored).sum(1) / scored.sum(1).clamp_min(1)
         fewer = over_rows(wrong[scored.any(1)].numpy())
@@ -248,7 +258,7 @@ class Effects:
             return replace(test, name=name.replace(f"{words} the output", told), family=name)
         paid = replace(fewer, p=min(1.0, 2 * fewer.p))  # the output's change was looked at first
         told = f"{words} the output changes by {test.score:.2f} of its variance, and {falls}"
-        return replace(paid.test(told, floor, "decisions"), loss=True)
+        return replace(paid.test(told, floor, DECISIONS), loss=True)
 
     def expect(self, asked: Sequence[tuple[Place, str]]) -> None:
         """Measure together what will be asked one by one: slopes of many edits cost as much as

@@ -8,6 +8,11 @@ of the tests it rests on, ``effect`` the last cause's score, ``evidence`` a sent
 them, ``missing`` what could not be tested. Which roles there are is in
 :mod:`probes.roles.registry`; on which rows, in which unit and with which floors they are sought, in
 the profile (:mod:`probes.roles.profile`).
+
+Several roles describe the same head more or less strictly: a head that compares tokens is no longer
+only ``dense``, one that has its part in a memory's kernel neither that nor ``local``, and one that
+shares several memories with others has none of its own. The loose names are left out of the table;
+that a head bears a strict one does not show that it does nothing else.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from interp.errors import Problems
+from interp.errors import Problems, refuse_unless
 from interp.hooks.capture import evaluating
 from interp.run.gate import admitted
 from interp.store import ActivationStore
@@ -33,12 +38,36 @@ from probes.roles.evidence import Evidence
 from probes.roles.examined import Examined, Watch
 from probes.roles.gathering import Named, evidence_of
 from probes.roles.groups import with_groups
-from probes.roles.naming import without_loose_names
 from probes.roles.profile import LANGUAGE, PROFILES, TASK, Profile, profile_of
 from probes.roles.reader import Reader
 from probes.roles.registry import ROLES
 from probes.roles.specificity import with_controls
 from probes.roles.views import View, task_views
+
+_MEMORY = ("memory-location", "memory-correction")
+_SELECTED = ("fixed-position", "token-comparison", "positional-periodic")
+_LOOSE = {
+    "dense": ("symbol-equality", *_SELECTED, *_MEMORY),
+    "local": _MEMORY,
+    "fixed-position": _MEMORY,
+    "token-comparison": ("symbol-equality",),
+    "positional-periodic": _MEMORY,
+}
+"""Role → the roles beside which it says nothing new."""
+_OWN = {
+    "successor": ("copying",),
+    "counting": ("dense", "uniform"),
+    "memory-mixture": (
+        "dense",
+        "uniform",
+        "local",
+        "previous-token",
+        "sink",
+        *_SELECTED,
+        *_MEMORY,
+    ),
+}
+"""Role → the roles that say nothing new beside it where it is confirmed."""
 
 
 def find_roles(
@@ -106,6 +135,8 @@ def _meant(
         problems.need(profile in PROFILES, "profile", rule, profile, "choose one")
         problems.raise_if_any()
         profile = PROFILES[profile]
+    good = profile is None or isinstance(profile, Profile)
+    refuse_unless(good, "profile", "must be a Profile, or its name", profile, "see pl.roles")
     given = admitted(model, rows) if ids else rows
     if profile is not None or of_task:
         return given, profile or TASK
@@ -141,9 +172,36 @@ def role_table(told: Sequence[Found | Lacking], profile: Profile) -> pd.DataFram
     """The role table of what :func:`examine` told."""
     lacks = {one.role: one.reason for one in told if isinstance(one, Lacking)}
     found = [one for one in told if isinstance(one, Found)]
-    table = without_loose_names(decide(found, level=profile.level), lacks)
+    table = _without_loose_names(decide(found, level=profile.level), lacks)
     table.attrs["lacks"] = lacks
     return table
+
+
+def _without_loose_names(roles: pd.DataFrame, lacks: Mapping[str, str]) -> pd.DataFrame:
+    """The table without loose names of heads that have a stricter one. Where the stricter role
+    could not be looked for (``lacks``), the loose row stays, and ``missing`` says so."""
+    where = ["component", "layer", "head"]
+    places = pd.MultiIndex.from_frame(roles[where])
+    loose = pd.Series(False, index=roles.index)
+    for role, strict in _LOOSE.items():
+        named = roles.loc[roles["role"].isin(strict), where]
+        loose |= (roles["role"] == role) & places.isin(pd.MultiIndex.from_frame(named))
+    for role, others in _OWN.items():
+        named = roles.loc[(roles["role"] == role) & (roles["status"] == "confirmed"), where]
+        loose |= roles["role"].isin(others) & places.isin(pd.MultiIndex.from_frame(named))
+    return _standing_in(roles[~loose].reset_index(drop=True), lacks)
+
+
+def _standing_in(roles: pd.DataFrame, lacks: Mapping[str, str]) -> pd.DataFrame:
+    """The table, in which rows of a loose name say which stricter roles could not be looked for."""
+    for role, strict in _LOOSE.items():
+        unseen = [one for one in strict if one in lacks]
+        reasons = [f"{one} (in whose place this may stand): {lacks[one]}" for one in unseen]
+        rows = roles["role"] == role
+        if reasons and rows.any():
+            told = [[text, *reasons] for text in roles.loc[rows, "missing"]]
+            roles.loc[rows, "missing"] = ["; ".join(filter(None, one)) for one in told]
+    return roles
 
 
 def candidates(store: ActivationStore, *, profile: Profile = TASK) -> pd.DataFrame:

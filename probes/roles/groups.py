@@ -20,6 +20,9 @@ lost without it alone is told beside.
 
 the mean of what a head adds first and last; of two heads that is their Shapley value.
 
+In the profile ``task`` groups are sought by the change of the output; where that finds none and
+answers are tokens, by the share of right answers that is lost, as single heads are.
+
 A least set is one of several where jobs overlap: that a head is in no group does not say that it
 backs up none.
 """
@@ -36,9 +39,9 @@ from torch import Tensor
 
 from interp.interventions.components import Component
 from interp.run.evidence import LEAST_ROWS
-from probes.roles.change import beyond, over_rows
+from probes.roles.change import Change, beyond, over_rows
 from probes.roles.decision import Found, Test, holds
-from probes.roles.effects import Effects
+from probes.roles.effects import DECISIONS, Effects
 from probes.roles.evidence import Place
 from probes.roles.registry import ROLES, Role
 from probes.roles.rises import Own
@@ -60,7 +63,10 @@ def with_groups(found: Sequence[Found], effects: Effects) -> list[Found]:
         mine = {(one.layer, one.head): one for one in found if _can_share(one, role)}
         if len(mine) < 2:
             continue
-        for group in _Search(effects, role, mine).groups():
+        kind = effects.evidence.profile.rows.get(role.keys, "")
+        ways = (False, True)[: 1 + effects.decides(kind)]
+        searched = (list(_Search(effects, role, mine, decisions=way).groups()) for way in ways)
+        for group in next(filter(None, searched), []):
             places = {(one.layer, one.head): one for one in group if one.component == "head"}
             for at, one in enumerate(result):
                 if one.role == role.name and one.component == "head":
@@ -79,17 +85,23 @@ def _can_share(one: Found, role: Role) -> bool:
 
 
 class _Search:
-    """The search for groups among the heads that have the behaviour of one role."""
+    """The search for groups among the heads that have the behaviour of one role; by right answers
+    (``decisions``) where nothing was found in the profile's unit."""
 
-    def __init__(self, effects: Effects, role: Role, mine: dict[Place, Found]) -> None:
+    def __init__(
+        self, effects: Effects, role: Role, mine: dict[Place, Found], *, decisions: bool
+    ) -> None:
         self._heads, self._mine, self._role = tuple(sorted(mine)), mine, role
-        self._effects, self._rises = effects, effects.rises
+        self._effects, self._decisions = effects, decisions
+        self._rises = effects.decisions if decisions else effects.rises
         self._own = {place: one.keys for place, one in mine.items()}
         floors, self._nats = effects.evidence.floors, effects.evidence.profile.unit == "nats"
         self._floor = floors.loss if self._nats else floors.change
         self._unit = "the loss rises, in nats, by"
         if not self._nats:
             self._unit = "the output changes by a share of its variance of"
+        if decisions:
+            self._floor, self._unit = floors.decisions, "the share of right answers falls by"
         self._kind = ""
 
     def groups(self) -> Iterator[list[Found]]:
@@ -183,16 +195,13 @@ class _Search:
         joint = self._judging(group)
         alone = torch.stack([self._judging([head]) for head in group]).sum(0)
         names = " and ".join(_name(head) for head in group)
-        than = beyond(self._floor, squared=not self._nats)
+        than = beyond(self._floor, squared=not self._nats and not self._decisions)
         changes = over_rows((joint - alone).numpy()), over_rows(joint.numpy(), than=than)
         told = (
             (f"of which without one at a time {self._unit} less", "excess"),
             (f"without {names} together {self._unit}", "joint"),
         )
-        tests = [
-            replace(change.test(name, self._floor, family), rows=self._kind)
-            for change, (name, family) in zip(changes, told, strict=True)
-        ]
+        tests = [self._test(change, *words) for change, words in zip(changes, told, strict=True)]
         return tests if not holds(tests) else [*tests, *self._beyond_random(group, joint)]
 
     def _beyond_random(self, group: tuple[Place, ...], joint: Tensor) -> Iterator[Test]:
@@ -206,8 +215,14 @@ class _Search:
             most = max(random, key=lambda lost: float(lost.mean()))
             words = f"random sets of {len(group)} other heads of the same layers"
             name = f"beyond what is lost without any of {len(random)} {words} {self._unit}"
-            change = over_rows((joint[: len(most)] - most).numpy())
-            yield replace(change.test(name, self._floor, "random"), rows=self._kind)
+            yield self._test(over_rows((joint[: len(most)] - most).numpy()), name, "random")
+
+    def _test(self, change: Change, name: str, family: str) -> Test:
+        """One of a group's tests; p of right answers is paid twice, since the output's change was
+        looked at first."""
+        if self._decisions:
+            change, family = replace(change, p=min(1.0, 2 * change.p)), f"{DECISIONS} {family}"
+        return replace(change.test(name, self._floor, family), rows=self._kind)
 
     def _random_sets(self, group: tuple[Place, ...]) -> list[tuple[Place, ...]]:
         """Sets with as many heads of each layer as the group, none of which behaves so; none where

@@ -56,7 +56,7 @@ from interp.run.edits import Edits
 from probes.roles.attended import unraised
 from probes.roles.change import Change, beyond, over_rows
 from probes.roles.decision import Found, Test, holds
-from probes.roles.effects import Effects
+from probes.roles.effects import DECISIONS, Effects
 from probes.roles.evidence import Place
 from probes.roles.registry import ROLES, Role
 from probes.roles.views import ELSEWHERE
@@ -240,7 +240,7 @@ class _Case:
         positions: tuple[int, ...],
     ) -> None:
         self._positions = positions
-        self._rows, self._decisions = rows, cause.family == "decisions"
+        self._rows, self._decisions = rows, cause.family.startswith(DECISIONS)
         self._effects, self._role = effects, role
         self._rises = effects.decisions if self._decisions else effects.rises
         self._members = {(one.layer, one.head): one for one in members}

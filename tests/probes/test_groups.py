@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from probes.roles import LANGUAGE
+from probes.roles import LANGUAGE, TASK, Profile
 from probes.roles.decision import Found, Test
 from probes.roles.effects import Effects
 from probes.roles.groups import with_groups
@@ -44,17 +44,24 @@ class Rows:
         return ROWS
 
 
-def found_of(planted: Planted) -> list[Found]:
+def found_of(
+    planted: Planted, profile: Profile = LANGUAGE, decisions: Planted | None = None
+) -> list[Found]:
     evidence = SimpleNamespace(
-        profile=LANGUAGE,
-        floors=LANGUAGE.floors,
+        profile=profile,
+        floors=profile.floors,
+        targets=True,
+        views={"given": SimpleNamespace(batch=SimpleNamespace(targets=torch.zeros(1).long()))},
         batch=lambda kind: Rows(),
         heads=tuple((LAYER, head) for head in range(planted.heads)),
         seed=0,
     )
     effects = Effects.__new__(Effects)  # of no model: what is lost is written down
-    vars(effects).update(evidence=evidence, rises=planted, trials=("repeated",))
-    alone = Test("without the head", 0.0, LANGUAGE.floors.loss, 1.0, alone=True)
+    vars(effects).update(
+        evidence=evidence, rises=planted, trials=("repeated",), decisions=decisions,
+        _nats=profile.unit == "nats",
+    )  # fmt: skip
+    alone = Test("without the head", 0.0, profile.floors.loss, 1.0, alone=True)
     heads = [
         Found("head", layer, "previous-token", 0.9, [Test("share", 0.9, 0.3)], [alone], head=head)
         for layer, head in PAIR
@@ -82,3 +89,27 @@ def test_a_layer_with_too_few_other_heads_is_not_compared() -> None:
     planted = Planted(others=1.0, heads=3)
     assert [one for one in found_of(planted) if one.component == "group"]
     assert planted.asked == []
+
+
+@dataclass
+class Nothing(Planted):
+    """A layer without whose heads nothing changes."""
+
+    def lost(self, heads: Any) -> float:
+        return 0.0
+
+
+def test_groups_of_a_model_that_decides_are_judged_by_right_answers_where_outputs_do_not() -> None:
+    rows = found_of(Nothing(others=0.0), TASK, Planted(others=0.0))
+    (group,) = [one for one in rows if one.component == "group"]
+    assert group.together == PAIR
+    assert all("the share of right answers falls by" in test.name for test in group.cause or ())
+    assert {test.floor for test in group.cause or ()} == {TASK.floors.decisions}
+    members = [one for one in rows if one.component == "head"]
+    assert {one.group for one in members} == {group.group}
+
+
+def test_groups_by_the_change_of_the_output_go_first() -> None:
+    rows = found_of(Planted(others=0.0), TASK, Planted(others=0.0))
+    (group,) = [one for one in rows if one.component == "group"]
+    assert "the output changes by a share of its variance of" in (group.cause or ())[0].name

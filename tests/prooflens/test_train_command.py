@@ -93,7 +93,7 @@ def test_what_was_interrupted_is_resumed(recipe: Path, monkeypatch: pytest.Monke
     assert result.exit_code == 130
     assert "out/tiny.partial: go on with --resume" in result.output
     monkeypatch.setattr(grid, "train", train)
-    with pytest.raises(OutputError, match="holds a training: resume it"):
+    with pytest.raises(OutputError, match="holds a training: resume=True"):
         run(recipe)
     run(recipe, "--resume")
     assert sorted(p.name for p in Path("out").iterdir()) == ["tiny"]

@@ -106,6 +106,54 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
         "spec must be a TransformerSpec",
     ),
     "no recipe": (lambda m: pl.train([3]), "runs must be recipes, or files of recipes, got 3"),
+    "no runs": (lambda m: pl.train(None), "runs must be recipes, or files of recipes, got None"),
+    "a text for a number of rows": (
+        lambda m: m.card.task.sample("3", seed=0),
+        "sample: n must be a number of rows, got '3'",
+    ),
+    "fewer rows than none": (
+        lambda m: m.card.task.sample(-1, seed=0),
+        "n must be a number of rows, got -1",
+    ),
+    "a text for a seed": (
+        lambda m: m.card.task.sample(3, seed="a"),
+        "seed must be at least 0, got 'a'",
+    ),
+    "a device that there is not": (
+        lambda m: m.card.task.sample(3, seed=0, device="gpu"),
+        "device must be a device of this machine, got 'gpu'",
+    ),
+    "a text for repeated rows": (
+        lambda m: pl.repeated_tokens("4", 20, 30),
+        "repeated_tokens: rows must be a whole number, got '4'",
+    ),
+    "a first token beyond the vocabulary": (
+        lambda m: pl.repeated_tokens(4, 20, 30, bos=30),
+        "bos must be below 30, got 30",
+    ),
+    "nothing to check hooks on": (
+        lambda m: pl.architectures.conformance(m, None),
+        "inputs must be a tensor, as the model takes it, got None",
+    ),
+    "no model to check": (
+        lambda m: pl.architectures.conformance(None, IDS),
+        "model must have hooks, got None",
+    ),
+    "no model for a store": (
+        lambda m: pl.extract(None, IDS, [HOOK], "s"),
+        "model must have hooks, got None",
+    ),
+    "no model to probe": (
+        lambda m: pl.probe_table(None, m.card.task.sample(40, seed=0), HOOK),
+        "model must have hooks, got None",
+    ),
+    "no task to locate": (lambda m: pl.locate(m, None), "task must be a task, got None"),
+    "a number for rows": (lambda m: pl.inspect(m, 3), "rows must be a file, a Batch, token ids"),
+    "a number for parts": (lambda m: pl.ablate(m, IDS, 3), "names such as L2H0, L2 FFN or L2"),
+    "a number for a profile": (
+        lambda m: pl.find_roles(m, IDS, profile=3),
+        "profile must be a Profile, or its name, got 3",
+    ),
     "nothing to draw": (lambda m: pl.plot.attention(m, None), "the token ids of one row, got None"),
 }
 

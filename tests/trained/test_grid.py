@@ -55,7 +55,7 @@ def test_a_folder_keeps_metrics_and_is_not_used_twice(tmp_path: Path) -> None:
     row = table[(table["name"] == "c") & (table["metric"] == "loss")].iloc[0]
     assert (row["seed"], row["steps"]) == (2, 12)
     assert row["value"] == pytest.approx(first[3].metrics["loss"])
-    with pytest.raises(OutputError, match="holds a training: resume it"):
+    with pytest.raises(OutputError, match="holds a training: resume=True"):
         train(RUNS, folder=tmp_path / "g")
     assert_equal(first, train(RUNS, folder=tmp_path / "g", resume=True))
     with pytest.raises(CheckpointError, match="holds another grid"):

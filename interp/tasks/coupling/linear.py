@@ -22,7 +22,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from interp.errors import Problems
-from interp.tasks.base import Batch
+from interp.tasks.base import Batch, sampler
 
 _CHOICES = {"kernel": ("exponential", "random"), "change": ("none", "exchange", "mixing")}
 
@@ -95,6 +95,7 @@ class LinearKernel:
             return (_toeplitz(self.filter(), self.length) @ x.double()[..., None])[..., 0].to(x)
         return x
 
+    @sampler
     def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
         """Draw ``n`` rows: inputs and targets ``[batch, pos, 1]``, every position scored.
 

@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interp.errors import Problems
-from interp.tasks.base import Batch
+from interp.tasks.base import Batch, sampler
 from interp.tasks.counterfactual import Variable
 
 _CLOSEST = 2.0**-26
@@ -272,6 +272,7 @@ class PodCoupling:
             parts += [BASES[name].values(x, self.features).to(x.dtype) for name in names]
         return torch.cat(parts, dim=-1)
 
+    @sampler
     def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
         """Draw ``n`` rows: inputs ``[batch, pos, d_in]``, targets ``[batch, pos, 1]``.
 

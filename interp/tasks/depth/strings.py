@@ -60,7 +60,7 @@ from interp.program.syntax import (
     Symbol,
     rebuilt,
 )
-from interp.tasks.base import Batch
+from interp.tasks.base import Batch, sampler
 from interp.tasks.counterfactual import Variable
 from interp.tasks.depth.languages import Language, language
 
@@ -209,6 +209,7 @@ class Membership(StringTask):
         """The C-RASP program that answers at the last position; its lines are the latents."""
         return language(self.language).membership
 
+    @sampler
     def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
         """Draw ``n`` rows.
 
@@ -291,6 +292,7 @@ class PrefixPrediction(StringTask):
         """The same task, restricted to strings of the longest length."""
         return replace(self, bins=((self.longest, self.longest),))
 
+    @sampler
     def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
         """Draw ``n`` rows.
 

@@ -30,7 +30,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.errors import Problems
-from interp.tasks.base import Batch, Memory
+from interp.tasks.base import Batch, Memory, sampler
 from interp.tasks.counterfactual import Variable
 from interp.tasks.memory.readouts import BOOLEAN, INPUTS, REAL, Readout, inputs_like
 
@@ -163,6 +163,7 @@ class AdaptiveMemory:
         locations = [f"t_{i}" for i in range(1, self.memory_count + 1)]
         return {"f": self.arguments} | dict.fromkeys(locations, ())
 
+    @sampler
     def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
         """Draw ``n`` rows: inputs ``[batch, pos, 1 + bits]``, targets ``[batch, pos, 1]``.
 

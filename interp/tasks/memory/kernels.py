@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interp.errors import ArgumentError, Problems
-from interp.tasks.base import Batch, Memory
+from interp.tasks.base import Batch, Memory, sampler
 from interp.tasks.counterfactual import Variable
 from interp.tasks.memory.readouts import INPUTS, REAL, Readout, inputs_like
 
@@ -213,6 +213,7 @@ class KernelMemory:
         """The latent that is computed: ``f``, from :attr:`arguments`."""
         return {"f": self.arguments}
 
+    @sampler
     def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
         """Draw ``n`` rows: inputs ``[batch, pos, 1]``, targets ``[batch, pos, 1]``.
 

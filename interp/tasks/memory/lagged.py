@@ -36,7 +36,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.errors import Problems, refuse_unless
-from interp.tasks.base import Batch, Memory
+from interp.tasks.base import Batch, Memory, sampler
 from interp.tasks.counterfactual import Variable
 from interp.tasks.memory.readouts import INPUTS, REAL, Readout, inputs_like
 
@@ -77,6 +77,7 @@ class LaggedMemory:
         """The latent that is computed: ``f``, from :attr:`arguments`."""
         return {"f": self.arguments}
 
+    @sampler
     def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
         """Draw ``n`` rows: inputs ``[batch, pos, 1]``, targets ``[batch, pos, 1]``.
 

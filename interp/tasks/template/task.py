@@ -56,7 +56,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from interp.errors import Problems
-from interp.tasks.base import Batch
+from interp.tasks.base import Batch, sampler
 from interp.tasks.counterfactual import UNKNOWN, Variable
 
 GREEK = "αβγδεζηθικλμνξοπρστυφχψω"
@@ -276,6 +276,7 @@ class TemplateTask:
         ``label``."""
         return {"source" if self.symbolic else "label": ()}
 
+    @sampler
     def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
         """Draw ``n`` rows: inputs ``[batch, pos]``; targets ``[batch, pos, 1]``, or ids for token
         labels.
