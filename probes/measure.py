@@ -277,9 +277,9 @@ class _Work:
             parts = ablated_parts(model, roles, every=effects) if targets else []
             if len(parts) < len(every := components(model)) and targets:
                 self.notes.append(
-                    f"{len(every) - len(parts)} of {len(every)} heads and FFNs, which show no "
-                    "role's behaviour, were not ablated: --effects measures the loss without every "
-                    "one"
+                    f"{len(every) - len(parts)} of {len(every)} heads and FFNs, which have no role "
+                    "or a rejected one, were not ablated: --effects measures the loss without "
+                    "every one"
                 )
             step(f"the loss without each of {len(parts)} heads and FFNs")
             lost = self._losses(evidence, parts, effects, how)
@@ -291,8 +291,6 @@ class _Work:
             kept.put("heads", pd.concat([*behaviour, lost, weights], ignore_index=True))
             step("rows to look at")
             heads = [(part.layer, part.head) for part in parts if part.kind == "head"]
-            if len(every) > len(parts):  # a large model
-                heads = sorted(_open_heads(roles) & {*heads})
             groups = self._shown(evidence, heads, factors, prompts)
             self._rounds()
             step(f"measured by {evidence.passes:.0f} forward passes over all rows")
@@ -449,12 +447,6 @@ class _Work:
             found = nested_rounds(self.model, task, seed=self.seed)
             for name, table in found.items():
                 self.kept.put(name, table)
-
-
-def _open_heads(roles: pd.DataFrame) -> set[Place]:
-    """The heads with a role that is not rejected."""
-    heads = roles[(roles["component"] == "head") & (roles["status"] != "rejected")]
-    return set(zip(heads["layer"].tolist(), heads["head"].tolist(), strict=True))
 
 
 _KINDS = ("given", "repeated", "shuffled", "text", "rows")

@@ -3,11 +3,11 @@
     rise = mean over rows of (loss with the component at its mean over rows − loss), nats a token
 
 The null is that of :func:`interp.interventions.ablation_effects.ablate`. Of models with more than
-64 heads and FFNs, only heads with a role's behaviour are ablated, unless all are asked for, and on
-8 rows at most (:mod:`interp.run.evidence`): the table decides nothing, and has intervals; the null
-is that the loss does not rise. Pieces of the work, some components on one trial each, are sealed
-into a store as they are finished and read back from it when an inspection is resumed; with the
-backend ``ray`` each piece is a task of a Ray cluster.
+64 heads and FFNs, only heads with a role that is not rejected are ablated, unless all are asked
+for, and on 8 rows at most (:mod:`interp.run.evidence`): the table decides nothing, and has
+intervals; the null is that the loss does not rise. Pieces of the work, some components on one trial
+each, are sealed into a store as they are finished and read back from it when an inspection is
+resumed; with the backend ``ray`` each piece is a task of a Ray cluster.
 
 Mean ablation leaves the model where it never is, and a head whose work another takes over has no
 effect: a missing rise is no proof of idleness.
@@ -67,11 +67,11 @@ def ablated_parts(
     model: HookedModel, roles: pd.DataFrame, *, every: bool = False
 ) -> list[Component]:
     """The components whose rise of the loss is measured: all of a small model; of others the heads
-    of a role table, unless ``every`` one is asked for."""
+    with a role that is not rejected, unless ``every`` one is asked for."""
     parts = list(components(model))
     if every or len(parts) <= _MANY:
         return parts
-    heads = roles[roles["component"] == "head"]
+    heads = roles[(roles["component"] == "head") & (roles["status"] != "rejected")]
     named = set(zip(heads["layer"], heads["head"], strict=True))
     return [part for part in parts if (part.layer, part.head) in named]
 

@@ -211,14 +211,17 @@ class Evidence:
                 mask = torch.ones_like(self.batch(kind).mask)
                 self._runs[kind, everywhere] = self.run(kind).scoring(mask)
             else:
-                self._runs[kind, everywhere] = self._new(self.batch(kind))
+                self._runs[kind, everywhere] = self._new(kind)
         return self._runs[kind, everywhere]
 
-    def _new(self, batch: Batch) -> Run:
-        """A run, whose streams are kept if there is room for them beside those of other runs."""
+    def _new(self, kind: str) -> Run:
+        """A run, whose streams are kept if there is room for them beside those of other runs; on
+        shuffled rows nothing is changed, and they are looked at once."""
+        batch = self.batch(kind)
         cfg = self.model.cfg
         width, layers = (int(getattr(cfg, name, 1) or 1) for name in ("d_model", "n_layers"))
-        room = min(self._room, batch.mask.numel() * width * (layers + 1))
+        wanted = 0 if kind == "shuffled" else batch.mask.numel() * width * (layers + 1)
+        room = min(self._room, wanted)
         self._room -= room
         tokens = max(1024, _NUMBERS // width)
         return Run(self.model, batch, causal=self.causal, tokens=tokens, room=room)
