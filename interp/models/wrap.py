@@ -11,9 +11,8 @@ A wrong mapping gives plausible numbers, so ``wrap`` runs the conformance check 
 raises where a relation fails. What it cannot check (hooks without a partner in a relation) it
 believes: see the limits in :mod:`interp.hooks.conformance`.
 
-Without ``names``, layers of ``nn.TransformerEncoder`` are found and opened
-(:mod:`interp.models.open_attention`), and blocks of your own around ``nn.MultiheadAttention``
-(:mod:`interp.models.blocks`).
+Without ``names``, layers of ``nn.TransformerEncoder``, and blocks of your own around
+``nn.MultiheadAttention``, are found and opened (:mod:`interp.models.open_attention`).
 
 Not for tensors that never enter or leave a submodule (scores inside a fused attention): make them
 do so, e.g. by passing them through an ``nn.Identity``. TransformerLens tools that read weights
@@ -38,8 +37,7 @@ from interp.hooks.hook_sites import HookSite, parse_hook_site
 from interp.hooks.hooked import HookedModule
 from interp.hooks.site import Site
 from interp.hooks.transformer_lens_adapter import HookPoint
-from interp.models.blocks import block_names
-from interp.models.open_attention import encoder_names, open_attention
+from interp.models.open_attention import block_names, encoder_names, open_attention
 
 __all__ = ["HookSite", "Output", "WrappedModule", "wrap"]
 

@@ -22,10 +22,9 @@ from interp.weights.head_weights.analysed import TOWERS, analysed
 from interp.weights.head_weights.architectures import ARCHITECTURES
 from interp.weights.head_weights.layers import HeadWeights
 from interp.weights.head_weights.layout import Layout, at_layer
-from interp.weights.head_weights.layouts import FAMILIES
+from interp.weights.head_weights.layouts import FAMILIES, own_layout
 from interp.weights.head_weights.live import live_source
 from interp.weights.head_weights.mapping import layout_of_mapping, read_mapping
-from interp.weights.head_weights.own import own
 from interp.weights.head_weights.source import Source, find_source
 
 # What old checkpoints keep beside the weights: masks and tables, recomputed by every loader.
@@ -91,7 +90,7 @@ def head_weights(
 
 def _recognise(source: Source) -> Layout:
     if source.description is not None:
-        return own(source.description)
+        return own_layout(source.description)
     kind = str(source.config.get("model_type", ""))
     added = ARCHITECTURES.get(kind) if kind not in FAMILIES else None
     if added is not None and added.mapping is not None:
