@@ -22,13 +22,6 @@ What a manifest and an index line must say; everything that reads a store reads 
 
 A line's file name follows from its kind and number or name: no line can name a file outside the
 store, or one of another kind.
-
-What one line of an index says, checked.
-
-Most parts of a store have the same hooks and the same shapes: their lines differ in six fields. A
-line that ends as an earlier one did, and whose own fields fit a pattern that asks for no less than
-the schema, needs no parser; every other line is parsed and held against the schema. Both ways
-give the same entry or the same refusal; an index of a hundred thousand parts opens in a second.
 """
 
 from __future__ import annotations
@@ -36,7 +29,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -57,7 +49,6 @@ __all__ = [
     "MANIFEST",
     "NAME",
     "VERSION",
-    "LineReader",
     "append_index",
     "check_manifest",
     "check_version",
@@ -196,67 +187,18 @@ def entry_faults(entry: Any, place: str) -> list[str]:
     ]
 
 
-_COUNT = rb"(?:0|[1-9]\d{0,14})"  # below 2⁵³
-_RUN = rb"\[(%b), (%b)\]" % (_COUNT, _COUNT)
-_PART_LINE = re.compile(
-    rb'\{"kind": "part", "part": (0|[1-9]\d{0,8}), "file": "(part-\d{5,9}\.h5)", "rows": \[%b\], '
-    rb'"n": (%b), "bytes": ([1-9]\d{0,14}), "sha256": "([0-9a-f]{64})", '
-    rb'"source_sha256": "((?:[0-9a-f]{64})?)", ("shapes": .*\})\n' % (_RUN, _COUNT),
-    re.DOTALL,
-)
-"""A part of consecutive rows, as it is written; the end holds shapes and overflows."""
-_ENDS = 256
+def read_line(line: bytes, place: str) -> tuple[dict[str, Any], list[str]]:
+    """The entry that a line of the index holds, and what is wrong with it.
 
-
-class LineReader:
-    """Reads the lines of one index, one after another."""
-
-    def __init__(self) -> None:
-        self._ends: dict[bytes, tuple[int, dict[str, Any]]] = {}
-
-    def read(self, line: bytes, place: str) -> tuple[dict[str, Any], list[str]]:
-        """The entry, and what is wrong with it; the entries of equal shapes share them.
-
-        Args:
-            line: with its newline.
-            place: words for it, for what is wrong: ``line 3``.
-        """
-        found = _PART_LINE.fullmatch(line)
-        if found is not None and (entry := self._like_earlier(found)):
-            return entry, []
-        try:
-            entry = parse_json(line, place, StoreError)
-        except StoreError as error:
-            return {}, [str(error)]
-        faults = entry_faults(entry, place)
-        if found is not None and not faults and len(self._ends) < _ENDS:
-            self._remember(found[9], entry["n"])
-        return entry if isinstance(entry, dict) else {}, faults
-
-    def _like_earlier(self, found: re.Match[bytes]) -> dict[str, Any] | None:
-        number, file, start, stop, n, size, sha256, source, end = found.groups()
-        rows, (of, shared) = int(n), self._ends.get(end, (-1, {}))
-        run = [int(start), int(stop)]
-        name = part_name(int(number))
-        if of != rows or run[1] - run[0] != rows or file != name.encode():
-            return None
-        return {
-            "kind": "part",
-            "part": int(number),
-            "file": name,
-            "rows": [run],
-            "n": rows,
-            "bytes": int(size),
-            "sha256": sha256.decode(),
-            "source_sha256": source.decode(),
-            **shared,
-        }
-
-    def _remember(self, end: bytes, rows: int) -> None:
-        """Keep the end of a line that fits the schema, unless it says again what precedes it."""
-        shared = parse_json(b"{" + end, "end", StoreError)
-        if shared.keys() == {"shapes", "overflows"}:
-            self._ends[end] = rows, shared
+    Args:
+        line: The line's bytes.
+        place: What messages call the line, such as ``line 3``.
+    """
+    try:
+        entry = parse_json(line, place, StoreError)
+    except StoreError as error:
+        return {}, [str(error)]
+    return entry if isinstance(entry, dict) else {}, entry_faults(entry, place)
 
 
 FORMAT = "prooflens-store"
@@ -395,10 +337,10 @@ def index_entries(folder: Path) -> Iterator[dict[str, Any]]:
         StoreError: if a line that ends in a newline is not an entry, or two are of one file.
     """
     seen: set[str] = set()
-    index, lines = str(folder / INDEX), LineReader()
+    index = str(folder / INDEX)
     for number, line in index_lines(folder):
         place = f"{index}: line {number}"
-        entry, faults = lines.read(line, place)
+        entry, faults = read_line(line, place)
         if faults:
             raise StoreError(f"{'; '.join(faults[:3])}: see prooflens store --verify")
         name = entry.get("file")

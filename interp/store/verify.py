@@ -24,7 +24,6 @@ from interp.errors import StoreError
 from interp.output import drop
 from interp.store import layout
 from interp.store.hdf5 import dataset, open_hdf5, reading, unwritten
-from interp.store.layout import LineReader
 from interp.store.measurements import settle_replacements
 from interp.store.writer import sha256_file
 
@@ -106,9 +105,8 @@ class _Lines:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         seen: dict[str, int] = {}
-        lines = LineReader()
         for number, line in layout.index_lines(self._folder):
-            entry, reasons = lines.read(line, f"line {number}")
+            entry, reasons = layout.read_line(line, f"line {number}")
             name = str(entry.get("file", ""))
             if not reasons and name in seen:
                 reasons = [f"line {number} names {name}, as line {seen[name]} does"]
