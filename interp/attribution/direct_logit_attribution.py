@@ -104,7 +104,7 @@ class TargetLogits:
         self._labels: list[str] = []
         self._block: list[Tensor] = []
         self._sums: RowMeans | None = None
-        rows.need([(model.cfg.n_layers, False)], stream=False, scale=True)
+        rows.need([(model.cfg.n_layers, False)], scale=True)
         self._need_logits(rows.sample())
 
     def add(self, group: Ids, start: int, stop: int) -> None:
@@ -345,7 +345,7 @@ class _SharesByDirection:
     ) -> None:
         self._rows, self._along, self._counts = rows, along, counts
         self._sums: dict[str, VarianceExplained] = {}
-        rows.need([one.place for one in along], stream=True, scale=any(o.output for o in along))
+        rows.need([one.place for one in along], scale=any(o.output for o in along))
 
     def add(self, group: Ids, start: int, stop: int) -> None:
         """Add some rows of a group."""
@@ -353,7 +353,7 @@ class _SharesByDirection:
         cache, (_, mask) = self._rows.cache(ids), self._rows.aims(ids)
         for place in dict.fromkeys(one.place for one in self._along):
             labels, stack = self._rows.parts(cache, place)
-            stream = self._rows.stream(cache, place, stack)
+            stream = stack.sum(0)
             for one in (one for one in self._along if one.place == place):
                 scale = self._rows.scale(cache)[..., 0] if one.output else 1.0
                 vector = one.vector.detach().to(stack)

@@ -6,8 +6,7 @@ TransformerLens' ``ActivationCache`` takes it apart. Where a norm follows the at
 OLMo 2, GLM 4), a head's part is what the norm makes of z W_O with its scale held. That the parts
 sum to the stream is checked on every batch that is run, and on two rows of a store, which are run
 again; a model that adds something else is refused. Everything that is missing is named before work
-begins: a sum without its embedding would be another stream. Of a store that keeps some heads only
-those are given, and the sum of all is the stream itself, which has to be stored then.
+begins: a sum without its embedding, or without some heads, would be another stream.
 
 Not for models whose blocks replace the stream (``residual=False``): nothing adds up there.
 """
@@ -47,9 +46,6 @@ StreamPlace = tuple[int, bool]
 Ids = Int[np.ndarray, " id"]
 """Indices of rows in their batch or store."""
 
-_EMBEDDED: StreamPlace = (0, False)
-"""The stream that enters the first layer, to which no head has written yet."""
-
 OUTPUT = "output"
 """The model's output among the activations of rows that are run."""
 
@@ -85,7 +81,7 @@ def residual_decomposition(
     rule, advice = "must have rows of one length", "give those of one length at a time"
     problems.need(len(rows.groups) == 1, "source", rule, f"{len(rows.groups)} lengths", advice)
     problems.raise_if_any()
-    rows.need([(at, False)], stream=False, scale=False)
+    rows.need([(at, False)], scale=False)
     labels, written = rows.parts(rows.cache(rows.groups[0]), (at, False))
     return dict(zip(labels, written, strict=True))
 
@@ -105,14 +101,12 @@ class ResidualDecomposition(ABC):
         groups: Ids of the rows of one length in which something is scored.
         length: Positions of the longest row.
         real: Whether targets are real numbers rather than tokens.
-        partial: Whether only some heads' activations are available.
     """
 
     model: Any
     groups: Sequence[Ids]
     length: int
     real: bool
-    partial: bool = False
 
     @abstractmethod
     def aims(self, rows: Ids) -> tuple[Tensor, Bool[Tensor, "row pos"]]:
@@ -129,12 +123,11 @@ class ResidualDecomposition(ABC):
         return None
 
     @abstractmethod
-    def need(self, places: Sequence[StreamPlace], *, stream: bool, scale: bool) -> None:
+    def need(self, places: Sequence[StreamPlace], *, scale: bool) -> None:
         """Check that all activations are available that the streams at some places are the sum of.
 
         Args:
             places: The places in the stream.
-            stream: Whether the stream itself is needed too.
             scale: Whether the final norm's denominator is needed too.
 
         Raises:
@@ -153,8 +146,8 @@ class ResidualDecomposition(ABC):
         stack, labels = cache.get_full_resid_decomposition(
             layer=layer, mlp_input=between, expand_neurons=False, return_labels=True
         )
-        known = self.heads()
-        real = [i for i, name in enumerate(labels) if name[0] != "L" or name in known]
+        heads = {part.name for part in components(self.model) if part.kind == "head"}
+        real = [i for i, name in enumerate(labels) if name[0] != "L" or name in heads]
         labels, stack = [labels[i] for i in real], stack[real].detach().double().cpu()
         for written in range(layer + between):
             if post_norm(self.model, written) is not None:
@@ -184,7 +177,7 @@ class ResidualDecomposition(ABC):
             HookError: with how far off the sum is.
         """
         here = [name for name in _stream_hooks(self.model, place) if name in cache.cache_dict]
-        if self.partial or not here:
+        if not here:
             return
         true = cache[here[0]].detach().cpu()
         if (off := off_by(stack.sum(0), true)) > tolerance(true.dtype):
@@ -194,17 +187,6 @@ class ResidualDecomposition(ABC):
                 "something else to its stream; ablate instead"
             )
 
-    def stream(
-        self, cache: Any, place: StreamPlace, stack: Float[Tensor, "part row pos d_model"]
-    ) -> Float[Tensor, "row pos d_model"]:
-        """The residual stream itself, which is the sum of all parts."""
-        if not self.partial or place == _EMBEDDED:
-            return stack.sum(0)
-        name = next(name for name in _stream_hooks(self.model, place) if name in cache.cache_dict)
-        found: Tensor = cache[name].detach().double().cpu()
-        self._need_finite("the stream", "" if bool(found.isfinite().all()) else name)
-        return found
-
     def scale(self, cache: Any) -> Float[Tensor, "row pos 1"]:
         """The denominator of the final norm; ones for a model without a final norm."""
         if not has_final_norm(self.model):
@@ -212,11 +194,6 @@ class ResidualDecomposition(ABC):
         found: Tensor = cache[SCALE].detach().double().cpu()
         self._need_finite("the norm's scale", "" if bool(found.isfinite().all()) else SCALE)
         return found
-
-    def heads(self) -> set[str]:
-        """Labels of the heads whose writes are known, such as ``L0H1``."""
-        every = (part for part in components(self.model) if part.kind == "head")
-        return {f"L{part.layer}H{part.head}" for part in every}
 
     def _need_finite(self, what: str, bad: str) -> None:
         problems = Problems("direct_logit_attribution")
@@ -234,7 +211,7 @@ class _Live(ResidualDecomposition):
         self.groups = [rows.mask.any(1).nonzero()[:, 0].cpu().numpy()]
         self.length, self.real = rows.inputs.shape[1], rows.targets.is_floating_point()
 
-    def need(self, places: Sequence[StreamPlace], *, stream: bool, scale: bool) -> None:
+    def need(self, places: Sequence[StreamPlace], *, scale: bool) -> None:
         hooks = _needed(self.model, places, scale)
         lacking = [either[0] for either in hooks if either[0] not in self.model.hook_dict]
         if lacking:
@@ -261,12 +238,13 @@ class _Stored(ResidualDecomposition):
     def __init__(self, model: Any, store: ActivationStore) -> None:
         self.model, self._store, plan = model, store, store.manifest["plan"]
         kept, positions = plan.get("heads"), plan.get("positions", "all")
+        every = kept is None or list(kept) == list(range(model.cfg.n_heads))
         problems = Problems("direct_logit_attribution")
         rule, advice = "must hold all positions", "extract them all"
         problems.need(positions == "all", "store", rule, positions, advice)
+        rule = "must hold all heads, whose sum is the stream"
+        problems.need(every, "store", rule, kept, advice)
         problems.raise_if_any()
-        self._kept = None if kept is None else list(kept)
-        self.partial = kept is not None and set(kept) < set(range(model.cfg.n_heads))
         self._aimed = all("targets" in part.shapes for part in store.parts)
         self.length = max(store.lengths, default=0)
         self.groups = self._scored_rows()
@@ -281,21 +259,18 @@ class _Stored(ResidualDecomposition):
         groups = [np.concatenate(ids) for ids in found.values()]
         return [group for group in groups if len(group)]
 
-    def need(self, places: Sequence[StreamPlace], *, stream: bool, scale: bool) -> None:
+    def need(self, places: Sequence[StreamPlace], *, scale: bool) -> None:
         known = {*self._store.hooks, *self._store.aliases}
         needed = _needed(self.model, places, scale)
-        if self.partial and stream:
-            needed += [_stream_hooks(self.model, place) for place in places if place != _EMBEDDED]
         lacking = [" or ".join(either) for either in needed if not known & set(either)]
         if lacking:
-            some = " (it keeps some heads, whose sum is not the stream)" if self.partial else ""
             raise HookError(
-                f"{self._store.path}{some} lacks {', '.join(lacking)}: extract "
+                f"{self._store.path} lacks {', '.join(lacking)}: extract "
                 f"{'it' if len(lacking) == 1 else 'them'} too, or give the rows instead of a store"
             )
         if self.groups:
             again = self._again()
-            again.need(places, stream=False, scale=False)
+            again.need(places, scale=False)
             cache = again.cache(np.arange(len(again.groups[0])))
             for place in places:
                 again.parts(cache, place)
@@ -304,7 +279,7 @@ class _Stored(ResidualDecomposition):
         if not self.groups:
             return None
         again = self._again()
-        again.need((), stream=False, scale=False)
+        again.need((), scale=False)
         return again.cache(np.arange(len(again.groups[0])))
 
     def _again(self) -> _Live:
@@ -316,31 +291,7 @@ class _Stored(ResidualDecomposition):
         return torch.from_numpy(found), torch.from_numpy(scored_mask(self._store, rows))
 
     def cache(self, rows: Ids) -> Any:
-        cache = self._store.cache(rows, self.model)
-        for name in _head_writes(self.model) if self._kept is not None else ():
-            if name in cache.cache_dict:
-                cache.cache_dict[name] = self._spread(cache[name])
-        return cache
-
-    def heads(self) -> set[str]:
-        every = super().heads()
-        if self._kept is None:
-            return every
-        return {name for name in every if int(name.partition("H")[2]) in self._kept}
-
-    def _spread(self, values: Tensor) -> Tensor:
-        """Put the heads that were kept at their indices; the other heads, which are missing, write
-        zero."""
-        shape = (*values.shape[:2], self.model.cfg.n_heads, values.shape[3])
-        every = values.new_zeros(shape)
-        every[:, :, self._kept] = values
-        return every
-
-
-def _head_writes(model: Any) -> list[str]:
-    """The hooks with what heads write, before and after W_O, in every layer."""
-    layers = range(model.cfg.n_layers)
-    return [Site(i, kind).name for i in layers for kind in ("z", "result")]
+        return self._store.cache(rows, self.model)
 
 
 def _needed(model: Any, places: Sequence[StreamPlace], scale: bool) -> list[tuple[str, ...]]:

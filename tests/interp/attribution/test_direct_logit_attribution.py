@@ -286,35 +286,6 @@ def test_a_store_gives_what_its_model_gives(tmp_path: Path) -> None:
 STREAM = ["hook_embed", "hook_pos_embed", "*hook_z", "*hook_mlp_out", "ln_final.hook_scale"]
 
 
-@pytest.mark.parametrize("kept", [[1], [0], [1, 0]])
-def test_heads_that_a_store_kept_are_given_as_in_the_model(kept: list[int], tmp_path: Path) -> None:
-    model, batch = scrambled(norm="layernorm"), next_tokens(some_tokens(20))
-    directions = {
-        "late": Direction(torch.ones(8).double().cumsum(0), 2),
-        "mid": Direction(torch.ones(8).double().cumsum(0), 1, between=True),
-        "early": Direction(torch.ones(8).double().cumsum(0), 0),
-    }
-    hooks = [*STREAM, "blocks.1.hook_resid_mid", "blocks.1.hook_resid_post"]
-    store = extract(model, batch, hooks, tmp_path / "store", heads=kept)
-    key = ["target", "component", "layer", "head"]
-    for asked in (None, directions):
-        live = direct_logit_attribution(model, batch, asked).set_index(key).drop(columns="q")
-        found = direct_logit_attribution(model, store, asked).set_index(key).drop(columns="q")
-        heads = [place[3] for place in found.index if place[1] == "head"]
-        assert set(heads) == set(kept)
-        assert len(found) == len([i for i in live.index if i[1] != "head" or i[3] in kept])
-        pd.testing.assert_frame_equal(found, live.loc[found.index], rtol=1e-9, atol=1e-12)
-
-
-def test_shares_of_kept_heads_need_the_stream(tmp_path: Path) -> None:
-    model, batch = scrambled(norm="layernorm"), next_tokens(some_tokens(8))
-    store = extract(model, batch, STREAM, tmp_path / "store", heads=[1])
-    w = torch.ones(8, dtype=torch.float64)
-    with pytest.raises(HookError, match=r"keeps some heads, whose sum is not the stream\) lacks "
-                       r"blocks\.1\.hook_resid_post: extract it too"):  # fmt: skip
-        direct_logit_attribution(model, store, {"w": Direction(w, 2)})
-
-
 def test_what_a_store_lacks_is_named(tmp_path: Path) -> None:
     model, batch = scrambled(norm="layernorm"), next_tokens(some_tokens(8))
     store = extract(model, batch, ["*hook_pattern"], tmp_path / "patterns")
@@ -328,6 +299,9 @@ def test_what_a_store_lacks_is_named(tmp_path: Path) -> None:
         direct_logit_attribution(copies, store)
     some = extract(model, batch, STREAM, tmp_path / "some", positions=slice(2, None))
     with pytest.raises(ArgumentError, match="store must hold all positions, got '2:'"):
+        direct_logit_attribution(model, some)
+    some = extract(model, batch, STREAM, tmp_path / "heads", heads=[1])
+    with pytest.raises(ArgumentError, match=r"store must hold all heads, .*got \[1\]"):
         direct_logit_attribution(model, some)
 
 
