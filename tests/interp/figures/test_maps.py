@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from interp.figures.maps import Panel, share_maps
+from interp.figures.maps import Panel, RoundsPanel, rounds_by_layer, share_maps
 
 
 def written(values: np.ndarray) -> list[str]:
@@ -33,3 +33,18 @@ def test_the_colour_bar_says_whether_numbers_lie_beyond(values: list[float], end
     panel = Panel("one", np.array([values]), ["r"])
     figure = share_maps([panel], ["a", "b"], label="share", across="site")
     assert figure.axes[0].images[0].colorbar.extend == ends
+
+
+def test_rounds_stand_side_by_side() -> None:
+    places, latents = ["embedding", "layer 0, FFN"], ["t1", "x[t-t_1]", "f"]
+    panel = RoundsPanel(
+        "constructed", places, latents, np.array([[0.0, 0.0, 0.1], [1.0, 0.0, 0.2]]),
+        ["x[t-t_1]"], ["layer 1"], [-1, 0, 1], np.array([[[0.0, 0.9, -0.1]]]),
+    )  # fmt: skip
+    figure = rounds_by_layer([panel, panel])
+    titled = [axes for axes in figure.axes if axes.get_title() == "constructed"]
+    assert len(titled) == 2
+    written = [text.get_text() for text in titled[0].texts]
+    assert written == ["0.00", "0.00", "0.10", "1.00", "0.00", "0.20"]
+    looking = [axes for axes in figure.axes if axes.get_title().startswith("looking for")]
+    assert [tick.get_text() for tick in looking[0].get_xticklabels()] == ["-1", "+0", "+1"]
