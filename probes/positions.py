@@ -34,7 +34,7 @@ from probes.activations import Samples
 
 
 @dataclass(frozen=True)
-class Site:
+class HookAxes:
     """A hook with its axes.
 
     Attributes:
@@ -60,13 +60,13 @@ class Site:
         return f"{self.name}  {axes}" + ("" if self.probed else "  (cannot be probed)")
 
 
-def hook_sites(source: Any, inputs: Any) -> list[Site]:
+def hook_sites(source: Any, inputs: Any) -> list[HookAxes]:
     """All hooks of a store, or all that a model fires on the first two of the inputs' rows, in the
     order of firing."""
     if isinstance(source, ActivationStore):
         shapes = {name: hook["shape"] for name, hook in source.manifest["hooks"].items()}
-        return [Site(name, source.labels(name), tuple(shapes[name])) for name in source.hooks]
-    found: dict[str, Site] = {}
+        return [HookAxes(name, source.labels(name), tuple(shapes[name])) for name in source.hooks]
+    found: dict[str, HookAxes] = {}
     points = source.hook_dict
     rows = as_batch(inputs).inputs[:2].to(model_device(source))
 
@@ -79,14 +79,14 @@ def hook_sites(source: Any, inputs: Any) -> list[Site]:
                 n_heads=getattr(source.cfg, "n_heads", None),
                 pos_axis=getattr(points[name], "pos_dim", None),
             )
-            found[name] = Site(name, labels, tuple(values.shape[1:]))
+            found[name] = HookAxes(name, labels, tuple(values.shape[1:]))
 
     with evaluating(source), attached(source, points, see):
         source(rows)
     return list(found.values())
 
 
-def usual_hooks(source: Any, sites: list[Site]) -> list[str]:
+def usual_hooks(source: Any, sites: list[HookAxes]) -> list[str]:
     """The residual stream between sublayers of a transformer; of stores and other models all that
     can be probed.
 
@@ -101,7 +101,7 @@ def usual_hooks(source: Any, sites: list[Site]) -> list[str]:
     return usual
 
 
-def chosen_hooks(source: Any, sites: list[Site], wanted: list[str]) -> list[str]:
+def chosen_hooks(source: Any, sites: list[HookAxes], wanted: list[str]) -> list[str]:
     """The hooks that names or globs ask for, in the order they fire; those that do not fire come
     last.
 

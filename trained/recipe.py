@@ -58,7 +58,7 @@ _HEADER = re.compile(r"^\s*\[\[?\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?$")
 _KEY = re.compile(r"""^\s*(?:"([^"]+)"|'([^']+)'|([\w.-]+))\s*=""")
 
 
-class Lines:
+class RecipeLines:
     """The lines of a TOML file's tables and keys.
 
     Args:
@@ -156,7 +156,7 @@ def read_recipe(path: str | Path) -> Recipe:
             or impossible, with its line.
     """
     text = read_text(path)
-    return recipe_of(tomllib.loads(text), Lines(text), f"recipe {path}")
+    return recipe_of(tomllib.loads(text), RecipeLines(text), f"recipe {path}")
 
 
 def read_text(path: str | Path) -> str:
@@ -174,7 +174,7 @@ def read_text(path: str | Path) -> str:
     return read_toml(path, "recipe", most=_MOST_BYTES)[1]
 
 
-def recipe_of(data: Mapping[str, Any], lines: Lines, subject: str) -> Recipe:
+def recipe_of(data: Mapping[str, Any], lines: RecipeLines, subject: str) -> Recipe:
     """Make a recipe from parsed TOML.
 
     Raises:
@@ -203,7 +203,7 @@ def recipe_of(data: Mapping[str, Any], lines: Lines, subject: str) -> Recipe:
 
 
 @contextmanager
-def _told(problems: Problems, lines: Lines, table: str) -> Iterator[None]:
+def _told(problems: Problems, lines: RecipeLines, table: str) -> Iterator[None]:
     """Add the problems of errors raised inside the block, each with its line in the file."""
     try:
         yield
@@ -212,7 +212,7 @@ def _told(problems: Problems, lines: Lines, table: str) -> Iterator[None]:
             problems.found.append(f"{lines.of(table, argument)}: [{table}] {sentence}")
 
 
-def _check_shape(data: Mapping[str, Any], lines: Lines, problems: Problems) -> None:
+def _check_shape(data: Mapping[str, Any], lines: RecipeLines, problems: Problems) -> None:
     """Check that tables and keys are known; what is inside them is checked by their classes."""
     kinds = {f.name: dict if f.name in _TABLES else str for f in fields(Recipe)}
     found = problems.found
@@ -249,7 +249,7 @@ def read_plan(path: str | Path) -> list[Recipe]:
             impossible, with its line.
     """
     text = read_text(path)
-    data, lines, subject = tomllib.loads(text), Lines(text), f"recipe {path}"
+    data, lines, subject = tomllib.loads(text), RecipeLines(text), f"recipe {path}"
     if "grid" not in data:
         return [recipe_of(data, lines, subject)]
     grid = data.pop("grid")
@@ -294,7 +294,7 @@ def with_seeds(recipes: Sequence[Recipe], seeds: Sequence[int]) -> list[Recipe]:
     ]
 
 
-def _check_grid(grid: Any, data: Mapping[str, Any], lines: Lines, subject: str) -> None:
+def _check_grid(grid: Any, data: Mapping[str, Any], lines: RecipeLines, subject: str) -> None:
     problems = Problems(subject)
     if not isinstance(grid, dict) or not grid:
         raise ArgumentError(f"{subject}: {lines.of('', 'grid')}: grid must be a table of lists")

@@ -184,7 +184,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 @dataclass
-class _Seen:
+class _FiredHook:
     name: str
     values: Any
     order: int
@@ -195,9 +195,9 @@ class _Seen:
 
 def _watch(
     model: HookedModel, inputs: Tensor, points: Mapping[str, int], wanted: Iterable[str]
-) -> dict[int, _Seen]:
+) -> dict[int, _FiredHook]:
     asked = {points[name] for name in wanted}
-    fired: dict[int, _Seen] = {}
+    fired: dict[int, _FiredHook] = {}
 
     def see(name: str, values: Any) -> None:
         point = points[name]
@@ -205,7 +205,7 @@ def _watch(
         if point in fired:
             fired[point].times += 1
         elif point in asked:
-            fired[point] = _Seen(name, values, len(fired), version)
+            fired[point] = _FiredHook(name, values, len(fired), version)
         elif isinstance(values, Tensor):
             for seen in fired.values():
                 if _same_memory(seen, values):
@@ -221,7 +221,7 @@ def _watch(
     return fired
 
 
-def _refuse_unusable(fired: Mapping[int, _Seen], rows: int) -> None:
+def _refuse_unusable(fired: Mapping[int, _FiredHook], rows: int) -> None:
     for seen in fired.values():
         if not isinstance(seen.values, Tensor):
             kind = type(seen.values).__name__
@@ -242,7 +242,7 @@ def _memory(values: Tensor) -> tuple[Any, ...]:
     return (values.data_ptr(), values.shape, values.stride(), values.dtype)
 
 
-def _same_memory(seen: _Seen, values: Tensor) -> bool:
+def _same_memory(seen: _FiredHook, values: Tensor) -> bool:
     return (
         isinstance(seen.values, Tensor)
         and seen.version == values._version
@@ -254,13 +254,13 @@ def _distinct(
     model: HookedModel,
     points: Mapping[str, int],
     wanted: Sequence[str],
-    fired: Mapping[int, _Seen],
+    fired: Mapping[int, _FiredHook],
     inputs: Tensor,
 ) -> Survey:
     named: dict[int, list[str]] = {}
     for name, point in points.items():
         named.setdefault(point, []).append(name)
-    groups: dict[tuple[Any, ...], list[tuple[_Seen, str]]] = {}
+    groups: dict[tuple[Any, ...], list[tuple[_FiredHook, str]]] = {}
     for name in wanted:
         seen = fired[points[name]]
         groups.setdefault((*_memory(seen.values), seen.version), []).append((seen, name))
@@ -277,7 +277,7 @@ def _distinct(
     return Survey(tuple(firing for _, firing in found), aliases)
 
 
-def _firing(model: HookedModel, name: str, seen: _Seen, inputs: Tensor) -> Firing:
+def _firing(model: HookedModel, name: str, seen: _FiredHook, inputs: Tensor) -> Firing:
     shape = tuple(seen.values.shape)
     labels = axis_labels(
         name,

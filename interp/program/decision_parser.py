@@ -107,7 +107,7 @@ def parse(text: str, *, name: str = "program") -> Program:
     mistakes: list[Mistake] = []
     sources = re.split(r"\r\n|\r|\n", text)
     imports = {n[1]: p for s in sources if (n := _IMPORT.match(s)) and (p := built_in(n[1]))}
-    tree = _Tree({predicate.name for predicate in imports.values() if predicate.arity == 1})
+    tree = _TreeBuilder({predicate.name for predicate in imports.values() if predicate.arity == 1})
     for number, source in enumerate(sources, 1):
         if not source.strip() or source.lstrip().startswith("//"):
             continue
@@ -144,7 +144,7 @@ def _mistake(error: UnexpectedInput, source: str, number: int) -> Mistake:
 
 
 @v_args(inline=True)
-class _Tree(Transformer):  # type: ignore[type-arg]
+class _TreeBuilder(Transformer):  # type: ignore[type-arg]
     """Parse trees to syntax trees.
 
     Args:

@@ -196,7 +196,7 @@ def evaluate_codes(
         problems.need(bound < _LARGEST, name, rule, bound, "use smaller factors")
     problems.raise_if_any()
     inside = np.arange(longest)[None, :] < ends[:, None]
-    run = _Run(codes, Vocabulary(tuple(tokens)), program.imports, inside, start=0)
+    run = _Evaluator(codes, Vocabulary(tuple(tokens)), program.imports, inside, start=0)
     values = {name: array * inside for name, array in run.lines(program.lines, given).items()}
     return Evaluation(values, ends, program.lines[-1].name)
 
@@ -235,7 +235,7 @@ def line_values(
 ) -> dict[str, Values]:
     """Name → values ``[row, pos]``: codes of tokens, integers, truths; averages are floats."""
     size = max(1, _AT_ONCE // max(rows.shape[1] ** 2, 1))
-    runs = [_Run(rows[s : s + size], vocabulary) for s in range(0, max(len(rows), 1), size)]
+    runs = [_Evaluator(rows[s : s + size], vocabulary) for s in range(0, max(len(rows), 1), size)]
     found = [one.lines(lines) for one in runs]
     return {line.name: np.concatenate([f[line.name] for f in found]) for line in lines}
 
@@ -247,7 +247,7 @@ def keys(
     vocabulary: Vocabulary,
 ) -> Bool[np.ndarray, "row query key"]:
     """Which earlier positions satisfy a condition, seen from every position."""
-    one = _Run(rows, vocabulary)
+    one = _Evaluator(rows, vocabulary)
     one.lines(lines)
     return one.chosen(where)
 
@@ -266,7 +266,7 @@ def _check(program: Program, vocabulary: Vocabulary) -> None:
 
 
 def _decided(program: Program, rows: NDArray[np.int64], vocabulary: Vocabulary) -> Values:
-    one = _Run(rows, vocabulary, program.imports)
+    one = _Evaluator(rows, vocabulary, program.imports)
     one.lines(program.lines)
     if program.objective == "sets":
         allowed = np.zeros((*rows.shape, len(vocabulary.texts)), dtype=bool)
@@ -283,7 +283,7 @@ def _decided(program: Program, rows: NDArray[np.int64], vocabulary: Vocabulary) 
     return np.asarray(codes[scores.argmax(-1)])
 
 
-class _Run:
+class _Evaluator:
     """Some strings or rows, and the values of the lines so far.
 
     Args:

@@ -45,7 +45,7 @@ _UNIT, _SINGLE = 2.0**-53, 2.0**-24
 
 
 @dataclass(frozen=True)
-class _Side:
+class _Functions:
     """The basis of queries or of keys, and where its m functions stand in the residual stream."""
 
     name: str
@@ -69,7 +69,7 @@ def construct_pod(
         ArgumentError: naming every argument that breaks a rule.
     """
     second = 1 if task.left == task.right else 1 + m_h
-    sides, least = [_Side(task.left, 1), _Side(task.right, second)], second + m_h
+    sides, least = [_Functions(task.left, 1), _Functions(task.right, second)], second + m_h
     problems = Problems("construct_pod")
     problems.need(m_h >= 1, "m_h", "must be at least 1", m_h, "a head has a width")
     problems.need(knots >= 2, "knots", "must be at least 2", knots, "raise it")
@@ -170,7 +170,7 @@ def _spec(task: PodCoupling, m_h: int, width: int, knots: int) -> TransformerSpe
 
 
 def _read_features(
-    model: SequenceTransformer, task: PodCoupling, sides: list[_Side], m_h: int
+    model: SequenceTransformer, task: PodCoupling, sides: list[_Functions], m_h: int
 ) -> None:
     model.embed.W_E[0, 0] = 1
     for channel, side in ((1, sides[0]), (1 + task.features, sides[1])):
@@ -180,7 +180,7 @@ def _read_features(
 
 
 def _write_interpolants(
-    model: SequenceTransformer, sides: list[_Side], m_h: int, knots: int
+    model: SequenceTransformer, sides: list[_Functions], m_h: int, knots: int
 ) -> None:
     """x = relu(x), and f(x) ≈ f(0) + Σ_j (slope_j − slope_{j−1}) relu(x − j/N) on [0, 1]."""
     ffn = cast("FFN", model.input_ffn)
@@ -197,7 +197,7 @@ def _write_interpolants(
 
 
 def _write_head(
-    model: SequenceTransformer, task: PodCoupling, sides: list[_Side], m_h: int
+    model: SequenceTransformer, task: PodCoupling, sides: list[_Functions], m_h: int
 ) -> None:
     """Write the head; the dot product is divided by √m_h, so the queries are multiplied by it."""
     attn, k = model.blocks[0].attn, torch.arange(m_h)
@@ -207,7 +207,7 @@ def _write_head(
     attn.W_O[0, 0, 0] = 1
 
 
-def _mechanism(task: PodCoupling, sides: list[_Side], m_h: int, width: int) -> Mechanism:
+def _mechanism(task: PodCoupling, sides: list[_Functions], m_h: int, width: int) -> Mechanism:
     """The directions of the task's latents, as far as the head holds them."""
     axes = torch.eye(width, dtype=torch.float64)
     directions = {"x": axes[0]}
@@ -219,7 +219,7 @@ def _mechanism(task: PodCoupling, sides: list[_Side], m_h: int, width: int) -> M
 
 
 def _certificate(
-    task: PodCoupling, sides: list[_Side], m_h: int, knots: int, model: SequenceTransformer
+    task: PodCoupling, sides: list[_Functions], m_h: int, knots: int, model: SequenceTransformer
 ) -> Certificate:
     domain = f"every input in [0, 1] of at most {task.length} positions"
     if task.rank == "infinite":
@@ -259,7 +259,7 @@ def _products(
 
 def _rounding(
     model: SequenceTransformer,
-    sides: list[_Side],
+    sides: list[_Functions],
     high: Float64[np.ndarray, "k side"],
     kept: int,
 ) -> Float64[np.ndarray, "kept side"]:

@@ -80,7 +80,7 @@ def construct_relation(
     known = get_args(Wiring)
     problems.need(wiring in known, "wiring", f"must be one of {', '.join(known)}", wiring, "pick")
     problems.raise_if_any()
-    layout = _Layout(task)
+    layout = _StreamLayout(task)
     spec = _spec(task, layout.width, heads)
     model = SequenceTransformer(spec, seed=seed)
     generator = torch.Generator().manual_seed(seed)
@@ -118,7 +118,7 @@ def _spec(task: TokenRelation, width: int, heads: int) -> TransformerSpec:
     )
 
 
-class _Layout:
+class _StreamLayout:
     """Which coordinates hold what; each field is a ``[d_model, size]`` block of the identity."""
 
     def __init__(self, task: TokenRelation) -> None:
@@ -131,7 +131,7 @@ class _Layout:
         self.tokens, self.positions, self.previous, self.answer = blocks
 
 
-def _write_ends(model: SequenceTransformer, layout: _Layout, wiring: Wiring) -> None:
+def _write_ends(model: SequenceTransformer, layout: _StreamLayout, wiring: Wiring) -> None:
     model.embed.W_E.copy_(layout.tokens.T)
     if model.pos_embed is not None:
         model.pos_embed.W_pos.copy_(layout.positions.T)
@@ -143,7 +143,7 @@ def _write_ends(model: SequenceTransformer, layout: _Layout, wiring: Wiring) -> 
 
 
 def _write_attention(
-    attn: Attention, head: int, layout: _Layout, strength: float, *, last: bool
+    attn: Attention, head: int, layout: _StreamLayout, strength: float, *, last: bool
 ) -> None:
     """Write W_Q and W_K so that the scores are strength × (queries · keys)."""
     task, relation = layout.task, layout.task.relation if last else "previous-token"
@@ -170,7 +170,7 @@ def _write_attention(
 
 
 def _write_values(
-    attn: Attention, head: int, layout: _Layout, wiring: Wiring, *, last: bool
+    attn: Attention, head: int, layout: _StreamLayout, wiring: Wiring, *, last: bool
 ) -> None:
     read, written = layout.tokens, layout.previous.T
     if last:

@@ -115,7 +115,7 @@ class Bit:
 
 
 @dataclass(frozen=True)
-class Key:
+class BitPattern:
     """A pattern of bits that one ramp of the readout detects, and the answer that follows from
     it."""
 
@@ -142,10 +142,10 @@ def outcome(task: TemplateTask, template: int) -> Outcome:
     return source if source >= 0 else label
 
 
-def keys(task: TemplateTask, asked: tuple[Bit, ...]) -> tuple[Key, ...]:
+def keys(task: TemplateTask, asked: tuple[Bit, ...]) -> tuple[BitPattern, ...]:
     """One key for each pattern of bits; templates with equal patterns share one."""
     found = {p: outcome(task, i) for p, i in _patterns(task, asked)}
-    return tuple(Key(pattern, found[pattern]) for pattern in found)
+    return tuple(BitPattern(pattern, found[pattern]) for pattern in found)
 
 
 def collision(task: TemplateTask, asked: tuple[Bit, ...]) -> tuple[str, str] | None:
@@ -188,7 +188,7 @@ def one_layer_suffices(task: TemplateTask) -> bool:
 
 
 @dataclass(frozen=True)
-class Plan:
+class BuildPlan:
     """Everything that determines the weights; slices are coordinates of the residual stream."""
 
     task: TemplateTask
@@ -196,7 +196,7 @@ class Plan:
     embedding: Float64[Tensor, "token dimension"]
     coherence: float
     asked: tuple[Bit, ...]
-    keys: tuple[Key, ...]
+    keys: tuple[BitPattern, ...]
     symbol: slice
     position: slice
     flag: slice
@@ -261,7 +261,7 @@ class Plan:
         return (1 + self.own + (1 + self.b) * (1 + mu)) / (1 - mu)
 
 
-def plan_of(task: TemplateTask, dimension: int | None, layers: int | None, seed: int) -> Plan:
+def plan_of(task: TemplateTask, dimension: int | None, layers: int | None, seed: int) -> BuildPlan:
     """Make the plan for a task.
 
     Raises:
@@ -279,7 +279,7 @@ def plan_of(task: TemplateTask, dimension: int | None, layers: int | None, seed:
     _check_collisions(task, asked, readout)
     slots, k = Slots(), task.length
     r = len(regular_tokens(task.templates))
-    plan = Plan(
+    plan = BuildPlan(
         task,
         readout,
         embedding,
@@ -400,7 +400,7 @@ def _write_inputs(
         bias[neuron] = ramp.shift - shift
 
 
-def mechanism_of(plan: Plan) -> Mechanism:
+def mechanism_of(plan: BuildPlan) -> Mechanism:
     """The components by role, and the coordinate that holds each bit, source code and label."""
     target = "source" if plan.task.symbolic else "label"
     parts: list[Part] = []
@@ -660,7 +660,7 @@ def construct_template(
     )
 
 
-def _spec(plan: Plan) -> TransformerSpec:
+def _spec(plan: BuildPlan) -> TransformerSpec:
     ramps = 2 * len(plan.keys)
     heads: list[int] = []
     ffn: list[tuple[int, ...]] = []
@@ -689,7 +689,7 @@ def _spec(plan: Plan) -> TransformerSpec:
     )
 
 
-def _write_ends(model: SequenceTransformer, plan: Plan) -> None:
+def _write_ends(model: SequenceTransformer, plan: BuildPlan) -> None:
     model.embed.W_E[:, plan.symbol] = plan.embedding
     for i, token in enumerate(plan.tokens):
         model.embed.W_E[plan.task.regular.index(token), plan.flag.start + i] = 1
@@ -698,7 +698,7 @@ def _write_ends(model: SequenceTransformer, plan: Plan) -> None:
         model.unembed.W_U[plan.label, 0] = 1
 
 
-def _write_readout(model: SequenceTransformer, plan: Plan) -> None:
+def _write_readout(model: SequenceTransformer, plan: BuildPlan) -> None:
     first, d_head = model.blocks[0], model.spec.head_widths[0]
     write_scores(first.attn, 0, plan.symbol, plan.symbol, plan.a, d_head)
     write_pair(first.attn, 0, plan.position, plan.row)
@@ -717,7 +717,7 @@ def _write_readout(model: SequenceTransformer, plan: Plan) -> None:
     )
 
 
-def _write_fixed(attn: Attention, head: int, plan: Plan, position: int, d_head: int) -> None:
+def _write_fixed(attn: Attention, head: int, plan: BuildPlan, position: int, d_head: int) -> None:
     """Write a head that attends to one position and fetches its token flags."""
     _score_position(attn, head, plan, position, d_head)
     r = len(plan.tokens)
@@ -725,7 +725,9 @@ def _write_fixed(attn: Attention, head: int, plan: Plan, position: int, d_head: 
     write_pair(attn, head, plan.flag, slice(start, start + r))
 
 
-def _score_position(attn: Attention, head: int, plan: Plan, position: int, d_head: int) -> None:
+def _score_position(
+    attn: Attention, head: int, plan: BuildPlan, position: int, d_head: int
+) -> None:
     """Write scores for one position; the positions' one-hot codes sum to 1, which is a constant
     query."""
     scale = (plan.c * d_head**0.5) ** 0.5
@@ -733,7 +735,7 @@ def _score_position(attn: Attention, head: int, plan: Plan, position: int, d_hea
     attn.W_K[head, plan.position.start + position, 0] = scale
 
 
-def _snaps(plan: Plan) -> list[Ramp]:
+def _snaps(plan: BuildPlan) -> list[Ramp]:
     """One ramp a bit: 0 or 1 from attention weights and flags, at position t alone (two layers)
     or at the last (one layer)."""
     ramps, gain, r = [], 4.0 * plan.k, len(plan.tokens)
@@ -753,7 +755,7 @@ def _snaps(plan: Plan) -> list[Ramp]:
     return ramps
 
 
-def _readouts(plan: Plan, start: int, times: float, *, gate: int) -> list[Ramp]:
+def _readouts(plan: BuildPlan, start: int, times: float, *, gate: int) -> list[Ramp]:
     """One ramp a key: 2·(bits that agree with it − all) + 3/2 is 3/2, or at most −1/2.
 
     Only where ``gate`` is 1, at the last position: what others would write would be copied along.
@@ -766,7 +768,7 @@ def _readouts(plan: Plan, start: int, times: float, *, gate: int) -> list[Ramp]:
     return ramps
 
 
-def _written(plan: Plan, key: Key) -> dict[int, float]:
+def _written(plan: BuildPlan, key: BitPattern) -> dict[int, float]:
     """What a key writes: a label, a source position's code, or a token with the last position's
     code."""
     if isinstance(key.outcome, float):
@@ -778,7 +780,7 @@ def _written(plan: Plan, key: Key) -> dict[int, float]:
     return {**written, plan.code.stop - 1: 1.0}
 
 
-def _write_copy(model: SequenceTransformer, plan: Plan) -> None:
+def _write_copy(model: SequenceTransformer, plan: BuildPlan) -> None:
     attn, d_head = model.blocks[-1].attn, model.spec.head_widths[-1]
     if plan.readout:
         write_scores(attn, 0, plan.code, plan.position, plan.c, d_head)

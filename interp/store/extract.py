@@ -28,7 +28,7 @@ from interp.store.reader import ActivationStore
 if TYPE_CHECKING:
     from interp.hooks.transformer_lens_adapter import HookedModel
     from interp.store.pipeline import Progress
-    from interp.store.plan import Plan
+    from interp.store.plan import StorePlan
     from interp.store.sources import Part, Source
 
 
@@ -45,7 +45,7 @@ def plan_extraction(
     seed: int = 0,
     part_rows: int | None = None,
     compression: str | None = None,
-) -> Plan:
+) -> StorePlan:
     """Plan what :func:`extract` would do (hooks, shapes, rows, bytes, time) without writing
     anything.
 
@@ -157,7 +157,7 @@ def _plan(
     heads: Sequence[int] | None,
     part_rows: int | None,
     compression: str | None,
-) -> Plan:
+) -> StorePlan:
     from interp.store.plan import make_plan
     from interp.store.selection import Selection, parse_positions
 
@@ -202,7 +202,7 @@ def _check_out(out: Path, resume: bool, overwrite: bool, backend: str) -> None:
         )
 
 
-def _check_space(out: Path, plan: Plan) -> None:
+def _check_space(out: Path, plan: StorePlan) -> None:
     if plan.bytes is None or plan.record["compression"]:
         return
     at = next(parent for parent in (out, *out.absolute().parents) if parent.exists())
@@ -232,7 +232,9 @@ def _place(out: Path, overwrite: bool) -> Iterator[Path]:
 
 
 @contextmanager
-def _opened(out: Path, plan: Plan, about: dict[str, Any]) -> Iterator[dict[int, dict[str, Any]]]:
+def _opened(
+    out: Path, plan: StorePlan, about: dict[str, Any]
+) -> Iterator[dict[int, dict[str, Any]]]:
     """Hold the lock over a store of this plan; gives the parts that it has already."""
     with layout.writing(out):
         with _writing(out):
@@ -256,7 +258,7 @@ def _writing(out: Path) -> Iterator[None]:
         ) from error
 
 
-def _check_same(out: Path, plan: Plan) -> None:
+def _check_same(out: Path, plan: StorePlan) -> None:
     from interp.store.plan import differences
 
     stored = dict(layout.read_manifest(out)["plan"])
@@ -274,7 +276,7 @@ def _check_same(out: Path, plan: Plan) -> None:
         )
 
 
-def _remaining(source: Source, plan: Plan, done: dict[int, dict[str, Any]]) -> Iterator[Part]:
+def _remaining(source: Source, plan: StorePlan, done: dict[int, dict[str, Any]]) -> Iterator[Part]:
     from interp.store.sources import parts
 
     for part in parts(source, plan.record["part_rows"]):
@@ -293,7 +295,7 @@ def _run(
     todo: Iterator[Part],
     model: HookedModel,
     loader: Callable[[], HookedModel] | None,
-    plan: Plan,
+    plan: StorePlan,
     out: Path,
     progress: Progress,
 ) -> None:

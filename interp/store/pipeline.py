@@ -37,7 +37,7 @@ from interp.errors import HookError, StoreError
 from interp.hooks.capture import Capture, model_device
 from interp.ray_tasks import built_once, ray_results
 from interp.store.layout import part_name
-from interp.store.plan import Plan, weights_sha256
+from interp.store.plan import StorePlan, weights_sha256
 from interp.store.selection import to_array
 from interp.store.sources import Columns, Part
 from interp.store.writer import Array, PartFile
@@ -52,7 +52,7 @@ _AHEAD = 4
 def write_parts(
     parts: Iterable[Part],
     model: HookedModel,
-    plan: Plan,
+    plan: StorePlan,
     folder: Path,
     *,
     sealed: Sealed,
@@ -95,7 +95,7 @@ def write_parts(
 
 
 @dataclass(frozen=True)
-class _Batch:
+class _PartBatch:
     """The rows of a part from ``start`` on, and the file in which they are written."""
 
     part: Part
@@ -106,8 +106,8 @@ class _Batch:
 
 
 def _batches(
-    parts: Iterable[Part], plan: Plan, folder: Path, files: dict[int, PartFile]
-) -> Iterator[_Batch]:
+    parts: Iterable[Part], plan: StorePlan, folder: Path, files: dict[int, PartFile]
+) -> Iterator[_PartBatch]:
     record = plan.record
     size, compression = record["batch"], record["compression"]
     for part in parts:
@@ -117,14 +117,14 @@ def _batches(
         for start in range(0, len(part.rows), size):
             rows = slice(start, start + size)
             columns = {name: values[rows] for name, values in part.columns.items()}
-            yield _Batch(part, file, start, columns, last=start + size >= len(part.rows))
+            yield _PartBatch(part, file, start, columns, last=start + size >= len(part.rows))
 
 
 def _compute(
-    plan: Plan,
+    plan: StorePlan,
     forward: Callable[[Tensor], dict[str, Tensor]],
     device: torch.device,
-    batch: _Batch,
+    batch: _PartBatch,
 ) -> dict[str, Array]:
     """A batch's columns as they will be stored.
 
@@ -165,7 +165,7 @@ def _row_labels(name: str, values: Any) -> tuple[str, ...]:
 
 def _write(
     before: Future[None] | None,
-    batch: _Batch,
+    batch: _PartBatch,
     columns: dict[str, Array],
     files: dict[int, PartFile],
     sealed: Sealed,
@@ -190,7 +190,7 @@ def _write(
 def run_on_ray(
     parts: Iterator[Part],
     model: Any,
-    plan: Plan,
+    plan: StorePlan,
     folder: Path,
     *,
     sealed: Sealed,
@@ -238,7 +238,7 @@ def run_on_ray(
         advanced(len(part.rows))
 
 
-def _write_part(model: Any, plan: Plan, folder: str, run: str, part: Part) -> dict[str, Any]:
+def _write_part(model: Any, plan: StorePlan, folder: str, run: str, part: Part) -> dict[str, Any]:
     torch.set_num_threads(plan.record["threads"])
     found: list[dict[str, Any]] = []
     write_parts(
@@ -252,7 +252,7 @@ def _write_part(model: Any, plan: Plan, folder: str, run: str, part: Part) -> di
     return found[0]
 
 
-def _check_weights(model: Any, plan: Plan) -> None:
+def _check_weights(model: Any, plan: StorePlan) -> None:
     if weights_sha256(model) != plan.record["model"]["weights_sha256"]:
         raise StoreError(f"the model on worker {platform.node()} has other weights")
 
@@ -265,7 +265,7 @@ class Progress:
         done: index entries of the parts that exist already.
     """
 
-    def __init__(self, plan: Plan, done: Mapping[int, Mapping[str, Any]]) -> None:
+    def __init__(self, plan: StorePlan, done: Mapping[int, Mapping[str, Any]]) -> None:
         console = Console(stderr=True)
         self._row_bytes = plan.row_bytes
         self._bar = Bar(

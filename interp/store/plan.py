@@ -73,7 +73,7 @@ def differences(stored: Any, wanted: Any, name: str = "") -> list[str]:
 
 
 @dataclass(frozen=True)
-class Plan:
+class StorePlan:
     """A checked plan of an extraction.
 
     Attributes:
@@ -161,7 +161,7 @@ def make_plan(
     selection: Selection,
     part_rows: int | None,
     compression: str | None,
-) -> Plan:
+) -> StorePlan:
     """Survey the model, check every option and make the plan.
 
     Raises:
@@ -197,7 +197,7 @@ def make_plan(
         "torch": torch.__version__,
     }
     seconds = _time_batch(model, found, first, device)
-    return Plan(record, found, selection, stored, row_bytes, seconds)
+    return StorePlan(record, found, selection, stored, row_bytes, seconds)
 
 
 def _check_options(

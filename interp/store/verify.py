@@ -63,7 +63,7 @@ def verify(path: Path | str, *, advanced: Callable[[int], None] | None = None) -
     folder = Path(path)
     manifest = layout.read_manifest(folder)
     faults = [Fault(layout.MANIFEST, "", reason) for reason in layout.manifest_faults(manifest)]
-    lines, begun = _Lines(folder), _edition(folder)
+    lines, begun = _IndexLines(folder), _edition(folder)
     runs: list[tuple[int, int]] = []
     for entry in lines:
         if entry["kind"] == "part":
@@ -92,11 +92,11 @@ def _faults_now(folder: Path, manifest: dict[str, Any], entry: dict[str, Any]) -
     Another process may have replaced a table since the line was read.
     """
     name = entry.get("file")
-    lines = (line for line in _Lines(folder) if line.get("file") == name)
+    lines = (line for line in _IndexLines(folder) if line.get("file") == name)
     return _file_faults(folder, manifest, next(lines, entry))
 
 
-class _Lines:
+class _IndexLines:
     """The index's good lines, one by one; what is wrong with the others is kept."""
 
     def __init__(self, folder: Path) -> None:
@@ -230,7 +230,7 @@ def repair(path: Path | str, *, drop_damaged: bool = False) -> list[str]:
                 "written, or extract again with overwrite=True (--overwrite)"
             )
         bad = sorted({fault.file for fault in faults} - {layout.INDEX})
-        kept = [entry for entry in _Lines(folder) if entry.get("file") not in bad]
+        kept = [entry for entry in _IndexLines(folder) if entry.get("file") not in bad]
         runs = [(a, b) for e in kept if e["kind"] == "part" for a, b in e["rows"]]
         incomplete = any(_row_faults({**manifest, "complete": True}, runs))
         try:

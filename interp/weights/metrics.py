@@ -51,7 +51,7 @@ from interp.weights.weight_nulls import (
 
 
 @dataclass(frozen=True)
-class Metric:
+class WeightMetric:
     """A number computed from a circuit, and its null.
 
     Attributes:
@@ -217,56 +217,56 @@ def _rotated(null: Null) -> Null:
 _null_diag_mean = _signed(lambda m: m.energy / m.width**3)
 
 
-METRICS: dict[str, Metric] = {
-    "trace": Metric(lambda m: m.trace, _signed(lambda m: m.energy / m.width), scales=True),
-    "trace_share": Metric(_trace_share, _signed(lambda m: m.width**-2)),
-    "diag_ratio": Metric(_diag_ratio, _rotated(_null_diag_ratio), tail="gamma"),
-    "identity_energy": Metric(
+METRICS: dict[str, WeightMetric] = {
+    "trace": WeightMetric(lambda m: m.trace, _signed(lambda m: m.energy / m.width), scales=True),
+    "trace_share": WeightMetric(_trace_share, _signed(lambda m: m.width**-2)),
+    "diag_ratio": WeightMetric(_diag_ratio, _rotated(_null_diag_ratio), tail="gamma"),
+    "identity_energy": WeightMetric(
         lambda m: _trace_share(m) ** 2,
         _rotated(lambda m, _: WeightNull(m.width**-2, math.sqrt(2) * m.width**-2, "gamma")),
         tail="gamma",
     ),
-    "identity_coefficient": Metric(_diag_mean, _null_diag_mean, scales=True),
-    "diag_mean": Metric(_diag_mean, _null_diag_mean, scales=True),
-    "diag_std": Metric(_diag_std, _rotated(_null_diag_std), scales=True),
-    "offdiag_mean": Metric(
+    "identity_coefficient": WeightMetric(_diag_mean, _null_diag_mean, scales=True),
+    "diag_mean": WeightMetric(_diag_mean, _null_diag_mean, scales=True),
+    "diag_std": WeightMetric(_diag_std, _rotated(_null_diag_std), scales=True),
+    "offdiag_mean": WeightMetric(
         _off_mean,
         _signed(lambda m: m.energy * (1 - 1 / m.width) / (m.width * (m.width - 1)) ** 2),
         spectral=True,
         scales=True,
     ),
-    "offdiag_std": Metric(_off_std, _rotated(_null_off_std), spectral=True, scales=True),
-    "diag_contrast": Metric(
+    "offdiag_std": WeightMetric(_off_std, _rotated(_null_off_std), spectral=True, scales=True),
+    "diag_contrast": WeightMetric(
         _diag_contrast,
         _signed(lambda m: 1 / m.width + (1 - 1 / m.width) / (m.width - 1) ** 2),
         spectral=True,
     ),
-    "frobenius_norm": Metric(
+    "frobenius_norm": WeightMetric(
         _norm, _sampled(lambda s: np.sqrt((s**2).sum(-1)), scales=True), scales=True
     ),
-    "spectral_norm": Metric(
+    "spectral_norm": WeightMetric(
         lambda m: float(_sigma(m)[0]),
         _sampled(lambda s: s[:, 0], scales=True),
         spectral=True,
         scales=True,
     ),
-    "spectral_share": Metric(
+    "spectral_share": WeightMetric(
         lambda m: _ratio(float(_sigma(m)[0]) ** 2, m.energy),
         _sampled(lambda s: s[:, 0] ** 2 / (s**2).sum(-1), scales=False),
         spectral=True,
     ),
-    "effective_rank": Metric(
+    "effective_rank": WeightMetric(
         lambda m: float(effective_rank(_sigma(m))),
         _sampled(effective_rank, scales=False),
         spectral=True,
     ),
-    "copying_score": Metric(_copying, _rotated(_null_copying), spectral=True),
-    "symmetric_share": Metric(
+    "copying_score": WeightMetric(_copying, _rotated(_null_copying), spectral=True),
+    "symmetric_share": WeightMetric(
         _symmetric_share,
         _rotated(lambda m, _: WeightNull(0.5 + 0.5 / m.width, math.sqrt(0.5) / m.width)),
         spectral=True,
     ),
-    "key_bias_energy": Metric(_key_bias, _null_key_bias),
+    "key_bias_energy": WeightMetric(_key_bias, _null_key_bias),
 }
 BASIC = ("trace_share", "diag_ratio", "identity_energy", "identity_coefficient")
 

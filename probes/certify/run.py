@@ -60,7 +60,7 @@ PIECES = 8
 
 
 @dataclass(frozen=True)
-class Mechanism:
+class MechanismProof:
     """A cover.
 
     Attributes:
@@ -74,7 +74,7 @@ class Mechanism:
     final: Callable[[Any, Cells, Arithmetic], Affine] | None = None
 
 
-def mechanism(model: Any, domain: Domain, lags: Lags) -> Mechanism | str:
+def mechanism(model: Any, domain: Domain, lags: Lags) -> MechanismProof | str:
     """The cover that roles suggest, or why there is none.
 
     Args:
@@ -116,7 +116,7 @@ def lags_of(roles: pd.DataFrame, task: Any) -> dict[tuple[int, int], tuple[int, 
     return found
 
 
-def _fixed(model: Any, domain: Signs, said: Lags) -> Mechanism | str:
+def _fixed(model: Any, domain: Signs, said: Lags) -> MechanismProof | str:
     named = (0, *sorted({lag for lags in said.values() for lag in lags}))
     if len(named) > 14:
         return f"{len(named)} lags are too many cases"
@@ -126,16 +126,16 @@ def _fixed(model: Any, domain: Signs, said: Lags) -> Mechanism | str:
         for t in domain.judged:
             yield domain.cases(t, named)
 
-    return Mechanism(cells, {"cover": "cases", "lags": list(named), "heads": heads})
+    return MechanismProof(cells, {"cover": "cases", "lags": list(named), "heads": heads})
 
 
-def _counts(model: Any, domain: Strings) -> Mechanism | str:
+def _counts(model: Any, domain: Strings) -> MechanismProof | str:
     if reason := not_orderless(model):
         return reason
-    return Mechanism(domain.multisets, {"cover": "multisets"})
+    return MechanismProof(domain.multisets, {"cover": "multisets"})
 
 
-def _kernel(model: Any, domain: Averages) -> Mechanism | str:
+def _kernel(model: Any, domain: Averages) -> MechanismProof | str:
     if reason := not_along(model):
         return reason
 
@@ -150,10 +150,10 @@ def _kernel(model: Any, domain: Averages) -> Mechanism | str:
         free: Any = cells.inputs
         return along(m, free, domain.rho[: t + 1][::-1], middle, half, ar)
 
-    return Mechanism(cells, {"cover": "slices", "slices": SLICES}, final)
+    return MechanismProof(cells, {"cover": "slices", "slices": SLICES}, final)
 
 
-def _addressed(model: Any, domain: Addressed) -> Mechanism | str:
+def _addressed(model: Any, domain: Addressed) -> MechanismProof | str:
     if domain.task.rounds != 1 or domain.task.concurrent or domain.task.readout != "single":
         return "only one round that is passed on as it is"
     if reason := not_named(model):
@@ -172,10 +172,10 @@ def _addressed(model: Any, domain: Addressed) -> Mechanism | str:
         lag = int(domain.lags[domain.code_of(pair.centre[0, 1, 1:])])
         return named(m, pair[:, :1], pair[:, 1:], lag, lengths, others, ar)
 
-    return Mechanism(cells, {"cover": "pairs", "pieces": PIECES}, final)
+    return MechanismProof(cells, {"cover": "pairs", "pieces": PIECES}, final)
 
 
-class Rows(Domain):
+class AllRows(Domain):
     """All vocabulary^K rows; the best constant answer is the largest token."""
 
     kind = "accuracy"
@@ -277,7 +277,7 @@ def domain_of(task: Any, *, length: int | None = None, box: float = 1.0) -> Doma
         _check_length(n, min(low for low, _ in task.bins), longest)
         return Strings(task, int(n))
     if isinstance(task, Maximum):
-        return Rows(task)
+        return AllRows(task)
     name = getattr(task, "name", type(task).__name__)
     raise ArgumentError(
         f"certify must be given a task whose right answers it knows for every input, got {name}: "
@@ -338,7 +338,7 @@ def certify(
         rule = f"must be one of {', '.join(STRATEGIES)}"
         problems.need(chosen in STRATEGIES, "strategies", rule, chosen, "pick some")
     problems.raise_if_any()
-    if not model.spec.causal and not isinstance(domain, Templates | Rows):
+    if not model.spec.causal and not isinstance(domain, Templates | AllRows):
         raise ArgumentError("certify must be given a causal model for this task: got causal=False")
     wanted = STRATEGIES if strategies is None else tuple(strategies)
     attempts = _Attempts(model, domain, strategies is not None, lags, seed, watch)
@@ -362,7 +362,7 @@ def certify(
 def _unlike(spec: Any, domain: Domain) -> str:
     """Why a model cannot take a domain's inputs; empty if it can."""
     kind, d_in, d_out, positions = domain.shape
-    exact = kind == "real" or isinstance(domain, Rows)
+    exact = kind == "real" or isinstance(domain, AllRows)
     if spec.input != kind:
         return f"it takes {spec.input} where the task gives {kind}"
     if (
@@ -393,7 +393,7 @@ class _Attempts:
         self.lags: Lags | None = None
         if lags is not None:
             self.lags = {head: tuple(np.atleast_1d(n).tolist()) for head, n in lags.items()}
-        self.three_paths = isinstance(domain, Rows) and not not_three_paths(model)
+        self.three_paths = isinstance(domain, AllRows) and not not_three_paths(model)
         self._tables: Tables | None = None
 
     def by(self, strategy: str) -> Proof | str:
@@ -404,8 +404,8 @@ class _Attempts:
             found = self._proved("black box", self.domain.boxes, budget=2**22)
             return replace(found, data={"cover": "boxes"})
         if strategy == "mechanism":
-            return "" if isinstance(self.domain, Rows) else self._mechanism()
-        if not isinstance(self.domain, Rows):
+            return "" if isinstance(self.domain, AllRows) else self._mechanism()
+        if not isinstance(self.domain, AllRows):
             return ""
         if not self.three_paths:
             return not_three_paths(self.model)

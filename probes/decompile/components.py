@@ -170,7 +170,7 @@ _LIKE = 4.0
 
 
 @dataclass(frozen=True)
-class Kept:
+class Pruned:
     """What is left of a model.
 
     Attributes:
@@ -206,7 +206,7 @@ class HeadDoes:
     tried: tuple[tuple[str, float], ...] = ()
 
 
-def prune(model: Any, rows: Rows, table: TokenTable, *, budget: float = _BUDGET) -> Kept:
+def prune(model: Any, rows: Rows, table: TokenTable, *, budget: float = _BUDGET) -> Pruned:
     """Replace components by their means, the least needed first, as long as decisions stay.
 
     Args:
@@ -235,11 +235,11 @@ def prune(model: Any, rows: Rows, table: TokenTable, *, budget: float = _BUDGET)
         if found >= budget:
             dropped[part] = left = found
     kept = tuple(part for part in parts if part not in dropped)
-    return Kept(kept, dropped, tuple(means[part] for part in dropped), left)
+    return Pruned(kept, dropped, tuple(means[part] for part in dropped), left)
 
 
 def head_primitives(
-    model: Any, rows: Rows, queries: Rows, table: TokenTable, kept: Kept
+    model: Any, rows: Rows, queries: Rows, table: TokenTable, kept: Pruned
 ) -> Iterator[HeadDoes]:
     """What each kept head does: the best primitives of each, the first the one that is taken.
 
@@ -258,7 +258,7 @@ def head_primitives(
             named += [one for one in found[:1] if one.gain >= _STANDS_IN]
 
 
-def head_tables(model: Any, rows: Rows, table: TokenTable, kept: Kept) -> Iterator[HeadDoes]:
+def head_tables(model: Any, rows: Rows, table: TokenTable, kept: Pruned) -> Iterator[HeadDoes]:
     """Each kept head as a table on two tokens that its own pattern tells, where there is one.
 
     Args:
@@ -280,7 +280,7 @@ def _named(
     rows: Rows,
     queries: Rows,
     table: TokenTable,
-    kept: Kept,
+    kept: Pruned,
     head: Component,
     named: Sequence[HeadDoes],
 ) -> Iterator[HeadDoes]:
@@ -368,7 +368,7 @@ def knows_positions(model: Any) -> bool:
 
 def substituted(
     model: Any,
-    kept: Kept,
+    kept: Pruned,
     named: Sequence[HeadDoes],
     head: Component,
     rows: Rows,
@@ -414,7 +414,7 @@ def mean_patterns(
 
 
 def line_heads(
-    model: Any, rows: Rows, table: TokenTable, kept: Kept, program: Program, known: set[str]
+    model: Any, rows: Rows, table: TokenTable, kept: Pruned, program: Program, known: set[str]
 ) -> Iterator[tuple[str, HeadDoes]]:
     """(name of a line, the head it stands for) for the lines that look back and are not known.
 

@@ -55,7 +55,7 @@ from interp.program.predicates import Predicate, built_in
 from interp.program.printer import expression_text
 from interp.program.syntax import Assignment, Expression, Program, Term, children
 from probes.decompile.counting_covers import Cover, cover, support
-from probes.decompile.counting_machine import Machine, Scene, Variable, build_machine
+from probes.decompile.counting_machine import Factor, Machine, Scene, build_machine
 from probes.decompile.counting_network import NotCountingError, read_network
 from probes.decompile.counting_tables import Number
 
@@ -168,7 +168,7 @@ class Written:
     """
 
     program: Program
-    numbers: dict[str, tuple[Variable, ...]]
+    numbers: dict[str, tuple[Factor, ...]]
 
 
 @dataclass
@@ -177,14 +177,14 @@ class _Writer:
     words: Sequence[str | None]
     lines: list[Assignment] = field(default_factory=list)
     names: dict[tuple[int, tuple[int, ...]], Term] = field(default_factory=dict)
-    sources: dict[str, list[Variable]] = field(default_factory=dict)
+    sources: dict[str, list[Factor]] = field(default_factory=dict)
 
     def formula(self, scene: Scene, wanted: Bool[np.ndarray, " row"]) -> Expression:
         """What holds in the wanted rows and in no other."""
         rows, variables = _by_depth(scene)
         return self.covered(cover(rows, wanted, [v.size for v in variables]), variables)
 
-    def covered(self, found: Cover, variables: Sequence[Variable]) -> Expression:
+    def covered(self, found: Cover, variables: Sequence[Factor]) -> Expression:
         """A cover as a formula: any of its cubes, or, negated, none of them."""
         parts = []
         for cube in found.cubes:
@@ -196,7 +196,7 @@ class _Writer:
                 parts.append(_all_of(self.literal(v, allowed) for v, allowed in named))
         return _all_of(parts) if found.negated else _any_of(parts)
 
-    def literal(self, variable: Variable, allowed: frozenset[int]) -> Expression:
+    def literal(self, variable: Factor, allowed: frozenset[int]) -> Expression:
         """One variable has one of some values."""
         if variable.kind == "token":
             return self.token(allowed)
@@ -217,7 +217,7 @@ class _Writer:
         found = _any_of([syntax.Symbol(self.words[i] or "") for i in chosen])
         return _negated(found) if turned else found
 
-    def lagged(self, variable: Variable, allowed: frozenset[int]) -> Expression:
+    def lagged(self, variable: Factor, allowed: frozenset[int]) -> Expression:
         """What stands a fixed number of tokens back is one of some classes; BOS is in one too."""
         scene = self.machine.scenes[variable.layer]
         outside = variable.seen[-1] in allowed
@@ -240,7 +240,7 @@ class _Writer:
             self.lines.append(Assignment(same[0], term))
         return syntax.TermName(same[0])
 
-    def compared(self, variable: Variable, number: Number, allowed: frozenset[int]) -> Expression:
+    def compared(self, variable: Factor, number: Number, allowed: frozenset[int]) -> Expression:
         """A number lies in one of some intervals."""
         term = self.number(variable, number)
         natural = min(number.weights) >= 0
@@ -252,7 +252,7 @@ class _Writer:
         runs = _runs(sorted(allowed))
         return _any_of([_between(term, number.thresholds, *run, natural) for run in runs])
 
-    def number(self, variable: Variable, number: Number) -> Term:
+    def number(self, variable: Factor, number: Number) -> Term:
         """The name of a line that holds the number."""
         key = (variable.layer, number.weights)
         if key not in self.names:
@@ -291,7 +291,7 @@ def write_program(machine: Machine, words: Sequence[str | None]) -> Written:
     return Written(Program(tuple(lines), imports=_imports(lines)), sources)
 
 
-def _by_depth(scene: Scene) -> tuple[Int[np.ndarray, "row variable"], list[Variable]]:
+def _by_depth(scene: Scene) -> tuple[Int[np.ndarray, "row variable"], list[Factor]]:
     """The scene's rows, variables that need few layers first."""
     order = sorted(range(len(scene.variables)), key=lambda v: scene.variables[v].depth)
     return scene.rows[:, order], [scene.variables[v] for v in order]
@@ -411,7 +411,7 @@ _MEASURED = 4
 
 
 @dataclass(frozen=True)
-class Source:
+class ComparisonSource:
     """Where one comparison of a program comes from.
 
     Attributes:
@@ -448,7 +448,7 @@ class CountingProgram:
 
     program: Program | None
     reason: str
-    sources: tuple[Source, ...] = ()
+    sources: tuple[ComparisonSource, ...] = ()
     agreement: float = float("nan")
     decisions: int = 0
 
@@ -508,7 +508,7 @@ def _tokens(model: SequenceTransformer, ids: Int[np.ndarray, "row pos"]) -> Tens
     return torch.from_numpy(ids).to(model_device(model))
 
 
-def _sources(written: Written) -> tuple[Source, ...]:
+def _sources(written: Written) -> tuple[ComparisonSource, ...]:
     found = []
     for line, variables in written.numbers.items():
         text = expression_text(written.program[line])
@@ -519,7 +519,7 @@ def _sources(written: Written) -> tuple[Source, ...]:
             for threshold, bend in pairs:
                 residual = bend.comparison.residual
                 where = (variable.read, bend.hidden, bend.neuron)
-                found.append(Source(line, text, threshold, *where, residual))
+                found.append(ComparisonSource(line, text, threshold, *where, residual))
     return tuple(found)
 
 

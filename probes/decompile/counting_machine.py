@@ -31,7 +31,7 @@ _MOST_CLASSES = 120
 
 
 @dataclass(frozen=True)
-class Variable:
+class Factor:
     """Something that a position has one of a few values of.
 
     Attributes:
@@ -71,7 +71,7 @@ class Scene:
         classes: ``[row]``: the class that the layer's averages put it in.
     """
 
-    variables: tuple[Variable, ...]
+    variables: tuple[Factor, ...]
     rows: Int[np.ndarray, "row variable"]
     states: Int[np.ndarray, " row"]
     classes: Int[np.ndarray, " row"]
@@ -98,7 +98,7 @@ class _Growing:
 
     network: Network
     generator: np.random.Generator
-    variables: list[Variable]
+    variables: list[Factor]
     rows: np.ndarray
     states: np.ndarray
     classes: np.ndarray
@@ -131,9 +131,9 @@ def _begin(network: Network, generator: np.random.Generator) -> _Growing:
     entered = network.entered
     tokens, width = len(entered) - 1, entered.shape[2]
     period = _period(entered)
-    variables = [Variable("token", tokens)]
+    variables = [Factor("token", tokens)]
     if period > 1:
-        variables.append(Variable("position", period))
+        variables.append(Factor("position", period))
     rows = np.array(list(product(range(tokens), range(period))))[:, : len(variables)]
     first = min(1, entered.shape[1] - 1)
     vectors = np.array([entered[1 + r[0], first + (r[1] if period > 1 else 0)] for r in rows])
@@ -224,7 +224,7 @@ def _bos_after(now: _Growing, layer: Layer, constant: np.ndarray, points: np.nda
 
 def _lagged(
     now: _Growing, layer: Layer, number: int, constant: np.ndarray
-) -> tuple[np.ndarray, list[Variable]]:
+) -> tuple[np.ndarray, list[Factor]]:
     """``[state, combination of lagged values, d]``: inputs without averages, and lag variables."""
     base = (now.codes.vectors + constant)[:, None]
     lags = []
@@ -234,11 +234,11 @@ def _lagged(
         seen = codes.of(values)
         base = base[:, :, None] + codes.vectors[None, None]
         base = base.reshape(len(base), -1, base.shape[-1])
-        lags.append(Variable("lag", len(codes), number, number, lag, None, tuple(seen.tolist())))
+        lags.append(Factor("lag", len(codes), number, number, lag, None, tuple(seen.tolist())))
     return base, lags
 
 
-def _placed(now: _Growing, number: Number, layer: int) -> Variable:
+def _placed(now: _Growing, number: Number, layer: int) -> Factor:
     """The variable of a number, at the earliest layer whose classes it is about."""
     weights, first = np.array(number.weights), layer
     while first > 0:
@@ -249,11 +249,11 @@ def _placed(now: _Growing, number: Number, layer: int) -> Variable:
             break
         weights, first = above, first - 1
     lowest = Number(tuple(weights.tolist()), number.thresholds, number.bends)
-    return Variable("number", len(number.thresholds) + 1, first, layer, 0, lowest)
+    return Factor("number", len(number.thresholds) + 1, first, layer, 0, lowest)
 
 
 def _consistent(
-    now: _Growing, fresh: Sequence[Variable], intervals: Int[np.ndarray, " number"]
+    now: _Growing, fresh: Sequence[Factor], intervals: Int[np.ndarray, " number"]
 ) -> Int[np.ndarray, " row"]:
     """Rows in which numbers that were compared before can lie in these intervals."""
     fits = np.ones(len(now.rows), dtype=bool)

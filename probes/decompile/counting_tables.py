@@ -163,7 +163,7 @@ class Number:
 
 
 @dataclass(frozen=True)
-class Table:
+class EffectTable:
     """A layer's network.
 
     Attributes:
@@ -241,7 +241,7 @@ class _Asked:
 
 def tabulate(
     layer: Layer, inputs: Inputs, codes: Codes, longest: int, generator: np.random.Generator
-) -> Table:
+) -> EffectTable:
     """The table of a layer's network.
 
     Args:
@@ -375,9 +375,9 @@ def _intervals(asked: _Asked, numbers: tuple[Number, ...]) -> np.ndarray:
     return np.array(columns, dtype=np.int64).reshape(len(numbers), len(asked.counts)).T
 
 
-def _table(asked: _Asked, numbers: tuple[Number, ...]) -> Table:
+def _table(asked: _Asked, numbers: tuple[Number, ...]) -> EffectTable:
     cells, first = np.unique(_intervals(asked, numbers), axis=0, return_index=True)
-    return Table(numbers, cells, asked.effects[:, first])
+    return EffectTable(numbers, cells, asked.effects[:, first])
 
 
 def overlaps(first: Number, second: Number) -> Iterator[tuple[int, int]]:

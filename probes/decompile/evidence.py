@@ -57,7 +57,7 @@ from interp.program.evaluation import NONE, line_values
 from interp.program.printer import expression_text
 from interp.program.syntax import Assignment, Expression, Program, children
 from interp.run import Array, Replace, Site
-from probes.decompile.components import HeadDoes, Kept
+from probes.decompile.components import HeadDoes, Pruned
 from probes.decompile.decisions import (
     TokenTable,
     activations,
@@ -383,7 +383,7 @@ _ROWS = 60
 
 
 @dataclass(frozen=True)
-class Evidence:
+class ProgramEvidence:
     """What is measured in the model once a program is there.
 
     Attributes:
@@ -431,10 +431,10 @@ def evidence(
     model: Any,
     data: Split,
     table: TokenTable,
-    kept: Kept,
+    kept: Pruned,
     heads: Sequence[HeadDoes],
     program: Program,
-) -> Evidence:
+) -> ProgramEvidence:
     """Measure all of it, on fitted rows and rows held out."""
     fit, held = data.fit[:_ROWS], data.held[:_ROWS]
     first: dict[str, HeadDoes] = {}
@@ -452,7 +452,7 @@ def evidence(
         for part in kept.parts
         if part.kind == "ffn"
     ]
-    return Evidence(tuple(scores), tuple(ffns), frozen_norms(model, fit, held, table))
+    return ProgramEvidence(tuple(scores), tuple(ffns), frozen_norms(model, fit, held, table))
 
 
 def _number(value: float) -> float | None:

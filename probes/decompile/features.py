@@ -299,7 +299,7 @@ _PAIRED = 12
 
 
 @dataclass(frozen=True)
-class Column:
+class Question:
     """What one branch may ask.
 
     Attributes:
@@ -322,11 +322,11 @@ class Column:
 
 def columns(
     found: Sequence[Feature], values: Sequence[NDArray[np.int64]], rows: Rows
-) -> list[Column]:
+) -> list[Question]:
     """Every question that a branch may ask of the features."""
     pairs = list(zip(found, values, strict=True))
     tokens = [(f, v) for f, v in pairs if f.kind == "token"]
-    result: list[Column] = []
+    result: list[Question] = []
     for feature, value in tokens:
         result += _is_one_of(feature, value, rows)
     for number, ((f, v), (g, w)) in _numbered_pairs(tokens):
@@ -342,7 +342,7 @@ def _numbered_pairs(of: Sequence[_Valued]) -> Iterator[tuple[int, tuple[_Valued,
         yield (0 if i == 0 else j), (one, other)
 
 
-def _numbers(numbers: Sequence[_Valued]) -> Iterator[Column]:
+def _numbers(numbers: Sequence[_Valued]) -> Iterator[Question]:
     for feature, value in numbers:
         yield _number(value, feature.expression, (feature,), feature.cost + 1)
         if _is_remainder(feature.expression):
@@ -362,7 +362,7 @@ def _numbers(numbers: Sequence[_Valued]) -> Iterator[Column]:
         cost = f.cost + g.cost + 0.5
         yield _number(v - w, difference, (f, g), cost)
         same = Comparison("==", f.expression, g.expression)  # takes two cuts of the difference
-        yield Column((v == w).astype(np.int64), same, (f, g), cost + 0.1)
+        yield Question((v == w).astype(np.int64), same, (f, g), cost + 0.1)
         for p in _REMAINDERS:
             rest = Arithmetic("%", difference, Constant(p))
             yield _number((v - w) % p, rest, (f, g), cost + 1 + p / 8)
@@ -370,28 +370,28 @@ def _numbers(numbers: Sequence[_Valued]) -> Iterator[Column]:
 
 def _number(
     values: NDArray[np.int64], expression: Expression, of: tuple[Feature, ...], cost: int | float
-) -> Column:
+) -> Question:
     least = 0 if isinstance(expression, CountWhere) or _is_remainder(expression) else None
     most = None
     if isinstance(expression, Arithmetic) and isinstance(expression.right, Constant):
         most = expression.right.value - 1 if expression.operator == "%" else None
-    return Column(values, expression, of, cost, number=True, least=least, most=most)
+    return Question(values, expression, of, cost, number=True, least=least, most=most)
 
 
 def _is_remainder(expression: Expression) -> bool:
     return isinstance(expression, Arithmetic) and expression.operator == "%"
 
 
-def _different(found: Sequence[Column]) -> list[Column]:
+def _different(found: Sequence[Question]) -> list[Question]:
     """The simplest of questions with the same answers; none that is always answered alike."""
-    kept: dict[bytes, Column] = {}
+    kept: dict[bytes, Question] = {}
     for column in sorted(found, key=lambda c: c.cost):
         if column.values.size and column.values.min() != column.values.max():
             kept.setdefault(column.values.astype(np.int32).tobytes(), column)
     return list(kept.values())
 
 
-def _is_one_of(feature: Feature, value: NDArray[np.int64], rows: Rows) -> Iterator[Column]:
+def _is_one_of(feature: Feature, value: NDArray[np.int64], rows: Rows) -> Iterator[Question]:
     content, named = rows.content(), rows.common(_NAMED)
     present = np.unique(value)
     for code in present.tolist():
@@ -403,22 +403,22 @@ def _is_one_of(feature: Feature, value: NDArray[np.int64], rows: Rows) -> Iterat
             text = rows.vocabulary.texts[code]
             expression = Comparison("==", feature.expression, Literal_(text))
         hit = (value == code).astype(np.int64)
-        yield Column(hit, expression, (feature,), feature.cost + 1)
+        yield Question(hit, expression, (feature,), feature.cost + 1)
 
 
 def _compared(
     f: Feature, v: NDArray[np.int64], g: Feature, w: NDArray[np.int64], vocabulary: Vocabulary
-) -> Iterator[Column]:
+) -> Iterator[Question]:
     cost = f.cost + g.cost + 1.5
     equal = ((v == w) & (v != NONE)).astype(np.int64)
-    yield Column(equal, Comparison("==", f.expression, g.expression), (f, g), cost)
+    yield Question(equal, Comparison("==", f.expression, g.expression), (f, g), cost)
     if len(vocabulary.numbers) < 3:
         return
     known = (v != NONE) & (w != NONE)
     rank = [np.where(x == NONE, NONE, vocabulary.order[x]) for x in (v, w)]
     for relation, hit in (("<", rank[0] < rank[1]), (">", rank[0] > rank[1])):
         expression = Comparison(relation, f.expression, g.expression)  # type: ignore[arg-type]
-        yield Column((hit & known).astype(np.int64), expression, (f, g), cost + 0.1)
+        yield Question((hit & known).astype(np.int64), expression, (f, g), cost + 0.1)
 
 
 def _shifted(value: Expression, by: int) -> Expression:

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from interp.program import syntax
 from interp.program.evaluation import line_values
 from interp.program.syntax import Assignment, Expression, Program, children
-from probes.decompile.features import Column, Feature, columns, expressions, features, values_of
+from probes.decompile.features import Feature, Question, columns, expressions, features, values_of
 from probes.decompile.primitives import Primitive
 from probes.decompile.rows import Rows
 
@@ -38,7 +38,7 @@ _OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">": "<=", "<=": ">", ">=": "<"}
 
 
 @dataclass(frozen=True)
-class Tree:
+class FormulaTree:
     """A formula that was grown, and what it asks.
 
     Attributes:
@@ -49,7 +49,7 @@ class Tree:
     """
 
     formula: Expression
-    columns: tuple[Column, ...]
+    columns: tuple[Question, ...]
     leaves: int
     wrong: int
 
@@ -61,7 +61,7 @@ class Questions:
         columns: One value a decision each, all of the same length.
     """
 
-    def __init__(self, columns: Sequence[Column]) -> None:
+    def __init__(self, columns: Sequence[Question]) -> None:
         self.columns = tuple(columns)
         values = np.stack([c.values for c in columns]) if columns else np.zeros((0, 0), np.int64)
         self.low = values.min(1) if values.size else np.zeros(len(columns), dtype=np.int64)
@@ -72,7 +72,7 @@ class Questions:
 
     def best(
         self, mine: NDArray[np.bool_], where: NDArray[np.int64]
-    ) -> tuple[float, Column, int] | None:
+    ) -> tuple[float, Question, int] | None:
         """(what it mends, the column, its threshold) of the simplest of the best cuts of some
         decisions."""
         total, yes = len(mine), int(mine.sum())
@@ -101,7 +101,7 @@ class _Leaf:
     where: NDArray[np.int64]
     value: bool
     wrong: int
-    split: tuple[float, Column, int] | None
+    split: tuple[float, Question, int] | None
     children: tuple[_Leaf, _Leaf] | None = None
 
 
@@ -111,7 +111,7 @@ def grow(
     most: int,
     *,
     among: NDArray[np.int64] | None = None,
-) -> list[Tree]:
+) -> list[FormulaTree]:
     """Trees of one leaf, two, … ``most``, as long as another mends anything.
 
     Args:
@@ -157,17 +157,17 @@ def _cut(leaf: _Leaf, asked: Questions, wanted: NDArray[np.bool_]) -> tuple[_Lea
     return leaf.children
 
 
-def _tree(root: _Leaf, leaves: Sequence[_Leaf]) -> Tree:
-    asked: list[Column] = []
+def _tree(root: _Leaf, leaves: Sequence[_Leaf]) -> FormulaTree:
+    asked: list[Question] = []
     formula = _written(root, asked)
-    return Tree(formula, tuple(asked), len(leaves), sum(leaf.wrong for leaf in leaves))
+    return FormulaTree(formula, tuple(asked), len(leaves), sum(leaf.wrong for leaf in leaves))
 
 
-def _written(leaf: _Leaf, asked: list[Column]) -> Expression:
+def _written(leaf: _Leaf, asked: list[Question]) -> Expression:
     if leaf.children is None or leaf.split is None:
         return syntax.Truth(leaf.value)
     _, column, threshold = leaf.split
-    mine: list[Column] = []
+    mine: list[Question] = []
     low, high = (_written(child, mine) for child in leaf.children)
     if low == high:
         asked += mine if not isinstance(low, syntax.Truth) else []
@@ -178,7 +178,7 @@ def _written(leaf: _Leaf, asked: list[Column]) -> Expression:
     return joined(column.expression, high, low)
 
 
-def _at_most(column: Column, threshold: int) -> Expression:
+def _at_most(column: Question, threshold: int) -> Expression:
     """That a number is at most so much; that it is its bound, where the bound is next."""
     if column.least == threshold:
         return syntax.Comparison("==", column.expression, syntax.Constant(threshold))
@@ -330,7 +330,7 @@ def _sampled(rows: Rows, decisions: NDArray[Any]) -> tuple[Rows, NDArray[Any]]:
     return rows[kept], decisions[np.isin(row_of, kept)]
 
 
-def _worth(trees: Sequence[Tree], most: int) -> Tree:
+def _worth(trees: Sequence[FormulaTree], most: int) -> FormulaTree:
     """The smallest tree that is nearly as good as the best of at most so many leaves."""
     allowed = [tree for tree in trees if tree.leaves <= most]
     least = min(tree.wrong for tree in allowed)
@@ -368,12 +368,12 @@ def _values(
 
 def _guards(
     values: Sequence[tuple[Expression, NDArray[np.bool_]]], asked: Questions
-) -> list[tuple[Expression, list[Tree]]]:
+) -> list[tuple[Expression, list[FormulaTree]]]:
     """For all values but the first, the last one first: trees of growing size that say where the
     value is needed, of the decisions that those before leave open."""
     rest, ruled = values[0], list(reversed(values[1:]))
     open_ = np.ones(len(rest[1]), dtype=bool)
-    found: list[tuple[Expression, list[Tree]]] = []
+    found: list[tuple[Expression, list[FormulaTree]]] = []
     for number, (value, right) in enumerate(ruled):
         later = [rest[1], *[r for _, r in ruled[number + 1 :]]]
         needed = right & ~np.logical_or.reduce(later)
@@ -386,7 +386,7 @@ def _guards(
 
 
 def _listed(
-    first: Expression, guards: Sequence[tuple[Expression, list[Tree]]], most: int
+    first: Expression, guards: Sequence[tuple[Expression, list[FormulaTree]]], most: int
 ) -> Expression:
     """One value where a condition holds, another where the next does, …, the first for the rest."""
     found = first

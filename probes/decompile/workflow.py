@@ -54,7 +54,7 @@ from interp.program.printer import program_text
 from interp.program.syntax import Assignment, Expression, Program, children
 from probes.decompile.components import (
     HeadDoes,
-    Kept,
+    Pruned,
     head_primitives,
     head_tables,
     knows_positions,
@@ -64,7 +64,7 @@ from probes.decompile.components import (
 )
 from probes.decompile.counting import decompile_counting
 from probes.decompile.decisions import Fidelity, TokenTable, agreement, decide, decided, outputs_of
-from probes.decompile.evidence import Evidence, evidence
+from probes.decompile.evidence import ProgramEvidence, evidence
 from probes.decompile.judging import (
     LEAST,
     LONGEST,
@@ -192,7 +192,7 @@ _NEARLY = 0.01
 
 
 @dataclass(frozen=True)
-class Alike:
+class OtherWord:
     """A word that would decide alike.
 
     Attributes:
@@ -214,7 +214,7 @@ class _Variant:
     word: syntax.Which
 
 
-def told_apart(judge: Judge, best: Judged) -> tuple[Judged, tuple[Alike, ...]]:
+def told_apart(judge: Judge, best: Judged) -> tuple[Judged, tuple[OtherWord, ...]]:
     """The program with the words that rows off the task speak for, and what they leave open.
 
     Args:
@@ -223,7 +223,7 @@ def told_apart(judge: Judge, best: Judged) -> tuple[Judged, tuple[Alike, ...]]:
     """
     if best.exact or any(isinstance(p, syntax.Table) for p in _parts(best.program)):
         return best, ()
-    open_: list[Alike] = []
+    open_: list[OtherWord] = []
     for number in range(len(best.program.lines)):
         line = best.program.lines[number]
         picked = _among_several(line.expression)
@@ -242,7 +242,7 @@ def told_apart(judge: Judge, best: Judged) -> tuple[Judged, tuple[Alike, ...]]:
             alike = all(np.array_equal(found[name], decided[name]) for name in _ELSE)
             if one is not taken and alike:
                 name = taken.names.get(line.name, line.name)
-                open_.append(Alike(name, taken.word, one.word))
+                open_.append(OtherWord(name, taken.word, one.word))
         if taken is not first:
             sources = {taken.names.get(k, k): v for k, v in best.sources.items()}
             best = judge.one(Candidate(taken.program, sources))
@@ -355,14 +355,14 @@ class Decompiled:
     best: Judged
     tried: tuple[Judged, ...]
     table: tuple[float, float]
-    kept: Kept
+    kept: Pruned
     heads: tuple[HeadDoes, ...]
     data: Split
     decisions: dict[str, NDArray[Any]]
     right: Rightness
-    evidence: Evidence
+    evidence: ProgramEvidence
     differ: tuple[tuple[str, int, int], ...]
-    alike: tuple[Alike, ...]
+    alike: tuple[OtherWord, ...]
     far: Fidelity | None
     proof: Beside | None
     seconds: float
@@ -528,7 +528,7 @@ def _need_program(tried: Sequence[Any], lines: int) -> None:
 def _searched(
     model: Any,
     judge: Judge,
-    kept: Kept,
+    kept: Pruned,
     some: Rows,
     counted: Program | None,
     step: Callable[[str], None],

@@ -17,7 +17,7 @@ Notes = Annotated[list[str], "What was left out, and what a reader should know."
 Report = Annotated[str, "Path of the page."]
 
 
-class Nothing(TypedDict):
+class NoOutput(TypedDict):
     """Only lines: nothing was measured."""
 
 
@@ -235,17 +235,17 @@ class WeightsOutput(TypedDict):
 
 
 OUTPUTS: dict[str, tuple[type, ...]] = {
-    "certify": (CertifyOutput, Nothing),
+    "certify": (CertifyOutput, NoOutput),
     "crasp": (ProgramOutput, AcceptedOutput, CompileOutput),
     "decompile": (DecompileOutput, ApplyOutput),
     "demo": (DemoOutput,),
-    "extract": (ExtractOutput, Nothing),
+    "extract": (ExtractOutput, NoOutput),
     "inspect": (InspectOutput,),
     "models": (ModelsOutput,),
     "probe": (ProbeOutput, HooksOutput),
     "store": (StoreOutput, VerifyOutput, RepairOutput, FiguresOutput),
     "tasks": (TasksOutput, TaskOutput),
-    "train": (TrainOutput, Nothing),
+    "train": (TrainOutput, NoOutput),
     "weights": (WeightsOutput,),
 }
 """Each command → the objects that it may print; which of them its options say."""

@@ -202,7 +202,7 @@ _SITES = {"resid_pre": "embedding", "resid_mid": "after attention", "resid_post"
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparedModels:
     """The models of one task, and the proof behind the constructed one.
 
     Attributes:
@@ -238,7 +238,7 @@ class Comparison:
         return wide.loc[statements, [one.name for one in self.subjects]]
 
 
-def findings(comparison: Comparison) -> list[str]:
+def findings(comparison: ComparedModels) -> list[str]:
     """Two sentences: the trained model's roles, and the proof's."""
     held = comparison.held.drop(columns=comparison.constructed.name)
     certificate = comparison.construction.certificate
@@ -248,7 +248,7 @@ def findings(comparison: Comparison) -> list[str]:
     ]
 
 
-def doubts(comparison: Comparison) -> list[str]:
+def doubts(comparison: ComparedModels) -> list[str]:
     """What the numbers give reason to doubt."""
     trained, held = comparison.trained, comparison.held
     said = [
@@ -268,7 +268,7 @@ def doubts(comparison: Comparison) -> list[str]:
     return said
 
 
-def lead_picture(comparison: Comparison, folder: Path) -> Picture:
+def lead_picture(comparison: ComparedModels, folder: Path) -> Picture:
     """The figure that shows what was found: where the heads of the models look."""
     shown = _lags_shown(comparison)
     panels = [Panel(s.name, s.kernels.mass[:, :shown], _head_names(s)) for s in _drawn(comparison)]
@@ -283,7 +283,7 @@ def lead_picture(comparison: Comparison, folder: Path) -> Picture:
     return replace(picture, narrow=_picture(narrow, folder, "attention-by-lag-narrow", told).path)
 
 
-def sections(comparison: Comparison, folder: Path) -> list[Section]:
+def sections(comparison: ComparedModels, folder: Path) -> list[Section]:
     """The evidence, then, folded, everything else; figures are written to ``folder``."""
     return [
         Section(
@@ -322,7 +322,7 @@ def sections(comparison: Comparison, folder: Path) -> list[Section]:
     ]
 
 
-def _roles(comparison: Comparison) -> Section:
+def _roles(comparison: ComparedModels) -> Section:
     """Who has which role, model by model."""
     return Section(
         "Which component does what",
@@ -349,7 +349,7 @@ def _roles(comparison: Comparison) -> Section:
     )
 
 
-def _models(comparison: Comparison) -> Section:
+def _models(comparison: ComparedModels) -> Section:
     """What was asked of whom, and how well each did."""
     task = comparison.trained.task
     arguments = ", ".join(task.arguments)
@@ -383,7 +383,7 @@ def _describe(one: Subject) -> str:
     )
 
 
-def _performance(comparison: Comparison) -> pd.DataFrame:
+def _performance(comparison: ComparedModels) -> pd.DataFrame:
     bounds = {comparison.constructed.name: comparison.construction.certificate.error}
     rows = []
     for one in comparison.subjects:
@@ -412,11 +412,11 @@ def _without_role(one: Subject) -> str:
     return ", ".join(p.name for p in components(one.model) if p.name not in has) or "none"
 
 
-def _lags_shown(comparison: Comparison) -> int:
+def _lags_shown(comparison: ComparedModels) -> int:
     return max(comparison.trained.memories.values()) + 3
 
 
-def _kernel_picture(comparison: Comparison, folder: Path) -> Picture:
+def _kernel_picture(comparison: ComparedModels, folder: Path) -> Picture:
     kernels = {
         one.name: {m: one.kernels.kernels[m].sum(0) for m in one.memories}
         for one in _drawn(comparison)
@@ -449,7 +449,7 @@ def _largest(panels: Sequence[Panel], columns: Sequence[str]) -> str:
     return "; ".join(said)
 
 
-def _drawn(comparison: Comparison) -> tuple[Subject, ...]:
+def _drawn(comparison: ComparedModels) -> tuple[Subject, ...]:
     return comparison.trained, comparison.controls[0], comparison.constructed
 
 
@@ -457,7 +457,7 @@ def _head_names(one: Subject) -> list[str]:
     return [part.name for part in components(one.model) if part.kind == "head"]
 
 
-def _readable_picture(comparison: Comparison, folder: Path) -> Picture:
+def _readable_picture(comparison: ComparedModels, folder: Path) -> Picture:
     latents, panels = [*comparison.trained.task.arguments, "f"], []
     for one in _drawn(comparison):
         read = one.readable
@@ -512,7 +512,7 @@ def run_demo(out: Path, *, overwrite: bool, step: Callable[[str], None]) -> list
             step(f"inspecting the {name} model")
             subjects.append(compared(name, model, task, folder / "models" / name))
         trained, built, *controls = subjects
-        comparison = Comparison(trained, built, tuple(controls), construction)
+        comparison = ComparedModels(trained, built, tuple(controls), construction)
         said, parts = findings(comparison), sections(comparison, folder)
         step("measuring nested memories")
         parts = [*parts, nested_section(folder)]
@@ -542,7 +542,7 @@ def compared(name: str, model: SequenceTransformer, task: FixedMemory, out: Path
     )
 
 
-def _page(comparison: Comparison, said: list[str], parts: list[Section], folder: Path) -> Page:
+def _page(comparison: ComparedModels, said: list[str], parts: list[Section], folder: Path) -> Page:
     return Page(
         title="What a transformer does, against a proof of what it can do",
         findings=said,
@@ -561,7 +561,7 @@ def _page(comparison: Comparison, said: list[str], parts: list[Section], folder:
     )
 
 
-def _write_numbers(comparison: Comparison, said: list[str], folder: Path) -> None:
+def _write_numbers(comparison: ComparedModels, said: list[str], folder: Path) -> None:
     models = comparison.subjects
     tables = {
         "heads": pd.concat(

@@ -10,7 +10,7 @@ import pytest
 
 from interp.proofs.memory import construct_fixed_memory
 from interp.store import ActivationStore
-from prooflens.demo.run import Comparison, compared, findings, run_demo
+from prooflens.demo.run import ComparedModels, compared, findings, run_demo
 from trained import zoo
 
 
@@ -79,7 +79,7 @@ def test_what_is_not_confirmed_is_said_not_to_be(tmp_path: Path) -> None:
     blurred = compared("trained", shipped.model, shipped.task, tmp_path / "out")
     assert "confirmed" not in set(blurred.roles["status"])
     built, control = (replace(blurred, name=name) for name in ("constructed", "control"))
-    comparison = Comparison(blurred, built, (control,), construct_fixed_memory(shipped.task))
+    comparison = ComparedModels(blurred, built, (control,), construct_fixed_memory(shipped.task))
     said = findings(comparison)
     assert "no head is confirmed to extract x[t-1]" in said[0]
     assert "no FFN is confirmed to compute the Boolean function" in said[0]

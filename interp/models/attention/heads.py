@@ -221,7 +221,7 @@ class Lag(ScoreTerm):
         return (-slope * phi).to(self.p.dtype)
 
 
-class Table(ScoreTerm):
+class BiasTable(ScoreTerm):
     """One learned bias per head and lag, for lags of both signs when attention looks both ways."""
 
     def __init__(self, n_heads: int, n_ctx: int, causal: bool, dtype: torch.dtype) -> None:
@@ -308,7 +308,7 @@ def score_terms(spec: TransformerSpec, layer: int) -> dict[str, ScoreTerm]:
         log, adaptive = spec.lag_bias == "log", spec.score == "slope"
         terms["lag"] = Lag(heads, d_model, log, adaptive, dtype)
     if spec.lag_bias == "table":
-        terms["table"] = Table(heads, spec.n_ctx, spec.causal, dtype)
+        terms["table"] = BiasTable(heads, spec.n_ctx, spec.causal, dtype)
     if spec.lag_bias == "relative_keys":
         terms["relative_keys"] = RelativeKeys(heads, d_head, width, spec.n_ctx, spec.causal, dtype)
     if spec.lag_bias == "bump":

@@ -48,33 +48,33 @@ from interp.program.syntax import Expression, Program
 
 
 @dataclass(frozen=True)
-class Affine:
+class AffineSum:
     """An affine combination of signals: Σ weight · signal + constant."""
 
     weights: tuple[tuple[int, float], ...] = ()
     constant: float = 0.0
 
-    def __add__(self, other: Affine | float) -> Affine:
-        if not isinstance(other, Affine):
-            return Affine(self.weights, self.constant + other)
+    def __add__(self, other: AffineSum | float) -> AffineSum:
+        if not isinstance(other, AffineSum):
+            return AffineSum(self.weights, self.constant + other)
         weights = dict(self.weights)
         for signal, weight in other.weights:
             weights[signal] = weights.get(signal, 0.0) + weight
         kept = tuple(sorted((s, w) for s, w in weights.items() if w != 0.0))
-        return Affine(kept, self.constant + other.constant)
+        return AffineSum(kept, self.constant + other.constant)
 
-    def __mul__(self, factor: float) -> Affine:
+    def __mul__(self, factor: float) -> AffineSum:
         kept = tuple((s, w * factor) for s, w in self.weights if factor != 0.0)
-        return Affine(kept, self.constant * factor)
+        return AffineSum(kept, self.constant * factor)
 
-    def __sub__(self, other: Affine | float) -> Affine:
+    def __sub__(self, other: AffineSum | float) -> AffineSum:
         return self + other * -1.0
 
     __rmul__ = __mul__
 
 
 @dataclass
-class Circuit:
+class FfnCircuit:
     """A circuit of ReLUs over the coordinates of a residual stream.
 
     Attributes:
@@ -87,41 +87,41 @@ class Circuit:
     """
 
     d_model: int
-    relus: list[Affine] = field(default_factory=list)
-    outputs: dict[int, Affine] = field(default_factory=dict)
-    ramps: list[Affine] = field(default_factory=list)
+    relus: list[AffineSum] = field(default_factory=list)
+    outputs: dict[int, AffineSum] = field(default_factory=dict)
+    ramps: list[AffineSum] = field(default_factory=list)
     layers: int = 1
     _pairs: set[int] = field(default_factory=set)
     _kept: int = 0
     _exact: set[int] = field(default_factory=set)
-    _known: dict[Affine, int] = field(default_factory=dict)
+    _known: dict[AffineSum, int] = field(default_factory=dict)
     _levels: list[int] = field(default_factory=list)
 
-    def relu(self, read: Affine) -> Affine:
+    def relu(self, read: AffineSum) -> AffineSum:
         """The signal max(read, 0); the same reading gives the same signal."""
         if not read.weights:
-            return Affine((), max(read.constant, 0.0))
+            return AffineSum((), max(read.constant, 0.0))
         if read not in self._known:
             self._known[read] = self.d_model + len(self.relus)
             self._levels.append(1 + max(self._level(s) for s, _ in read.weights))
             self.relus.append(read)
-        return Affine(((self._known[read], 1.0),))
+        return AffineSum(((self._known[read], 1.0),))
 
-    def both(self, left: Affine, right: Affine) -> Affine:
+    def both(self, left: AffineSum, right: AffineSum) -> AffineSum:
         """The conjunction (AND) of two bits."""
         return self._exactly(self.relu(left + right - 1.0))
 
-    def step(self, v: Affine) -> Affine:
+    def step(self, v: AffineSum) -> AffineSum:
         """The clipped signal clip(v, 0, 1) = 1 − relu(1 − relu(v)), exactly 0 below 0 and 1 above
         1."""
         missing = self._exactly(self.relu(self.relu(v) * -1.0 + 1.0))
         self.ramps.append(v)
         return missing * -1.0 + 1.0
 
-    def sign(self, z: Affine, margin: float) -> Affine:
+    def sign(self, z: AffineSum, margin: float) -> AffineSum:
         """The bit of z > 0, for |z| ≥ margin and z over coordinates alone."""
         if not z.weights:
-            return Affine((), float(z.constant > 0))
+            return AffineSum((), float(z.constant > 0))
         fresh = z not in self._known
         found = self.relu(z)
         signal = found.weights[0][0]
@@ -133,7 +133,7 @@ class Circuit:
             self._kept = self._kept or bit.weights[0][0]
         return bit
 
-    def gate(self, value: Affine, bit: Affine, bound: float) -> Affine:
+    def gate(self, value: AffineSum, bit: AffineSum, bound: float) -> AffineSum:
         """``value`` where the bit is 1 and 0 where it is 0, for |value| ≤ bound."""
         closed = (bit * -1.0 + 1.0) * bound
         return self.relu(value - closed) - self.relu(value * -1.0 - closed)
@@ -160,7 +160,7 @@ class Circuit:
                 neuron, here = 0, {}
                 for signal in layer:
                     carried = self._level(signal) <= number
-                    read = Affine(((signal, 1.0),)) if carried else self._read(signal)
+                    read = AffineSum(((signal, 1.0),)) if carried else self._read(signal)
                     here[signal] = neuron
                     for factor in self._copies(signal):
                         for source, weight in read.weights:
@@ -186,7 +186,7 @@ class Circuit:
         sizes = dict.fromkeys(range(self.d_model), 1.0)
         off = dict.fromkeys(range(self.d_model), 0.0) | errors
 
-        def error(read: Affine) -> tuple[float, float]:
+        def error(read: AffineSum) -> tuple[float, float]:
             size = sum(abs(w) * sizes[s] for s, w in read.weights) + abs(read.constant)
             passed = sum(abs(w) * off[s] for s, w in read.weights)
             return size, passed + (len(read.weights) + 3) * unit * size
@@ -197,7 +197,7 @@ class Circuit:
             sizes[signal], off[signal] = (1.0, 0.0) if exact else error(read)
         return max((error(read)[1] for read in self.ramps), default=0.0)
 
-    def _exactly(self, bit: Affine) -> Affine:
+    def _exactly(self, bit: AffineSum) -> AffineSum:
         """Record that a bit is exact, because it reads whole numbers or its ramp lies outside (0,
         1)."""
         self._exact |= {signal for signal, _ in bit.weights}
@@ -210,7 +210,7 @@ class Circuit:
     def _level(self, signal: int) -> int:
         return 0 if signal < self.d_model else self._levels[signal - self.d_model]
 
-    def _read(self, signal: int) -> Affine:
+    def _read(self, signal: int) -> AffineSum:
         return self.relus[signal - self.d_model]
 
     def _layout(self) -> list[list[int]]:
@@ -225,8 +225,8 @@ class Circuit:
             for layer in range(1, depth + 1)
         ]
 
-    def _readers(self, depth: int) -> list[tuple[Affine, int]]:
-        readers: list[tuple[Affine, int]] = list(zip(self.relus, self._levels, strict=True))
+    def _readers(self, depth: int) -> list[tuple[AffineSum, int]]:
+        readers: list[tuple[AffineSum, int]] = list(zip(self.relus, self._levels, strict=True))
         return readers + [(output, depth + 1) for output in self.outputs.values()]
 
 
@@ -245,23 +245,23 @@ class FormulaCircuit:
     def __init__(
         self,
         program: Program,
-        circuit: Circuit,
+        circuit: FfnCircuit,
         places: Mapping[Expression, int],
-        unit: Affine,
+        unit: AffineSum,
         longest: int,
     ) -> None:
         self.program, self.circuit, self.places = program, circuit, places
         self.unit, self.slope = unit, 2.0 * (longest + 1)
-        self._signals: dict[str, Affine] = {}  # of a line, which others may read many times
+        self._signals: dict[str, AffineSum] = {}  # of a line, which others may read many times
         self._bounds: dict[str, float] = {}
 
-    def bit(self, formula: Expression) -> Affine:
+    def bit(self, formula: Expression) -> AffineSum:
         """A signal that is 1 where the formula holds and 0 elsewhere."""
         if formula in self.places:
             return self.held_bit(formula)
         match formula:
             case syntax.Truth(value):
-                return Affine((), float(value))
+                return AffineSum((), float(value))
             case syntax.FormulaName(name):
                 if name not in self._signals:
                     self._signals[name] = self.bit(self.program[name])
@@ -276,11 +276,11 @@ class FormulaCircuit:
                 return self.compared(relation, self.number(left), self.number(right))
         raise TypeError(f"{type(formula).__name__} has no place and no circuit")
 
-    def held_bit(self, expression: Expression) -> Affine:
+    def held_bit(self, expression: Expression) -> AffineSum:
         """The bit of an expression that already has a coordinate."""
-        return Affine(((self.places[expression], 1.0),))
+        return AffineSum(((self.places[expression], 1.0),))
 
-    def compared(self, relation: str, left: Affine, right: Affine) -> Affine:
+    def compared(self, relation: str, left: AffineSum, right: AffineSum) -> AffineSum:
         """A signal with the bit of a comparison of two numbers."""
         if relation in (">=", "<="):
             return self.at_least(left, right) if relation == ">=" else self.at_least(right, left)
@@ -290,17 +290,17 @@ class FormulaCircuit:
         equal = self.circuit.both(self.at_least(left, right), self.at_least(right, left))
         return equal if relation == "==" else equal * -1.0 + 1.0
 
-    def at_least(self, left: Affine, right: Affine) -> Affine:
+    def at_least(self, left: AffineSum, right: AffineSum) -> AffineSum:
         """The bit of left ≥ right."""
         z = left - right + self.unit * 0.5
         return self.circuit.step(z * self.slope + 0.5)
 
-    def number(self, term: Expression) -> Affine:
+    def number(self, term: Expression) -> AffineSum:
         """A signal with the term divided by i + 1."""
         if term in self.places and isinstance(term, syntax.Count) and term.guard is not None:
             return self.circuit.relu(self.unit + self.held_bit(term) - 1.0)
         if term in self.places:
-            return Affine(((self.places[term], 1.0),))
+            return AffineSum(((self.places[term], 1.0),))
         match term:
             case syntax.Constant(value):
                 return self.unit * float(value)
@@ -350,8 +350,8 @@ class FormulaCircuit:
 
 
 _MOST_CASES = 64
-_ALWAYS = Affine((), 1.0)
-Cases = list[tuple[Affine, Affine]]
+_ALWAYS = AffineSum((), 1.0)
+Cases = list[tuple[AffineSum, AffineSum]]
 
 
 class SignCircuit(FormulaCircuit):
@@ -362,26 +362,26 @@ class SignCircuit(FormulaCircuit):
         """Line → its cases, once found: others may read it many times."""
         return {}
 
-    def held_bit(self, expression: Expression) -> Affine:
+    def held_bit(self, expression: Expression) -> AffineSum:
         """The bit of an expression that already has a coordinate, passed through the first hidden
         layer."""
-        return self.circuit.sign(Affine(((self.places[expression], 1.0),)) - 0.5, 0.5)
+        return self.circuit.sign(AffineSum(((self.places[expression], 1.0),)) - 0.5, 0.5)
 
-    def bit(self, formula: Expression) -> Affine:
+    def bit(self, formula: Expression) -> AffineSum:
         """A signal that is 1 where the formula holds and 0 elsewhere."""
         if isinstance(formula, syntax.Comparison) and formula not in self.places:
-            total = Affine()
+            total = AffineSum()
             for (first, left), (second, right) in self._pairs(formula.left, formula.right):
                 here = self.compared(formula.relation, left, right)
                 total = total + self._both(self._both(first, second), here)
             return total
         return super().bit(formula)
 
-    def at_least(self, left: Affine, right: Affine) -> Affine:
+    def at_least(self, left: AffineSum, right: AffineSum) -> AffineSum:
         """The bit of left ≥ right."""
         return self.circuit.sign(left - right + self.unit * 0.5, 1 / self.slope)
 
-    def linear(self, term: Expression) -> Affine | None:
+    def linear(self, term: Expression) -> AffineSum | None:
         """The term over i + 1 where it is linear in what the residual stream holds."""
         cases = self.cases(term)
         return cases[0][1] if len(cases) == 1 else None
@@ -396,10 +396,10 @@ class SignCircuit(FormulaCircuit):
             case syntax.Constant(value):
                 return [(_ALWAYS, self.unit * float(value))]
             case syntax.Count(guard=None):
-                return [(_ALWAYS, Affine(((self.places[term], 1.0),)))]
+                return [(_ALWAYS, AffineSum(((self.places[term], 1.0),)))]
             case syntax.Count():
                 bit = self.held_bit(term)
-                return [(bit, self.unit), (bit * -1.0 + 1.0, Affine())]
+                return [(bit, self.unit), (bit * -1.0 + 1.0, AffineSum())]
             case syntax.TermName(name):
                 if name not in self._cases:
                     self._cases[name] = self.cases(self.program[name])
@@ -430,7 +430,7 @@ class SignCircuit(FormulaCircuit):
 
     def _pairs(
         self, left: Expression, right: Expression
-    ) -> list[tuple[tuple[Affine, Affine], tuple[Affine, Affine]]]:
+    ) -> list[tuple[tuple[AffineSum, AffineSum], tuple[AffineSum, AffineSum]]]:
         pairs = list(product(self.cases(left), self.cases(right)))
         if len(pairs) > _MOST_CASES:
             raise ArgumentError(
@@ -439,7 +439,7 @@ class SignCircuit(FormulaCircuit):
             )
         return pairs
 
-    def _both(self, left: Affine, right: Affine) -> Affine:
+    def _both(self, left: AffineSum, right: AffineSum) -> AffineSum:
         if left == _ALWAYS or right == _ALWAYS:
             return right if left == _ALWAYS else left
         return self.circuit.both(left, right)

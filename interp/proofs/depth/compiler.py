@@ -48,7 +48,7 @@ from interp.program.analysis import alphabet, depths, is_past_only, used_names
 from interp.program.evaluation import evaluate
 from interp.program.printer import expression_text
 from interp.program.syntax import Assignment, Expression, Formula, Program, Term, children
-from interp.proofs.depth.circuits import Affine, Circuit, FormulaCircuit, SignCircuit
+from interp.proofs.depth.circuits import AffineSum, FfnCircuit, FormulaCircuit, SignCircuit
 from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part, zero_model
 
 
@@ -85,7 +85,7 @@ def guard_lag(guard: str) -> int | None:
 
 
 @dataclass
-class Plan:
+class StreamPlan:
     """The coordinates of the residual stream for each name, count and position predicate.
 
     Attributes:
@@ -205,7 +205,7 @@ def compile_program(
         ArgumentError: for other programs, or where rounding could change an answer.
     """
     _check(program, longest, precision)
-    plan = Plan(_pruned(program), vocabulary_of(program))
+    plan = StreamPlan(_pruned(program), vocabulary_of(program))
     entry = _circuit(plan, -1, longest, precision) if any(plan.made_by(-1)) else None
     layers = [_circuit(plan, layer, longest, precision) for layer in range(plan.depth)]
     circuits = layers if entry is None else [entry, *layers]
@@ -248,10 +248,10 @@ def _pruned(program: Program) -> Program:
     return Program(kept, imports=program.imports)
 
 
-def _circuit(plan: Plan, layer: int, longest: int, precision: Precision) -> Circuit:
-    circuit = Circuit(plan.width)
+def _circuit(plan: StreamPlan, layer: int, longest: int, precision: Precision) -> FfnCircuit:
+    circuit = FfnCircuit(plan.width)
     build = _builder(plan, circuit, layer, longest, precision)
-    outside = Affine(((IS_BOS, -1.0),), 1.0)
+    outside = AffineSum(((IS_BOS, -1.0),), 1.0)
     if precision == "sign":
         outside = circuit.sign(outside - 0.5, 0.5)
     lines, counted = plan.made_by(layer)
@@ -267,19 +267,19 @@ def _circuit(plan: Plan, layer: int, longest: int, precision: Precision) -> Circ
 
 
 def _builder(
-    plan: Plan, circuit: Circuit, layer: int, longest: int, precision: Precision
+    plan: StreamPlan, circuit: FfnCircuit, layer: int, longest: int, precision: Precision
 ) -> FormulaCircuit:
     """The builder of a layer's circuit; before the first block (layer −1) numbers are held as they
     are, so the unit is 1 and the margin ½."""
-    unit = Affine(((AVERAGE_BOS, 1.0),)) if layer >= 0 else Affine((), 1.0)
+    unit = AffineSum(((AVERAGE_BOS, 1.0),)) if layer >= 0 else AffineSum((), 1.0)
     kind = SignCircuit if precision == "sign" else FormulaCircuit
     return kind(plan.program, circuit, plan.places(layer), unit, longest if layer >= 0 else 0)
 
 
 def _spec(
-    plan: Plan,
-    entry: Circuit | None,
-    layers: list[Circuit],
+    plan: StreamPlan,
+    entry: FfnCircuit | None,
+    layers: list[FfnCircuit],
     longest: int,
     dtype: Dtype,
     precision: Precision,
@@ -308,7 +308,11 @@ def _spec(
 
 
 def _write(
-    model: SequenceTransformer, plan: Plan, entry: Circuit | None, layers: list[Circuit], last: str
+    model: SequenceTransformer,
+    plan: StreamPlan,
+    entry: FfnCircuit | None,
+    layers: list[FfnCircuit],
+    last: str,
 ) -> None:
     _write_embedding(model, plan)
     if entry is not None and model.input_ffn is not None:
@@ -325,7 +329,7 @@ def _write(
     model.unembed.W_U[plan.names[last], 0] = 1
 
 
-def _write_embedding(model: SequenceTransformer, plan: Plan) -> None:
+def _write_embedding(model: SequenceTransformer, plan: StreamPlan) -> None:
     """The bits of each token, which the program itself gives on strings of that one token."""
     model.embed.W_E[0, IS_BOS] = 1
     wanted: dict[int, Expression] = {}
@@ -351,7 +355,7 @@ def _write_embedding(model: SequenceTransformer, plan: Plan) -> None:
 
 
 def _certificate(
-    spec: TransformerSpec, plan: Plan, circuits: list[Circuit], precision: Precision
+    spec: TransformerSpec, plan: StreamPlan, circuits: list[FfnCircuit], precision: Precision
 ) -> Certificate:
     """The rounding error: averages of n + 1 values in [0, 1] are off by at most (n + 5) u."""
     unit = torch.finfo(spec.torch_dtype).eps / 2
@@ -379,7 +383,7 @@ def _certificate(
     return Certificate(0.0, parts, domain)
 
 
-def _mechanism(plan: Plan, precision: Precision) -> Mechanism:
+def _mechanism(plan: StreamPlan, precision: Precision) -> Mechanism:
     axes = torch.eye(plan.width, dtype=torch.float64)
     parts: list[Part] = []
     directions: dict[str, torch.Tensor] = {}
@@ -403,7 +407,7 @@ def _mechanism(plan: Plan, precision: Precision) -> Mechanism:
 
 
 def _hold_linear(
-    plan: Plan,
+    plan: StreamPlan,
     term: Expression,
     name: str,
     directions: dict[str, torch.Tensor],
@@ -412,7 +416,11 @@ def _hold_linear(
     """Record the direction of a number that is a linear combination of averages."""
     level = plan.level(term)
     build = SignCircuit(
-        plan.program, Circuit(plan.width), plan.places(level - 1), Affine(((AVERAGE_BOS, 1.0),)), 1
+        plan.program,
+        FfnCircuit(plan.width),
+        plan.places(level - 1),
+        AffineSum(((AVERAGE_BOS, 1.0),)),
+        1,
     )
     linear = build.linear(term)
     del directions[name], written[name]

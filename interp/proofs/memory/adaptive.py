@@ -44,7 +44,7 @@ from interp.models.transformer import SequenceTransformer
 from interp.proofs.lagfits import LagFit
 from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part, zero_model
 from interp.proofs.memory.fixed import MARGIN, CornerTable
-from interp.proofs.memory.rounding import Evaluation, select_lag, slot_error, sum_rounding
+from interp.proofs.memory.rounding import Summation, select_lag, slot_error, sum_rounding
 from interp.tasks.memory import AdaptiveMemory
 
 
@@ -212,13 +212,13 @@ def plan_adaptive(task: AdaptiveMemory, unit: float) -> AdaptivePlan:
     return plan
 
 
-def _evaluation(task: AdaptiveMemory, unit: float, dense: bool) -> Evaluation:
+def _evaluation(task: AdaptiveMemory, unit: float, dense: bool) -> Summation:
     width = AdaptiveSlots(task).width if dense else 0
     together, reach = max(task.concurrent, 1), _reach(task)
     tables = [CornerTable.of_locations(lags, task.bits) for lags in task.location_tables()]
     off = max(table.rounding(unit, width=width, reach=reach if dense else 0.0) for table in tables)
     longest = max(task.locations)
-    return Evaluation(
+    return Summation(
         unit,
         keys=task.length,
         heads=(longest + 1) * (together if dense else 1),

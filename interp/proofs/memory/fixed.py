@@ -40,7 +40,7 @@ from interp.models.transformer import SequenceTransformer
 from interp.proofs.lagfits import LagFit
 from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part, zero_model
 from interp.proofs.memory.rounding import (
-    Evaluation,
+    Summation,
     read_error,
     select_lag,
     slot_error,
@@ -202,7 +202,7 @@ def construct_fixed_memory(task: FixedMemory) -> Construction:
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _FixedPlan:
     """What is built: a fit per memory and the table of f; ``turned`` if the margin holds in any
     basis."""
 
@@ -234,26 +234,26 @@ class _Plan:
         return sum(fit.fit_error for fit in self.fits) + sqrt(self.width) * spread
 
 
-def _plan(task: FixedMemory) -> _Plan:
+def _plan(task: FixedMemory) -> _FixedPlan:
     """Fits for the worst basis if they keep the margin there, else for the basis of the slots."""
     values = {corner: float(f) for corner, f in task.truth_table().items()}
     table, slots = CornerTable(values), len(task.lags) + 2
     heads = sum(lag + 1 for lag in task.lags)
     dense = _evaluation(task, heads, width=slots)
-    plan = _Plan(task, tuple(select_lag(lag, dense) for lag in task.lags), table, turned=True)
+    plan = _FixedPlan(task, tuple(select_lag(lag, dense) for lag in task.lags), table, turned=True)
     if plan.turned_sum() >= MARGIN:
         fits = tuple(select_lag(lag, _evaluation(task, lag + 1)) for lag in task.lags)
-        plan = _Plan(task, fits, table, turned=False)
+        plan = _FixedPlan(task, fits, table, turned=False)
     _check_margin(plan)
     return plan
 
 
-def _evaluation(task: FixedMemory, heads: int, width: int = 0) -> Evaluation:
+def _evaluation(task: FixedMemory, heads: int, width: int = 0) -> Summation:
     reach = 2 * sqrt(len(task.lags) + 2)
-    return Evaluation(_UNIT, keys=task.length, heads=heads, width=width, reach=reach)
+    return Summation(_UNIT, keys=task.length, heads=heads, width=width, reach=reach)
 
 
-def _check_margin(plan: _Plan) -> None:
+def _check_margin(plan: _FixedPlan) -> None:
     problems, errors = Problems("construct_fixed_memory"), plan.slots()
     lags = plan.task.lags
     told = ", ".join(f"lag {lag}: {error:.2g}" for lag, error in zip(lags, errors, strict=True))
@@ -289,7 +289,7 @@ def _mechanism(task: FixedMemory, fits: tuple[LagFit, ...]) -> Mechanism:
     )
 
 
-def _certificate(plan: _Plan) -> Certificate:
+def _certificate(plan: _FixedPlan) -> Certificate:
     """Slot errors stay under the margin, so what is left is the readout's own rounding."""
     task = plan.task
     lags = zip(task.lags, plan.slots(), strict=True)

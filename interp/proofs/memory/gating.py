@@ -22,7 +22,7 @@ from interp.models.transformer import SequenceTransformer
 from interp.proofs.lagfits import LagFit
 from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part, zero_model
 from interp.proofs.memory.fixed import MARGIN, CornerTable, ramp_rounding, write_ramp
-from interp.proofs.memory.rounding import Evaluation, select_lag, slot_error
+from interp.proofs.memory.rounding import Summation, select_lag, slot_error
 from interp.tasks.memory import AdaptiveMemory
 
 _UNIT = 2.0**-53
@@ -90,8 +90,8 @@ def _check_margin(task: AdaptiveMemory, errors: dict[int, float]) -> None:
     problems.raise_if_any()
 
 
-def _evaluation(task: AdaptiveMemory, lag: int) -> Evaluation:
-    return Evaluation(_UNIT, keys=task.length, heads=lag + 1)
+def _evaluation(task: AdaptiveMemory, lag: int) -> Summation:
+    return Summation(_UNIT, keys=task.length, heads=lag + 1)
 
 
 def _write_heads(

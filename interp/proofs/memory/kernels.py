@@ -58,7 +58,7 @@ from interp.proofs.lagfits import (
     tail,
 )
 from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part, zero_model
-from interp.proofs.memory.rounding import Evaluation, read_error, select_lag, sum_rounding
+from interp.proofs.memory.rounding import Summation, read_error, select_lag, sum_rounding
 from interp.tasks.memory import KernelMemory, RealMemory
 from interp.tasks.memory.readouts import Readout
 
@@ -288,7 +288,7 @@ def construct_kernel_memory(
     need(largest > 0, "largest", "must be positive", largest, "6 covers normal inputs")
     problems.raise_if_any()
     bound = largest if task.inputs == "gaussian" else 1.0
-    plan = _Plan(task, positions, normalizer, bound, _fits(task, heads, positions))
+    plan = _KernelPlan(task, positions, normalizer, bound, _fits(task, heads, positions))
     _check_slots(plan)
     model = _model(plan)
     name = f"constructed-{task.name}-{positions}" + ("-softmax" if normalizer != "none" else "")
@@ -296,7 +296,7 @@ def construct_kernel_memory(
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _KernelPlan:
     """What is built, and a bound on the error of each residual coordinate."""
 
     task: KernelMemory | RealMemory
@@ -369,7 +369,7 @@ class _Plan:
     def _rounding(self, memories: range | list[int], width: int) -> float:
         p = np.concatenate([self.fits[i].slopes for i in memories])
         a = np.concatenate([self.fits[i].coefficients * self._unsettled(i) for i in memories])
-        how = Evaluation(
+        how = Summation(
             _UNIT,
             keys=self.task.length,
             heads=len(p),
@@ -418,11 +418,11 @@ def _fit(location: Any, length: int, heads: int, positions: Positions) -> HeadSu
     """The heads for a kernel ``[lag]``, or for one lag."""
     if not isinstance(location, int):
         return fit_kernel(location, heads, positions)
-    fit = select_lag(location, Evaluation(_UNIT, keys=length, heads=location + 1))
+    fit = select_lag(location, Summation(_UNIT, keys=length, heads=location + 1))
     return HeadSum(fit.slopes, fit.coefficients)
 
 
-def _check_slots(plan: _Plan) -> None:
+def _check_slots(plan: _KernelPlan) -> None:
     problems = Problems("construct_kernel_memory")
     for i, name in enumerate(plan.memories):
         share = plan.slot(i) / (2 * plan.bound * float(np.abs(plan.wanted(i)).sum()))
@@ -432,7 +432,7 @@ def _check_slots(plan: _Plan) -> None:
     problems.raise_if_any()
 
 
-def _model(plan: _Plan) -> SequenceTransformer:
+def _model(plan: _KernelPlan) -> SequenceTransformer:
     spec = TransformerSpec(
         input="real",
         d_in=1,
@@ -464,7 +464,7 @@ def _model(plan: _Plan) -> SequenceTransformer:
     return model
 
 
-def _mechanism(plan: _Plan) -> Mechanism:
+def _mechanism(plan: _KernelPlan) -> Mechanism:
     parts: list[Part] = []
     for memory, fit in zip(plan.task.memories(), plan.fits, strict=True):
         lag = memory.location if isinstance(memory.location, int) else None
@@ -480,7 +480,7 @@ def _mechanism(plan: _Plan) -> Mechanism:
     return Mechanism(tuple(parts), directions, dict(zip(latents, hooks, strict=True)))
 
 
-def _certificate(plan: _Plan) -> Certificate:
+def _certificate(plan: _KernelPlan) -> Certificate:
     net, task, L = plan.net, plan.task, plan.task.f.lipschitz
     slots = [plan.slot(i) for i in range(len(plan.fits))]
     rounding = net.rounding(plan.sizes, _UNIT)

@@ -37,7 +37,7 @@ from interp.proofs.lagfits import LagFit, fit_lag
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Summation:
     """The order and precision in which a model adds its heads up, on which rounding depends.
 
     Attributes:
@@ -73,7 +73,7 @@ def read_error(width: int) -> float:
 def sum_rounding(
     slopes: Float64[np.ndarray, " head"],
     coefficients: Float64[np.ndarray, " head"],
-    how: Evaluation,
+    how: Summation,
 ) -> float:
     """A bound on what rounding adds to the sum, for values of at most 1.
 
@@ -102,12 +102,12 @@ def sum_rounding(
 _PRICES = tuple(4.0**k for k in range(9))
 
 
-def select_lag(lag: int, how: Evaluation) -> LagFit:
+def select_lag(lag: int, how: Summation) -> LagFit:
     """The fit of a lag that has the least error in a model that evaluates sums as ``how`` says."""
     return min(_fits(lag, how.unit), key=lambda fit: slot_error(fit, how))
 
 
-def slot_error(fit: LagFit, how: Evaluation) -> float:
+def slot_error(fit: LagFit, how: Summation) -> float:
     """A bound on |Σ_h a_h Σ_j e^{−p_h j} x_j − x_T| for |x| ≤ 1, of fit and rounding together."""
     return fit.fit_error + sum_rounding(fit.slopes, fit.coefficients, how)
 

@@ -66,7 +66,7 @@ _TERM = re.compile(
 
 
 @dataclass(frozen=True)
-class Term:
+class KernelTerm:
     """One term of a kernel: ``weight · shape(parameters)``."""
 
     weight: float
@@ -82,7 +82,7 @@ class Term:
 class MemoryKernel:
     """A memory kernel ρ: a sum of terms."""
 
-    terms: tuple[Term, ...]
+    terms: tuple[KernelTerm, ...]
 
     @classmethod
     def parse(cls, text: str) -> MemoryKernel:
@@ -109,7 +109,7 @@ class MemoryKernel:
         return total
 
 
-def _term(text: str, problems: Problems) -> Term | None:
+def _term(text: str, problems: Problems) -> KernelTerm | None:
     found = _TERM.fullmatch(text)
     advice = 'write e.g. "0.5 exponential(0.3) + 2 bump(8, 1.5)"'
     problems.need(found is not None, "kernel", "must be terms weight shape(…)", text, advice)
@@ -131,7 +131,7 @@ def _term(text: str, problems: Problems) -> Term | None:
     for parameter, value, least in zip(shape.parameters, values, shape.above, strict=False):
         rule = f"must have a {parameter} above {least}"
         problems.need(value > least, name, rule, value, "the kernel must be summable")
-    return Term(weight, name, values)
+    return KernelTerm(weight, name, values)
 
 
 @dataclass(frozen=True)

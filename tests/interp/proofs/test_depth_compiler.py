@@ -16,7 +16,7 @@ from interp.program.evaluation import evaluate
 from interp.program.languages import prediction_program
 from interp.program.parser import parse_program as parse
 from interp.program.syntax import Program
-from interp.proofs.depth.circuits import Affine, Circuit
+from interp.proofs.depth.circuits import AffineSum, FfnCircuit
 from interp.proofs.depth.compiler import compile_program, token_ids, vocabulary_of
 
 DYCK = parse(
@@ -243,8 +243,8 @@ def test_what_cannot_be_compiled_is_refused(text: str, said: str) -> None:
 
 
 def test_a_circuit_carries_and_shares_its_signals() -> None:
-    circuit = Circuit(3)
-    x, y = (Affine(((s, 1.0),)) for s in (1, 2))
+    circuit = FfnCircuit(3)
+    x, y = (AffineSum(((s, 1.0),)) for s in (1, 2))
     late = circuit.relu(circuit.relu(circuit.relu(x - y) - 0.5) - 0.25)
     circuit.outputs[0] = late + circuit.relu(x - y) * 2.0 + y
     assert len(circuit.relus) == 3

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from interp.errors import ArgumentError
 from interp.tasks.catalogue import task_from_dict
 from interp.tasks.memory import KernelMemory
-from interp.tasks.memory.kernels import SHAPES, MemoryKernel, Term
+from interp.tasks.memory.kernels import SHAPES, KernelTerm, MemoryKernel
 
 FORMULAS = {
     "exponential(0.3)": lambda s: math.exp(-0.3 * s),
@@ -54,7 +54,9 @@ terms = st.tuples(
 @given(st.lists(terms, min_size=1, max_size=4))
 def test_kernels_survive_their_text(found: list[tuple[str, float, tuple[float, float]]]) -> None:
     kernel = MemoryKernel(
-        tuple(Term(w, name, values[: len(SHAPES[name].parameters)]) for name, w, values in found)
+        tuple(
+            KernelTerm(w, name, values[: len(SHAPES[name].parameters)]) for name, w, values in found
+        )
     )
     assert MemoryKernel.parse(str(kernel)) == kernel
 

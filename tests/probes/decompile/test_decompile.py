@@ -15,7 +15,7 @@ from interp.models.transformer import SequenceTransformer
 from interp.program.decision_parser import parse
 from interp.program.evaluation import NONE, Vocabulary, run
 from probes.decompile.decisions import TokenTable, decide, decided, outputs_of
-from probes.decompile.features import Column
+from probes.decompile.features import Question
 from probes.decompile.primitives import ideal, lag, primitives
 from probes.decompile.rows import Rows, off_task, rows_of_task, split
 from probes.decompile.search import Questions, grow
@@ -185,8 +185,10 @@ def test_trees_find_a_threshold_and_prefer_the_simpler_question() -> None:
     counts = rng.integers(0, 9, 300)
     wanted = counts >= 4
     columns = [
-        Column(counts, parse("n = 1\nnext = token").lines[0].expression, (), cost=1.0, number=True),
-        Column(
+        Question(
+            counts, parse("n = 1\nnext = token").lines[0].expression, (), cost=1.0, number=True
+        ),
+        Question(
             wanted.astype(np.int64), parse('allow "a" if true').outputs[0].condition, (), cost=9.0
         ),
     ]
