@@ -24,9 +24,6 @@ class Case:
         again: What finishes it then; the work itself by default.
         sound: What must hold of ``root`` at once after the stop.
         tail: How many of the last operations are tried, all if 0; and a few before.
-        every: Of operations before the tail, each one of so many; 0 for a few.
-        draft: Everything is written in a draft that is exchanged at the end: stopped at the first
-            operation, in the middle, around the exchange and at the last.
     """
 
     work: Callable[[Path], Callable[[], None]]
@@ -35,8 +32,6 @@ class Case:
         finished(tree(root)) in (before, after)
     )
     tail: int = 0
-    every: int = 0
-    draft: bool = False
 
 
 def tree(root: Path) -> Tree:
@@ -55,13 +50,9 @@ def finished(files: Tree) -> Tree:
 
 def chosen(case: Case, operations: tuple[str, ...]) -> Iterator[int]:
     """Numbers of operations: all, or the last ones and some before them."""
-    count, tail, every = len(operations), case.tail, case.every
-    if case.draft:
-        at = next(n for n, done in enumerate(operations, 1) if done.startswith("exchange "))
-        yield from sorted({1, at // 2, at - 1, at, at + 1, count})
-        return
-    first = max(1, count - tail + 1) if tail else 1
-    before = range(1, first, every) if every else (1, first // 3, first // 2, first - 1)
+    count = len(operations)
+    first = max(1, count - case.tail + 1) if case.tail else 1
+    before = (1, first // 3, first // 2, first - 1)
     yield from sorted({*before, *range(first, count + 1)} - {0})
 
 
