@@ -64,6 +64,7 @@ __all__ = [
     "part_name",
     "product_version",
     "read_index",
+    "read_line",
     "read_manifest",
     "rewrite_index",
     "store_files",
