@@ -38,7 +38,7 @@ class RoleRow(TypedDict):
     strength: Annotated[float, "The number by which the role is measured, in the role's own unit."]
     p: Annotated[float, "The largest p of the tests that decide."]
     q: Annotated[float, "The largest q of these tests."]
-    effect: Annotated[float | None, "What is lost without it: nats, or share of the variance."]
+    effect: Annotated[float | None, "Lost without it, or its group: nats or share of variance."]
     evidence: Annotated[str, "All tests in words."]
     missing: Annotated[str, "Which tests could not be made, and why."]
     tests: Annotated[list[TestRow], "The tests; in a store and in CSV files as JSON text."]

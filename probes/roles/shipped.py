@@ -7,10 +7,9 @@ from probes.roles import surrogates
 from probes.roles.detectors.attention import attention_roles
 from probes.roles.detectors.circuits import circuit_roles
 from probes.roles.detectors.composition import composition_roles
-from probes.roles.detectors.copying import copying_roles
 from probes.roles.detectors.counting import counting_roles
 from probes.roles.detectors.gating import gating_roles
-from probes.roles.detectors.mapping import mapping_roles
+from probes.roles.detectors.mapping import copying_roles, mapping_roles
 from probes.roles.detectors.memories import memory_roles
 from probes.roles.detectors.mixtures import mixture_roles
 from probes.roles.detectors.readouts import readout_roles, round_roles

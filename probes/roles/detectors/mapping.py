@@ -1,5 +1,15 @@
 """Detect heads that map tokens: attending to a raises f(a), for a fixed map f of tokens.
 
+Of copying heads f is the identity:
+
+    behaviour   what the head writes, read through the final norm and the unembedding, raises the
+                attended tokens' logits above those of other rows' tokens
+                (:class:`interp.attention.behaviour.Copying`)
+    cause       the loss rises without the head
+
+The direct effect leaves out what later layers make of it; a task's models are judged by their
+circuit instead (:mod:`probes.roles.detectors.circuits`). Of heads with another map:
+
     behaviour   f is read off every second row: of what the head writes, read through the final norm
                 and the unembedding, the mean over queries that attend to a, less the mean over all
                 tokens, is largest at f(a). On the other rows f must be the same, take tokens to
@@ -7,10 +17,10 @@
                 must rise above those of the images of other rows' tokens
     cause       the loss rises without the head
 
-Strength is signed: negative where images are lowered. The map of a copying head is the identity,
-and that of a head whose value does not depend on the token differs from half to half. Tokens that
-do not come in both halves say nothing: with a large vocabulary there are too few of them in random
-rows, and the role is not looked for.
+Strength is signed: negative where tokens, or images, are lowered. The map of a head whose value
+does not depend on the token differs from half to half. Tokens that do not come in both halves say
+nothing: with a large vocabulary there are too few of them in random rows, and the role is not
+looked for.
 """
 
 from __future__ import annotations
@@ -33,6 +43,29 @@ from probes.roles.selecting import Seen
 _ROLE, _KIND = "successor", "shuffled"
 _FEWEST = 6
 """The least number of tokens of which a map is told."""
+
+
+def copying_roles(of: Examined) -> Iterator[Found | Lacking]:
+    """Test every head's direct effect on the tokens that it attends to."""
+    evidence = of.evidence
+    if evidence.profile.unit != "nats":
+        return
+    for place in evidence.heads:
+        raised = evidence.score(place, "copying", evidence.profile.rows["after_same"])
+        if raised is None:
+            words = "what heads write cannot be read as logits: no weights, or no hook_z, are there"
+            yield Lacking("copying", words)
+            return
+        verb = "lowers" if raised.effect < 0 else "raises"
+        name = f"{verb} the logits of the tokens it attends to by"
+        tests = [
+            Test(name, abs(raised.effect), evidence.floors.copying, raised.p, family="copying")
+        ]
+        cause: list[Test] | None = None
+        if of.effects is not None:
+            cause = of.effects.without_head(place) if holds(tests) else []
+        layer, head = place
+        yield Found("head", layer, "copying", raised.score, tests, cause, head=head)
 
 
 def mapping_roles(of: Examined) -> Iterator[Found | Lacking]:
