@@ -227,7 +227,7 @@ class _Work:
         profile: The unit of effects, and the floors.
         kept: Where tables go.
         seed: Seed of the nulls.
-        step: Told what is being done.
+        step: Fitting what is being done.
     """
 
     def __init__(

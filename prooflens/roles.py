@@ -23,6 +23,7 @@ from probes.roles import (
 from probes.roles.decision import no_roles
 from probes.roles.gathering import evidence_of
 from probes.roles.shipped import SHIPPED
+from probes.roles.surrogates import Fitting, fitted
 from probes.roles.trials import Trial, rows_of, token_trials
 from probes.roles.views import repeated_rows
 
@@ -35,6 +36,7 @@ __all__ = [
     "TASK",
     "Examined",
     "Explanation",
+    "Fitting",
     "Floors",
     "Found",
     "Lacking",
@@ -48,6 +50,7 @@ __all__ = [
     "evidence_of",
     "explain",
     "find_roles",
+    "fitted",
     "no_roles",
     "repeated_rows",
     "rows_of",

@@ -34,7 +34,7 @@ from interp.run.gate import admitted
 from interp.stats.bootstrap import row_interval
 from interp.tasks.base import Batch, Memory, answers_of, memories_of
 from probes.roles.registry import ROLES
-from probes.roles.surrogates import Fitted, Surrogate, Told, fitted, others
+from probes.roles.surrogates import Fitted, Fitting, Surrogate, fitted, others
 
 _DRAWS = 40
 """The most random sets of components."""
@@ -170,7 +170,7 @@ def explain(
     with evaluating(model):
         every = components(model)
         confirmed = _confirmed(roles, every)
-        told = Told(None, Run(model, fit), memories, answers)
+        told = Fitting(None, Run(model, fit), memories, answers)
         made = {part: _programs(found, told) for part, found in confirmed.items()}
         made = {part: programs for part, programs in made.items() if programs}
         return _judged(Run(model, judge), every, confirmed, made, seed)
@@ -217,7 +217,7 @@ def _confirmed(roles: pd.DataFrame, every: Sequence[Component]) -> dict[Componen
     return found
 
 
-def _programs(found: Sequence[Any], told: Told) -> list[_Made]:
+def _programs(found: Sequence[Any], told: Fitting) -> list[_Made]:
     """The programs that the roles of one component make together."""
     parts: dict[str, list[tuple[Surrogate, Any]]] = {}
     for row in found:

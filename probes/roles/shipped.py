@@ -203,7 +203,7 @@ SHIPPED = (
         ("language",),
         keys="moved",
         control="events",
-        surrogate=surrogates.GATED,
+        surrogate=surrogates.DUPLICATE,
     ),
     Role(
         "virtual-copying",

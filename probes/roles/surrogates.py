@@ -53,7 +53,7 @@ _OFFSETS = range(-3, 4)
 
 
 @dataclass(frozen=True)
-class Told:
+class Fitting:
     """What a role's surrogate is made from.
 
     Attributes:
@@ -102,7 +102,7 @@ class Surrogate:
     """
 
     kind: str
-    of: Callable[[Told], Any]
+    of: Callable[[Fitting], Any]
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Fitted:
     edits: Callable[[Run], tuple[Edit, ...]]
 
 
-def fitted(kind: str, found: Sequence[Any], told: Told) -> Fitted:
+def fitted(kind: str, found: Sequence[Any], told: Fitting) -> Fitted:
     """Fit what the roles of one component say, together, on the rows.
 
     Args:
@@ -151,7 +151,7 @@ def _columns(
     return stacked, mask.keys(length)
 
 
-def _looking(named: Classes, told: Told) -> Fitted:
+def _looking(named: Classes, told: Fitting) -> Fitted:
     always = {
         "itself": partial(_position, name="own"),
         "the first": partial(_position, name="first"),
@@ -230,8 +230,16 @@ def _hat(batch: Batch, knot: int, knots: tuple[int, ...]) -> Float[Tensor, "1 qu
     return torch.from_numpy(found).float()[None]
 
 
-def _token_keys(batch: Batch, name: str, causal: bool) -> Keys:
-    return token_key_sets(batch.inputs, causal=causal)[name]
+def _token_keys(batch: Batch, name: str) -> Keys:
+    return token_key_sets(batch.inputs)[name]
+
+
+def _equal(batch: Batch) -> Keys:
+    return batch.inputs[:, :, None] == batch.inputs[:, None]
+
+
+def _every(batch: Batch) -> Keys:
+    return torch.ones(1, *[batch.inputs.shape[1]] * 2, dtype=torch.bool)
 
 
 def _pair(batch: Batch, query: int | None, key: int) -> Keys:
@@ -243,61 +251,32 @@ def _around(batch: Batch, latent: str, offset: int) -> Keys:
     return lag_key_set(batch.latents[latent] + offset)
 
 
-def _previous(told: Told) -> Classes:
-    return {"the token before": partial(_lag, lag=1)}
-
-
-def _resting(told: Told) -> Classes:
-    return {"the first": partial(_position, name="first")}
-
-
-def _by_lag(told: Told) -> Classes:
+def _by_lag(told: Fitting) -> Classes:
     knots = tuple(knot for knot in _KNOTS if knot < told.run.batch.inputs.shape[1])
     return {f"lag {k}": partial(_hat, knot=i, knots=knots) for i, k in enumerate(knots)}
 
 
-def _same(told: Told) -> Classes:
-    keys = partial(_token_keys, name="same", causal=told.mask.causal)
-    return {"earlier equal tokens": keys}
-
-
-def _equal(told: Told) -> Classes:
-    return {"equal tokens": lambda batch: batch.inputs[:, :, None] == batch.inputs[:, None]}
-
-
-def _followed(told: Told) -> Classes:
-    keys = partial(_token_keys, name="after_same", causal=told.mask.causal)
-    return {"what followed equal tokens": keys}
-
-
-def _gated(told: Told) -> Classes:
-    return {**_resting(told), **_same(told)}
-
-
-def _chosen(told: Told, which: str) -> Classes:
-    one, length = getattr(told.seen(), which)(), told.run.batch.inputs.shape[1]
+def _chosen(told: Fitting, which: str) -> Classes:
+    one = getattr(told.seen(), which)()
 
     def keys(batch: Batch) -> Keys:
         size, selected = batch.inputs.shape[1], one.selects(batch.inputs)
-        rule = f"must have at most {length} positions, as those that {one.words!r} was found on"
-        refuse_unless(size <= length, "judged rows", rule, size, "take shorter rows")
+        longest = selected.shape[-1]
+        rule = f"must have at most {longest} positions, as those that {one.words!r} was found on"
+        refuse_unless(size <= longest, "judged rows", rule, size, "take shorter rows")
         found: Keys = selected[:, :size, :size]
         return found
 
     return {one.words: keys}
 
 
-def _everything(told: Told) -> Classes:
-    return {"everything": lambda batch: torch.ones(1, *[batch.inputs.shape[1]] * 2).bool()}
-
-
-def _fixed(told: Told) -> Classes:
+def _fixed(told: Fitting) -> Classes:
     words = str(told.role.target)
     lag = words.removeprefix("i − ")
     return {words: partial(_lag, lag=int(lag))} if lag.isdigit() else _chosen(told, "fixed")
 
 
-def _pairs(told: Told) -> Classes:
+def _pairs(told: Fitting) -> Classes:
     symbols = told.tokens.unique().tolist() if told.tokens.ndim == 2 else []
     if len(symbols) <= _SYMBOLS:
         return {f"{q} sees {k}": partial(_pair, query=q, key=k) for q in symbols for k in symbols}
@@ -310,7 +289,7 @@ def _weights(batch: Batch) -> Float[Tensor, "row query key"]:
     return batch.latents["attention"].clamp_min(1e-6).log()
 
 
-def _table(told: Told) -> Classes:
+def _table(told: Fitting) -> Classes:
     """Where a head without a name looks: as the task's average weighs, where the task has one, or
     by a table of lags and of pairs of tokens."""
     if told.run.batch.latents.get("attention", torch.zeros(1)).ndim == 3:
@@ -318,7 +297,7 @@ def _table(told: Told) -> Classes:
     return {**_by_lag(told), **_pairs(told)}
 
 
-def _memory(told: Told) -> Classes:
+def _memory(told: Fitting) -> Classes:
     named = [one for one in told.memories if isinstance(one.location, str)]
     parts = {str(told.role.target), *str(told.role.group or "").split(" + ")}
     mine = [str(one.location) for one in named if one.name in parts]
@@ -331,18 +310,24 @@ def _memory(told: Told) -> Classes:
     }
 
 
-PREVIOUS, SINK = Surrogate("where", _previous), Surrogate("where", _resting)
-DUPLICATE, INDUCTION = Surrogate("where", _same), Surrogate("where", _followed)
-LAGS, FIXED = Surrogate("where", _by_lag), Surrogate("where", _fixed)
-UNIFORM = Surrogate("where", _everything)
+def _named(**classes: Callable[[Batch], Keys]) -> Surrogate:
+    """The surrogate of a role whose classes of keys need nothing of the component."""
+    found = {name.replace("_", " "): keys for name, keys in classes.items()}
+    return Surrogate("where", lambda told: found)
+
+
+PREVIOUS = _named(the_token_before=partial(_lag, lag=1))
+SINK = _named(the_first=partial(_position, name="first"))
+DUPLICATE = _named(earlier_equal_tokens=partial(_token_keys, name="same"))
+INDUCTION = _named(what_followed_equal_tokens=partial(_token_keys, name="after_same"))
+EQUAL, UNIFORM = _named(equal_tokens=_equal), _named(everything=_every)
+LAGS, FIXED, PAIRS = (Surrogate("where", of) for of in (_by_lag, _fixed, _pairs))
 RELATED = Surrogate("where", partial(_chosen, which="related"))
 PERIODIC = Surrogate("where", partial(_chosen, which="periodic"))
-EQUAL = Surrogate("where", _equal)
-GATED, PAIRS = Surrogate("where", _gated), Surrogate("where", _pairs)
 MEMORY, DENSE = Surrogate("where", _memory), Surrogate("where", _table)
 
 
-def others(kind: str, roles: Sequence[Any], made: Fitted, told: Told) -> Iterator[Fitted]:
+def others(kind: str, roles: Sequence[Any], made: Fitted, told: Fitting) -> Iterator[Fitted]:
     """Yield programs of other roles of the same kind, to see how much any would do: heads look at
     other classes of keys, write for the tokens of another row, FFNs have their entries shuffled.
 
@@ -373,11 +358,11 @@ def _mixed_up(edit: Edit) -> Edit:
 # What a head writes.
 
 
-def _raised(told: Told, which: str = "tokens") -> str:
+def _raised(told: Fitting, which: str = "tokens") -> str:
     return which if getattr(told.run.model, "spec", None) is not None else ""
 
 
-def _writing(itself: bool, told: Told) -> Fitted:
+def _writing(itself: bool, told: Fitting) -> Fitted:
     layer, head, model = told.role.layer, told.role.head, told.run.model
     site = Site(layer, "v", head)
     values = told.run.at(site)[site].double().cpu().flatten(0, 1)
@@ -412,14 +397,14 @@ COPY, TABLE = Surrogate("what", _raised), Surrogate("what", partial(_raised, whi
 # What an FFN computes.
 
 
-def _arguments(told: Told) -> list[str]:
+def _arguments(told: Fitting) -> list[str]:
     return [*(told.answers or {}).get(str(told.role.target), ())]
 
 
 ANSWER = Surrogate("ffn", _arguments)
 
 
-def _computing(names: Sequence[str], told: Told) -> Fitted:
+def _computing(names: Sequence[str], told: Fitting) -> Fitted:
     layer, latents = told.role.layer, told.run.batch.latents
     before, after = Site(layer, "resid_mid"), Site(layer, "mlp_out")
     found = told.run.at([before, after])

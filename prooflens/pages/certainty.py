@@ -17,19 +17,19 @@ import pandas as pd
 
 from prooflens.pages.findings import in_words, part_names
 
-Told = dict[str, Any]
+Fitting = dict[str, Any]
 TOLD = ("what it does, and what is lost", "is it sure")
 """The columns of :func:`with_certainty`."""
 _NATS = re.compile(r", in nats,( by)?\s*$")
 
 
-def tests_of(row: Any) -> list[Told]:
+def tests_of(row: Any) -> list[Fitting]:
     """The tests that a role rests on; what only stands beside is left out."""
     told = json.loads(row.tests) if isinstance(row.tests, str) else []
     return [test for test in told if _decides(test)]
 
 
-def passes(test: Told, level: float) -> bool:
+def passes(test: Fitting, level: float) -> bool:
     """Whether a test passes: its score reaches the floor, its q is below the level, and its
     interval does not reach below half the floor."""
     score, low, floor = test["score"], test["low"], test["floor"]
@@ -107,7 +107,7 @@ def certainty(roles: pd.DataFrame, level: float) -> str:
     )
 
 
-def nearest_to_failing(sure: pd.DataFrame) -> tuple[float, str, Told] | None:
+def nearest_to_failing(sure: pd.DataFrame) -> tuple[float, str, Fitting] | None:
     """(score in floors, role and component, test) of the test with the least margin; None where no
     test has a floor."""
     found = [
@@ -119,12 +119,12 @@ def nearest_to_failing(sure: pd.DataFrame) -> tuple[float, str, Told] | None:
     return min(found, default=None, key=itemgetter(0, 1))
 
 
-def _decides(test: Told) -> bool:
+def _decides(test: Fitting) -> bool:
     """Sufficiency is told beside, and decides nothing."""
     return test.get("kind") != "sufficiency"
 
 
-def _put(test: Told) -> bool:
+def _put(test: Fitting) -> bool:
     """Whether a test could be put: one that could not has a score of 0 and p 1."""
     return bool(test["score"] or test["p"] < 1)
 
@@ -133,26 +133,26 @@ def _each(count: int) -> str:
     return f"{count} confirmed roles pass" if count > 1 else "One confirmed role passes"
 
 
-def _margin(ratio: float, name: str, test: Told) -> str:
+def _margin(ratio: float, name: str, test: Fitting) -> str:
     return f"{name}: {against(test)} ({ratio:.2f} times)"
 
 
-def _all_pass(tests: Sequence[Told]) -> str:
+def _all_pass(tests: Sequence[Fitting]) -> str:
     return f"all {len(tests)} tests pass" if len(tests) > 1 else "its test passes"
 
 
-def _nearest(tests: Sequence[Told]) -> str:
+def _nearest(tests: Sequence[Fitting]) -> str:
     floored = [test for test in tests if test["floor"] and test["score"] is not None]
     if not floored:
         return ""
     return f"; nearest to failing: {against(min(floored, key=_in_floors))}"
 
 
-def _in_floors(test: Told) -> float:
+def _in_floors(test: Fitting) -> float:
     return float(test["score"] / test["floor"])
 
 
-def against(test: Told) -> str:
+def against(test: Fitting) -> str:
     """A test of :func:`tests_of` in words: what was measured, how much, and what was asked."""
     return f"{_scored(test)}, where {test['floor']:.3g} is asked"
 
@@ -162,7 +162,7 @@ def _number(score: float) -> str:
     return f"{score:.2f}" if 0.1 <= abs(score) < 100 else f"{score:.3g}"
 
 
-def _scored(test: Told) -> str:
+def _scored(test: Fitting) -> str:
     """``the loss rises by 8.92 nats``: what was measured, and how much."""
     name, score = str(test["name"]), test["score"]
     if not _put(test):

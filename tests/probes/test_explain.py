@@ -16,7 +16,7 @@ from interp.errors import ArgumentError
 from interp.run import Array, Edit, Lookup, Mean, Replace, Run, Site
 from interp.tasks.base import Batch
 from probes.roles.explanation import explain
-from probes.roles.surrogates import Told, fitted
+from probes.roles.surrogates import Fitting, fitted
 from trained import zoo
 
 
@@ -132,7 +132,7 @@ def test_scores_of_a_head_without_a_normaliser_are_found() -> None:
     batch = shipped.task.sample(32, seed=1)
     run = Run(shipped.model, batch)
     role = next(_roles(("head", 0, 0, "memory-location")).itertuples())
-    told = Told(role, run)
+    told = Fitting(role, run)
     program = fitted("where", [pl.roles.ROLES["local"].surrogate.of(told)], told)
     (edit,) = program.edits(run)
     assert isinstance(edit, Replace)

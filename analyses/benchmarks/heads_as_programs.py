@@ -1,0 +1,249 @@
+"""Attention of a real language model's heads as programs: fitted on some texts, judged on others.
+
+    python -m analyses benchmark heads_as_programs smollm2-135m --out FILE
+
+A head's program is that of roles (``pl.roles.fitted``): attention ∝ exp of one number a class of
+keys. The classes are the same for all heads: a table of lags, earlier equal tokens, what followed
+them, the most common tokens, the query itself and the first position. Texts are the topics of
+Python's own help (``pydoc_data``): numbers are fitted on every second one, and judged on others.
+No language model takes part. Told are, on the judged texts, over queries after the first,
+
+    overlap    Σ_j min(p, q) / Σ_j max(p, q)
+    kl         Σ_j p log(p / q), in nats
+
+of a head's attention p with its program's q; and the same with the best of three trivial patterns
+(first token, previous token, uniform), chosen on the fitted texts, a hundredth of which is spread
+evenly for the kl. A head *rests* if more than half of its attention is on the first token. Then
+heads are replaced in the order in which each alone costs least on the fitted texts: ``curve`` has
+for each share the perplexity on the judged texts, and that with the last heads of the order
+replaced instead. What heads write stays the model's own.
+
+JSON keys: ``model``, ``overlap`` and ``kl`` (means over heads), ``overlap_working`` (over heads
+that do not rest), ``trivial``, ``trivial_working``, ``resting``, ``quarter`` (by how much the
+perplexity rises with a quarter of the heads replaced, as a share), ``quarter_resting`` (how many of
+the quarter rest), ``curve``, ``heads``. With ``--keep`` it is kept, without the programs' words, as
+``analyses/tables/programs-MODEL.json``, and drawn (``docs/images/heads-as-programs.png``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from math import exp
+from pathlib import Path
+from pydoc_data.topics import topics
+from types import SimpleNamespace
+from typing import Annotated, Any
+
+import numpy as np
+import pandas as pd
+import torch
+import typer
+from torch import Tensor
+
+import prooflens as pl
+from analyses.benchmarks.result import write_result
+from analyses.figures.replaced import heads_as_programs_figure
+from analyses.pictures.first_picture import write_drawing
+from prooflens.hooks import evaluating
+from prooflens.roles import ROLES, Fitting, fitted
+from prooflens.run import Replace, Run, Site, head_sites, next_tokens
+from prooflens.tasks import Batch
+
+__all__ = ["keep_table", "kept_tables", "main", "overlap_and_kl", "texts", "trivial_patterns"]
+
+TABLES = Path(__file__).parents[1] / "tables"
+PICTURE = Path(__file__).parents[2] / "docs" / "images" / "heads-as-programs.png"
+
+_COMMON = 16
+_SHARES = (0.0, 0.125, 0.25, 0.375, 0.5, 0.75, 1.0)
+_LOOSE = 0.01
+"""What of a trivial pattern is spread evenly, so that its kl is finite."""
+_FEW = 4
+"""Rows on which each head is replaced alone, to put heads in order."""
+_ROLES = ("positional", "duplicate-token", "induction")
+
+
+@dataclass(frozen=True)
+class _Head:
+    site: Site
+    edit: Replace
+    on_fit: Replace
+    about: dict[str, Any]
+
+
+def texts(tokenizer: Any, rows: int, length: int, *, odd: bool, bos: int | None) -> Tensor:
+    """Rows of tokens ``[row, pos]``, one of each of the first long topics of Python's help.
+
+    Args:
+        tokenizer: The model's.
+        rows, length: How many rows, and of how many tokens.
+        odd: Take every second topic from the second on; else from the first on.
+        bos: The token that begins every row, if the model wants one.
+    """
+    found: list[list[int]] = []
+    start = [] if bos is None else [bos]
+    for name in sorted(topics)[int(odd) :: 2]:
+        ids = start + tokenizer.encode(topics[name], add_special_tokens=False)
+        if len(ids) >= length:
+            found.append(ids[:length])
+        if len(found) == rows:
+            break
+    return torch.tensor(found)
+
+
+def overlap_and_kl(pattern: Tensor, program: Tensor) -> tuple[float, float]:
+    """Means over rows and queries after the first, of patterns ``[#row, query, key]``."""
+    p, q = pattern[:, 1:].double(), program[:, 1:].double().expand_as(pattern[:, 1:])
+    shared = torch.minimum(p, q).sum(-1) / torch.maximum(p, q).sum(-1)
+    kl = torch.where(p > 0, p * (p.clamp_min(1e-30) / q.clamp_min(1e-30)).log(), 0.0).sum(-1)
+    return float(shared.mean()), float(kl.mean())
+
+
+def trivial_patterns(length: int) -> dict[str, Tensor]:
+    """The patterns ``[1, query, key]`` that need no fitting."""
+    even = torch.ones(length, length).tril()
+    first = torch.zeros(length, length)
+    first[:, 0] = 1
+    before = torch.eye(length).roll(-1, 1).tril()
+    before[0, 0] = 1
+    kinds = {"first": first, "previous": before, "uniform": even / even.sum(-1, keepdim=True)}
+    return {name: one[None] for name, one in kinds.items()}
+
+
+def _common(batch: Batch, token: int) -> Tensor:
+    return (batch.inputs == token)[:, None].expand(-1, batch.inputs.shape[1], -1)
+
+
+def _programs(fit: Run, judge: Run, words: dict[int, str]) -> list[_Head]:
+    """The program of every head, and how near it comes."""
+    plain = trivial_patterns(fit.batch.inputs.shape[1])
+    even, found = plain["uniform"], list[_Head]()
+    for site in head_sites(fit.model):
+        role = SimpleNamespace(layer=site.layer, head=site.head, role="", target="", group="")
+        told = Fitting(role, fit)
+        surrogates = [ROLES[name].surrogate for name in _ROLES]
+        terms = [one.of(told) for one in surrogates if one is not None]
+        terms.append({f"{w!r}": partial(_common, token=token) for token, w in words.items()})
+        program = fitted("where", terms, told)
+        on_fit, edit = (run_edits[0] for run_edits in map(program.edits, (fit, judge)))
+        if not (isinstance(on_fit, Replace) and isinstance(edit, Replace)):
+            continue
+        known, seen = (run.at(on_fit.site)[on_fit.site].float() for run in (fit, judge))
+        best = max(plain, key=lambda name: overlap_and_kl(known, plain[name])[0])
+        overlap, kl = overlap_and_kl(seen, edit.values.tensor)
+        loose = (1 - _LOOSE) * plain[best] + _LOOSE * even
+        about = {
+            "layer": site.layer,
+            "head": site.head,
+            "overlap": overlap,
+            "kl": kl,
+            "trivial": best,
+            "trivial_overlap": overlap_and_kl(seen, plain[best])[0],
+            "trivial_kl": overlap_and_kl(seen, loose)[1],
+            "first": float(seen[:, 1:, 0].mean()),
+            "program": program.words,
+        }
+        found.append(_Head(site, edit, on_fit, about))
+    return found
+
+
+def _curve(judge: Run, edits: list[Replace]) -> list[dict[str, float]]:
+    """The perplexity with more and more heads replaced, in the given order and from its end."""
+    found = []
+    for share in _SHARES:
+        count = round(share * len(edits))
+        row = {"share": share, "heads": count, "perplexity": _perplexity(judge, edits[:count])}
+        row["worst_first"] = _perplexity(judge, edits[len(edits) - count :])
+        found.append(row)
+    return found
+
+
+def _perplexity(run: Run, edits: list[Replace]) -> float:
+    changed = run.with_(*edits)
+    value = float(changed.value().sum() / run.batch.mask.sum())
+    run.forget()
+    return exp(value)
+
+
+def main(
+    model: Annotated[str, typer.Argument(help="smollm2-135m or gemma3-270m, or a folder.")],
+    rows: Annotated[int, typer.Option(help="Texts to fit on, and texts to judge on.")] = 16,
+    length: Annotated[int, typer.Option(help="Tokens of each text.")] = 64,
+    threads: Annotated[int, typer.Option(help="PyTorch threads.")] = 1,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the table, and draw it.")] = False,
+    out: Annotated[Path | None, typer.Option(help="A file for the JSON too.")] = None,
+) -> None:
+    """Print the JSON, and write it to a file if asked."""
+    torch.set_num_threads(threads)
+    subject = pl.load(model)
+    tokenizer: Any = subject.tokenizer
+    bos = tokenizer.bos_token_id
+    tokens = [texts(tokenizer, rows, length, odd=odd, bos=bos) for odd in (False, True)]
+    with evaluating(subject):
+        fit, judge = (Run(subject, next_tokens(some)) for some in tokens)
+        often = Counter(tokens[0].flatten().tolist()).most_common(_COMMON)
+        heads = _programs(
+            fit, judge, {one: tokenizer.decode([one]) for one, _ in often if one != bos}
+        )
+        alone = fit.rises([head.on_fit for head in heads], rows=range(min(_FEW, rows)))
+        costs = [float(rise.sum()) for rise in alone]
+        order = [heads[i] for i in np.argsort(costs)]
+        steps = _curve(judge, [head.edit for head in order])
+    found = _summary(model, heads, order, steps)
+    if keep:
+        keep_table(found)
+    write_result(found, out)
+
+
+def keep_table(found: Mapping[str, Any]) -> None:
+    """Keep what was found, rounded and without the programs' words, and draw all kept tables."""
+
+    def rounded(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: rounded(one) for key, one in value.items() if key != "program"}
+        if isinstance(value, list):
+            return [rounded(one) for one in value]
+        return round(value, 4) if isinstance(value, float) else value
+
+    kept = {key: rounded(value) for key, value in found.items() if key != "environment"}
+    heads = ",\n".join(json.dumps(one) for one in kept.pop("heads"))
+    text = json.dumps(kept)[:-1] + f', "heads": [\n{heads}\n]}}\n'
+    (TABLES / f"programs-{found['model']}.json").write_text(text)
+    tables = {one["model"]: one for one in kept_tables()}
+    shares = {name: pd.DataFrame(one["curve"]) for name, one in tables.items()}
+    write_drawing(heads_as_programs_figure(tables), shares, PICTURE)
+
+
+def kept_tables() -> list[dict[str, Any]]:
+    """What was kept of each model."""
+    return [json.loads(file.read_text()) for file in sorted(TABLES.glob("programs-*.json"))]
+
+
+def _summary(
+    model: str, heads: list[_Head], order: list[_Head], steps: list[dict[str, float]]
+) -> dict[str, Any]:
+    working = [head.about for head in heads if head.about["first"] <= 0.5]
+    every = [head.about for head in heads]
+    quarter = next(step for step in steps if step["share"] == 0.25)
+    replaced = [head.about for head in order[: int(quarter["heads"])]]
+
+    def mean(some: list[dict[str, Any]], key: str) -> float:
+        return float(np.mean([one[key] for one in some])) if some else float("nan")
+
+    return {
+        "model": model,
+        "overlap": mean(every, "overlap"),
+        "kl": mean(every, "kl"),
+        "overlap_working": mean(working, "overlap"),
+        "trivial": mean(every, "trivial_overlap"),
+        "trivial_working": mean(working, "trivial_overlap"),
+        "resting": len(every) - len(working),
+        "quarter": quarter["perplexity"] / steps[0]["perplexity"] - 1,
+        "quarter_resting": sum(one["first"] > 0.5 for one in replaced),
+        "curve": steps,
+        "heads": [head.about | {"place": place} for place, head in enumerate(order)],
+    }
