@@ -21,7 +21,7 @@ from interp.errors import ArgumentError, Problems
 _MMAP_THRESHOLD = -3
 """The number of this option in glibc's ``malloc.h``."""
 
-_LARGE = 2**22
+_LARGE = 2**24
 """Bytes from which on a block stands by itself: fetching one anew costs less than filling it."""
 
 _DEVICES = ("cpu", "cuda", "mps", "xpu")

@@ -184,10 +184,13 @@ class Run:
         counts = self.batch.mask[self._rows(rows)].sum(1).clamp_min(1)
         return values.sum(1) / counts.reshape(-1, *[1] * (values.ndim - 2))
 
-    def forget(self) -> None:
-        """Drop what is remembered of values with edits made; clean streams and means stay."""
+    def forget(self, *, streams: bool = False) -> None:
+        """Drop what is remembered of values with edits made; means stay, and clean streams do
+        unless they are to go, too."""
         self._values.clear()
         self._slopes.clear()
+        if streams:
+            self._streams.clear()
 
     def outputs(self, rows: Sequence[int] | None = None) -> Iterator[tuple[Places, Tensor]]:
         """Yield some scored places at a time with their outputs ``[place, output]``."""

@@ -45,7 +45,7 @@ _PATTERNS = 2**23
 _KEPT = 2**24
 """The most numbers of patterns that are kept when attention is measured; others are read again."""
 
-ROOM = 2**27
+ROOM = 3 * 2**26
 """The most numbers of streams that are kept, of all kinds of rows together."""
 
 _OUTPUTS_FIRST = 64
@@ -215,16 +215,20 @@ class Evidence:
         return self._runs[kind, everywhere]
 
     def _new(self, kind: str) -> Run:
-        """A run, whose streams are kept if there is room for them beside those of other runs; on
-        shuffled rows nothing is changed, and they are looked at once."""
+        """A run, whose streams are kept if there is room for them beside those of other runs."""
         batch = self.batch(kind)
         cfg = self.model.cfg
         width, layers = (int(getattr(cfg, name, 1) or 1) for name in ("d_model", "n_layers"))
-        wanted = 0 if kind == "shuffled" else batch.mask.numel() * width * (layers + 1)
-        room = min(self._room, wanted)
+        room = min(self._room, batch.mask.numel() * width * (layers + 1))
         self._room -= room
         tokens = max(1024, _NUMBERS // width)
         return Run(self.model, batch, causal=self.causal, tokens=tokens, room=room)
+
+    def close_controls(self) -> None:
+        """Give back the memory of the rows that transfer was tested on."""
+        for (kind, _), run in self._runs.items():
+            if kind.endswith(ELSEWHERE):
+                run.forget(streams=True)
 
     @property
     def passes(self) -> float:

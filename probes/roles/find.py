@@ -165,6 +165,7 @@ def examine(
     found = [one for one in told if isinstance(one, Found) and one.role in names]
     for settle in watch([with_groups, with_controls] if effects is not None else []):
         found = settle(found, effects)
+    evidence.close_controls()
     return [*found, *(one for one in told if isinstance(one, Lacking))]
 
 

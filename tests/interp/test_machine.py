@@ -15,7 +15,18 @@ class _Blocks(ctypes.Structure):
     _fields_ = [
         (name, ctypes.c_size_t)
         for name in (
-            "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
+            [
+                "arena",
+                "ordblks",
+                "smblks",
+                "hblks",
+                "hblkhd",
+                "usmblks",
+                "fsmblks",
+                "uordblks",
+                "fordblks",
+                "keepcost",
+            ]
         )
     ]
 
@@ -29,11 +40,11 @@ def _mapped() -> int:
 
 
 def test_large_blocks_are_mapped_and_given_back() -> None:
-    blocks = [torch.empty(2**23, dtype=torch.uint8) for _ in range(4)]
+    blocks = [torch.empty(2**24, dtype=torch.uint8) for _ in range(4)]
     del blocks  # freed mappings raise the threshold, until it is set
     keep_large_blocks_apart()
     before = _mapped()
-    blocks = [torch.empty(2**23, dtype=torch.uint8) for _ in range(8)]  # the first fill the heap
-    assert _mapped() >= before + 2 * 2**23
+    blocks = [torch.empty(2**24, dtype=torch.uint8) for _ in range(8)]  # the first fill the heap
+    assert _mapped() >= before + 2 * 2**24
     del blocks
     assert _mapped() == before

@@ -249,6 +249,7 @@ def _composition(evidence: Evidence, effects: Effects, place: Place) -> Test:
     if not writers:
         why = "cause: there is no earlier head that could tell it of the token before"
         return Test(why, 0.0, floor, 1.0, untested=why)
+    writers = sorted(writers, key=lambda one: -_score(evidence, one, "previous"))  # to be named
     names = ", ".join(f"L{layer}H{head}" for layer, head in writers[:4])
     names += " …" * (len(writers) > 4)
     words = f"without what earlier heads ({names}) see of the token before that share falls by"
