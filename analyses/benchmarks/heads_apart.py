@@ -169,7 +169,13 @@ def _inspect(name: str) -> None:
         "effect",
         "missing",
     )
-    _keep(_path(name, "-roles"), [_rounded(dict(row)) for row in some[[*names]].to_dict("records")])
+    _keep(
+        _path(name, "-roles"),
+        [
+            _rounded({str(k): v for k, v in row.items()})
+            for row in some[[*names]].to_dict("records")
+        ],
+    )
 
 
 def _rounded(row: Mapping[str, Any]) -> Row:
