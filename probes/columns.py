@@ -35,14 +35,37 @@ class RoleRow(TypedDict):
     role: Annotated[str, "Name of the role, such as induction."]
     target: Annotated[str, "For what: a latent, another head; empty where the role has none."]
     status: Annotated[str, "confirmed, candidate, rejected …: a key of prooflens.roles.MEANINGS."]
+    outcome: Annotated[
+        str,
+        "Of a head: primary (missed alone), secondary (missed only with its group), correlate (not "
+        "missed), interferer (the model does better without it), null (none is shown).",
+    ]
     strength: Annotated[float, "The number by which the role is measured, in the role's own unit."]
     p: Annotated[float, "The largest p of the tests that decide."]
     q: Annotated[float, "The largest q of these tests."]
     effect: Annotated[float | None, "Lost without it, or its group: nats or share of variance."]
+    stability: Annotated[
+        float | None, "Share of resamples of the rows on which all tests that decide hold."
+    ]
+    halves: Annotated[
+        float | None, "Share of splits of the rows on whose two halves the scores say the same."
+    ]
+    percentile: Annotated[
+        float | None, "Of a group: share of random sets without which less is lost."
+    ]
     evidence: Annotated[str, "All tests in words."]
     missing: Annotated[str, "Which tests could not be made, and why."]
     tests: Annotated[list[TestRow], "The tests; in a store and in CSV files as JSON text."]
     by_position: NotRequired[Annotated[str, "How the strength changes along a row, in words."]]
+    text_attention: NotRequired[
+        Annotated[float | None, "Share of its attention on the text given that is the role's."]
+    ]
+    text_loss: NotRequired[
+        Annotated[float | None, "Share of what is lost there without it that the role's keys keep."]
+    ]
+    text_first: NotRequired[
+        Annotated[float | None, "Share of its attention there on the first token."]
+    ]
 
 
 class TestRow(TypedDict):

@@ -39,7 +39,7 @@ from probes.activations import Samples, collect
 from probes.head_scores import head_scores
 from probes.inspection.behaviour import performance
 from probes.inspection.by_position import with_positions
-from probes.inspection.explained import explained
+from probes.inspection.explained import explained, with_text
 from probes.inspection.inspected_rows import InspectedRows
 from probes.inspection.losses import Watch, ablated_parts, loss_tables
 from probes.inspection.shown import Shown, effect_lines, raised_tokens, shown_tables
@@ -263,7 +263,7 @@ class _Work:
             behaviour = [self._behaviour(evidence, kind) for kind in kinds]
             step(_first_words(evidence) if self._language else "roles")
             told = cache(lambda: examine(evidence, *self.rows.known, watch=how["watch"]))
-            roles = kept.table("roles", lambda: self._roles(told()))
+            roles = kept.table("roles", lambda: self._roles(evidence, told()))
             step("attention of the heads with roles")
             own = evidence.run(self.profile.rows["own"])
             for title, table in _maps(roles, partial(_mean_attention, own)):
@@ -319,12 +319,13 @@ class _Work:
         table = evidence.table(kind)
         return table.assign(trial=kind) if len(table) else table
 
-    def _roles(self, told: Sequence[Found | Lacking]) -> pd.DataFrame:
+    def _roles(self, evidence: Evidence, told: Sequence[Found | Lacking]) -> pd.DataFrame:
         table = role_table(told, self.profile)
         lacks = table.attrs.get("lacks", {}).items()
         self.kept.put("lacks", pd.DataFrame(list(lacks), columns=["role", "reason"]))
         if self._language:
             table = with_positions(table, self.model, self.rows.whole, self.profile)
+            table = with_text(table, evidence, told)
         return table
 
     def _trials(self, evidence: Evidence) -> pd.DataFrame:

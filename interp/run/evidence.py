@@ -40,7 +40,7 @@ finds.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -105,6 +105,8 @@ class Finding:
         status: ``above``, ``below``, ``screened`` or ``undecided``.
         rows: The number of rows that were run with the edit.
         slope: The mean slope over all rows; NaN where there is none.
+        by_row: What each row that was run adds to the estimate: numbers whose mean is ``rise`` and
+            whose standard error is ``error``.
     """
 
     edits: Edits
@@ -115,6 +117,7 @@ class Finding:
     status: str
     rows: int
     slope: float
+    by_row: Numbers = field(compare=False, repr=False)
 
     def __str__(self) -> str:
         return (
@@ -189,7 +192,9 @@ def gather_evidence(
         for at, i in enumerate(left):
             numbers = float(rise[at]), float(error[at]), float(low[at]), float(high[at])
             slope = float("nan") if here is None else float(here[at].mean())
-            found[i] = Finding(as_edits(many[i]), *numbers, str(status[at]), look, slope)
+            rest = exact[at] if here is None else exact[at] - here[at, :look]
+            by_row = _spread(rest, numbers[0], numbers[1])
+            found[i] = Finding(as_edits(many[i]), *numbers, str(status[at]), look, slope, by_row)
         more = (status == "undecided") & within_reach
         left = [i for i, wanted in zip(left, more, strict=True) if wanted]
     return [found[i] for i in range(len(many))]
@@ -232,6 +237,14 @@ def _estimates(exact: Table, slopes: Table | None) -> tuple[Numbers, Numbers]:
         shared = (centred * rest).sum(1) / (n - 1)
         among = np.maximum(spread + 2 * shared, 0.0)
     return slopes.mean(1) + rest.mean(1), np.sqrt(apart / n + among / total)
+
+
+def _spread(values: Numbers, mean: float, error: float) -> Numbers:
+    """Numbers moved and stretched to have a mean and a standard error of the mean."""
+    off = values - values.mean()
+    own = float(np.sqrt((off**2).sum() / max(len(off) - 1, 1) / len(off)))
+    stretched: Numbers = mean + off * (error / own if own > 0 else 0.0)
+    return stretched
 
 
 def _reach(exact: Table, error: Numbers, rows: int, quantile: float) -> Numbers:

@@ -6,6 +6,9 @@
                 that is not lost when it keeps its attention to these keys alone
     rest        the tokens that get most of the other attention, with their shares of all of it
 
+The role table has the first two of each role by itself, and the share on the first token, on which
+heads rest that find nothing.
+
 Only roles that say where a head looks have keys; a head whose confirmed roles are others is left
 out. Where nothing is lost without the head (less than the floor of a role) no share of it is told.
 Attention to a role's keys that is not used counts as explained: the share of the loss says more.
@@ -52,14 +55,51 @@ def explained(
     """
     kinds = [kind for kind in _KINDS if kind in evidence.views]
     rises = Rises(evidence)
-    found = [one for one in told if isinstance(one, Found) and one.component == "head"]
-    own = {(one.layer, one.head, one.role): one.keys for one in found}
+    own = _own_keys(told)
     rows = [
         _row(evidence, rises, place, {name: own.get((*place, name)) for name in names}, kind, word)
         for kind in kinds
         for place, names in _keyed(roles)
     ]
     return pd.DataFrame(rows, columns=columns(ExplainedRow))
+
+
+def with_text(
+    roles: pd.DataFrame, evidence: Evidence, told: Sequence[Found | Lacking]
+) -> pd.DataFrame:
+    """The role table with the columns ``text_attention``, ``text_loss`` and ``text_first`` of heads
+    whose role says where they look; as it is where no text or rows were given.
+
+    The share of the loss is that of confirmed roles alone.
+    """
+    kind = next((kind for kind in _KINDS if kind in evidence.views), None)
+    if kind is None:
+        return roles
+    rises, mask, layers = Rises(evidence), evidence.batch(kind).mask, dict[int, Tensor]()
+    own = _own_keys(told)
+    found = []
+    for one in roles.itertuples():
+        name = ROLES[one.role].keys if one.component == "head" and one.role in ROLES else ""
+        if not name:
+            found.append((float("nan"),) * 3)
+            continue
+        place = int(one.layer), int(one.head)
+        if place[0] not in layers:
+            layers = {place[0]: _patterns(evidence, place[0], kind)}  # the last one is kept
+        share = layers[place[0]][:, place[1]]
+        keys = evidence.keys(kind, name, own.get((*place, one.role)))
+        mine, first = float((share * keys).sum(-1)[mask].mean()), float(share[..., 0][mask].mean())
+        sure = one.status == "confirmed"
+        lost = _kept_loss(evidence, rises, place, keys, kind) if sure else float("nan")
+        found.append((mine, lost, first))
+    names = ("text_attention", "text_loss", "text_first")
+    return roles.assign(**dict(zip(names, zip(*found, strict=True), strict=True)) if found else {})
+
+
+def _own_keys(told: Sequence[Found | Lacking]) -> dict[tuple[int, int, str], KeysOf | None]:
+    """Layer, head and role → the keys of this head, where they differ from head to head."""
+    found = [one for one in told if isinstance(one, Found) and one.component == "head"]
+    return {(one.layer, one.head, one.role): one.keys for one in found}
 
 
 def _keyed(roles: pd.DataFrame) -> Iterator[tuple[Place, list[str]]]:
@@ -81,8 +121,7 @@ def _row(
     word: Callable[[int], str],
 ) -> tuple[Any, ...]:
     keys = reduce(or_, (evidence.keys(kind, ROLES[name].keys, own[name]) for name in own))
-    batch, pattern = evidence.batch(kind), _pattern(evidence, place, kind)
-    share = pattern / pattern.sum(-1, keepdim=True).clamp_min(1e-12)
+    batch, share = evidence.batch(kind), _patterns(evidence, place[0], kind)[:, place[1]]
     mine = float((share * keys).sum(-1)[batch.mask].mean())
     by_key = (share * ~keys * batch.mask[..., None]).sum(1)
     by_token = torch.zeros(int(batch.inputs.max()) + 1, dtype=torch.float64)
@@ -92,16 +131,26 @@ def _row(
     rest = [
         f"{word(i)} {p:.2f}" for i, p in zip(most.indices.tolist(), parts, strict=True) if p > 0
     ]
-    lost = _mean(rises.without(kind, (place,)), batch.mask)
-    left = _mean(rises.at(kind, rises.only_keys(place, keys)), batch.mask)
-    known = lost >= evidence.floors.loss
-    loss = min(1.0, max(0.0, 1 - left / lost)) if known else float("nan")
+    loss = _kept_loss(evidence, rises, place, keys, kind)
     return (*place, ", ".join(own), kind, mine, loss, ", ".join(rest))
 
 
-def _pattern(evidence: Evidence, place: Place, kind: str) -> Tensor:
-    site = Site(place[0], "pattern", place[1])
-    return evidence.run(kind).at([site])[site].double().cpu()
+def _kept_loss(evidence: Evidence, rises: Rises, place: Place, keys: Tensor, kind: str) -> float:
+    """The share of what is lost without a head that is not lost when it keeps some keys; NaN where
+    nothing is lost without it."""
+    mask = evidence.batch(kind).mask
+    lost = _mean(rises.without(kind, (place,)), mask)
+    if lost < evidence.floors.loss:
+        return float("nan")
+    left = _mean(rises.at(kind, rises.only_keys(place, keys)), mask)
+    return min(1.0, max(0.0, 1 - left / lost))
+
+
+def _patterns(evidence: Evidence, layer: int, kind: str) -> Tensor:
+    """The shares of attention of a layer's heads, ``[row, head, query, key]``."""
+    site = Site(layer, "pattern")
+    pattern = evidence.run(kind).at([site])[site].double().cpu()
+    return pattern / pattern.sum(-1, keepdim=True).clamp_min(1e-12)
 
 
 def _mean(values: Tensor, mask: Tensor) -> float:

@@ -8,7 +8,7 @@ that it must reach (:func:`beyond`), as far down as its interval may reach.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import Float
@@ -24,17 +24,19 @@ from probes.roles.decision import Test
 
 @dataclass(frozen=True)
 class Change:
-    """A mean over rows, its 95 % interval, and its p."""
+    """A mean over rows, its 95 % interval, its p, and what each row showed."""
 
     score: float
     low: float
     high: float
     p: float
+    by_row: Float[np.ndarray, " row"] | None = field(default=None, compare=False, repr=False)
 
     def test(self, name: str, floor: float, family: str = "") -> Test:
         """The test that the mean is at least the floor, and significantly above what p is
         against."""
-        return Test(name, self.score, floor, self.p, self.low, self.high, family)
+        numbers = self.score, floor, self.p, self.low, self.high
+        return Test(name, *numbers, family, by_row=self.by_row)
 
 
 NONE = Change(0.0, 0.0, 0.0, 1.0)
@@ -59,9 +61,9 @@ def over_rows(
         return NONE
     null = paired_null(rows - than)
     if of is None:
-        return Change(mean, *row_interval(rows, seed=seed), null.p)
+        return Change(mean, *row_interval(rows, seed=seed), null.p, rows)
     wide = float(stdtrit(len(rows) - 1, 0.975)) * null.std
-    return Change(mean, mean - wide, mean + wide, min(1.0, null.p * len(looks_at(of))))
+    return Change(mean, mean - wide, mean + wide, min(1.0, null.p * len(looks_at(of))), rows)
 
 
 def from_finding(one: Finding, of: int) -> Change:
@@ -71,7 +73,8 @@ def from_finding(one: Finding, of: int) -> Change:
     error = max(one.error, 1e-12)  # 0 where every row loses the same
     wide = float(stdtrit(one.rows - 1, 0.975)) * error
     p = max(float(stdtr(one.rows - 1, -one.rise / error)), LEAST_P)
-    return Change(one.rise, one.rise - wide, one.rise + wide, min(1.0, p * early_price(of)))
+    price = early_price(of)
+    return Change(one.rise, one.rise - wide, one.rise + wide, min(1.0, p * price), one.by_row)
 
 
 def looks_at(rows: int) -> list[int]:

@@ -22,6 +22,15 @@ the chosen alone, would be to look twice and pay once. Without a model that can 
 alone) there is no cause, and nothing is more than a candidate. A role whose event happens at every
 position has no controls: ``missing`` says so, and its other tests decide.
 
+A confirmed role must be stable: where its scores reach their floors on fewer than nine in ten
+resamples of the rows (:mod:`probes.roles.stability`), it is a candidate, and ``missing`` says so.
+
+    primary       a head that is missed alone
+    secondary     one that is missed only together with its group
+    interferer    without it the model does better, by the floor of a loss at least
+    correlate     it behaves so, and less than the floor is lost without it
+    null          none of these is shown on these rows. Heads without the behaviour have no row
+
 A confirmed role says what a component does on these inputs; elsewhere it may do more.
 """
 
@@ -30,15 +39,17 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
 
 from interp.stats.head_table import adjust
 from probes.columns import RoleRow, columns
+from probes.roles.stability import halves, stability
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,7 +69,9 @@ MEANINGS = {
 STATUSES = tuple(MEANINGS)
 """What a row's ``status`` can be, in the order in which rows are listed."""
 
-ROLE_COLUMNS = tuple(n for n in columns(RoleRow) if n not in ("tests", "by_position"))
+_BESIDE = ("tests", "by_position", "text_attention", "text_loss", "text_first")
+
+ROLE_COLUMNS = tuple(n for n in columns(RoleRow) if n not in _BESIDE)
 """A role table's columns, as :class:`~probes.columns.RoleRow` describes them. What :func:`decide`
 returns has one more, ``tests``: JSON text, a list of :class:`~probes.columns.TestRow`."""
 
@@ -79,6 +92,7 @@ class Test:
         rows: The kind of rows on which a cause was measured; empty where there is one kind.
         alone: Whether it says that the component is missed when nothing else is taken away.
         loss: Whether it says that the model's loss rises, or its output changes, without it.
+        by_row: What each row showed, whose mean the score is; None where it is not kept.
     """
 
     __test__ = False
@@ -94,6 +108,7 @@ class Test:
     rows: str = ""
     alone: bool = False
     loss: bool = False
+    by_row: Float[np.ndarray, " row"] | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def too_few(cls, what: str, needed: int, floor: float, family: str = "") -> Test:
@@ -133,6 +148,7 @@ class Found:
             differ from head to head; None where they are one class for all heads.
         tokens: Kind of rows → the tokens that the head raises in place of those at its keys,
             ``[row, key]``, −1 for none; None where it raises those.
+        percentile: Of a group, the share of random sets without which less is lost; NaN for none.
     """
 
     component: str
@@ -152,6 +168,7 @@ class Found:
     positions: tuple[int, ...] = ()
     keys: Callable[[str], Tensor] | None = None
     tokens: Callable[[str], Tensor] | None = None
+    percentile: float = float("nan")
 
 
 @dataclass(frozen=True)
@@ -161,6 +178,9 @@ class Lacking:
     role: str
     reason: str
 
+
+_STABLE = 0.9
+"""The least share of resamples on which a confirmed role is confirmed."""
 
 _NO_CAUSE = "cause: no model could be run"
 
@@ -272,6 +292,15 @@ def _row(one: Found, q: Sequence[float], level: float) -> dict[str, Any] | None:
     if behaviour.failed or behaviour.untested or not significant:
         return None
     deciding = [i for i, (kind, _) in enumerate(tests) if kind != "sufficiency"]
+    status, missing = _status(one, judged), _lacking(one, judged.values())
+    tried, share = [tests[i][1] for i in deciding], float("nan")
+    if one.cause and not any(test.untested for test in tried):
+        share = stability(tried)
+    if status == "confirmed" and share < _STABLE:
+        unstable = (
+            f"stability: on {share:.0%} of resamples of the rows the scores reach their floors"
+        )
+        status, missing = "candidate", "; ".join(filter(None, (missing, unstable)))
     return {
         "component": one.component,
         "layer": one.layer,
@@ -279,13 +308,17 @@ def _row(one: Found, q: Sequence[float], level: float) -> dict[str, Any] | None:
         "group": one.group,
         "role": one.role,
         "target": one.target,
-        "status": _status(one, judged),
+        "status": status,
+        "outcome": _outcome(one, judged["cause"]),
         "strength": one.strength,
         "p": max(tests[i][1].p for i in deciding),
         "q": max(q[i] for i in deciding),
         "effect": _effect(one),
+        "stability": share,
+        "halves": halves(tried) if isfinite(share) else share,
+        "percentile": one.percentile,
         "evidence": _sentence(one, tests),
-        "missing": _lacking(one, judged.values()),
+        "missing": missing,
         "tests": json.dumps([_data(kind, t, v) for (kind, t), v in zip(tests, q, strict=True)]),
     }
 
@@ -295,6 +328,22 @@ def _effect(one: Found) -> float:
     if not one.cause or one.cause[-1].untested:
         return float("nan")
     return one.cause[-1].score
+
+
+def _outcome(one: Found, cause: _Judged) -> str:
+    """What a head with the behaviour is to the model, by what is lost without it."""
+    if one.component != "head" or not one.cause:
+        return ""
+    if cause.lost is None or one.together:
+        shown = not cause.failed and not cause.open
+        least = ("secondary" if one.together else "primary") if shown else "null"
+        return "correlate" if cause.failed else least
+    if cause.lost:
+        return "primary"
+    measured = [test for test in one.cause if test.loss and not test.untested][-1]
+    if measured.score <= -measured.floor and measured.high <= -measured.floor / 2:
+        return "interferer"
+    return "correlate" if measured.score < measured.floor else "null"
 
 
 def _status(one: Found, judged: Mapping[str, _Judged]) -> str:

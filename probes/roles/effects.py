@@ -317,7 +317,7 @@ class Effects:
             return Test.too_few("the loss at scored positions", _FEWEST, self._floors.loss, "loss")
         kind = max(changes, key=lambda name: changes[name].score)
         one = changes[kind]
-        paid = Change(one.score, one.low, one.high, min(1.0, one.p * len(changes)))
+        paid = replace(one, p=min(1.0, one.p * len(changes)))
         name = f"{words} the loss on {kind} rises, in nats, by"
         return replace(paid.test(name, self._floors.loss, "loss"), rows=kind, loss=True)
 

@@ -113,9 +113,9 @@ class _Search:
         if together[self._kind] < self._floor:
             return
         for group in self._parted(self._least()):
-            tests = self._judged(group)
+            tests, percentile = self._judged(group)
             if holds(tests):
-                yield list(self._told(group, tests))
+                yield list(self._told(group, tests, percentile))
 
     def _kinds(self) -> Sequence[str]:
         only = self._effects.evidence.profile.rows.get(self._role.keys, "")
@@ -190,8 +190,9 @@ class _Search:
             if len(group) > 1:
                 yield tuple(heads[i] for i in sorted(group))
 
-    def _judged(self, group: tuple[Place, ...]) -> list[Test]:
-        """The tests of a group, on the rows that the search did not use."""
+    def _judged(self, group: tuple[Place, ...]) -> tuple[list[Test], float]:
+        """The tests of a group, on the rows that the search did not use, and the share of random
+        sets without which less is lost."""
         joint = self._judging(group)
         alone = torch.stack([self._judging([head]) for head in group]).sum(0)
         names = " and ".join(_name(head) for head in group)
@@ -202,20 +203,28 @@ class _Search:
             (f"without {names} together {self._unit}", "joint"),
         )
         tests = [self._test(change, *words) for change, words in zip(changes, told, strict=True)]
-        return tests if not holds(tests) else [*tests, *self._beyond_random(group, joint)]
+        random = self._random(group) if holds(tests) else []
+        if not random:
+            return tests, float("nan")
+        below = [float(lost.mean()) < float(joint[: len(lost)].mean()) for lost in random]
+        return [*tests, self._beyond_random(group, joint, random)], sum(below) / len(below)
 
-    def _beyond_random(self, group: tuple[Place, ...], joint: Tensor) -> Iterator[Test]:
-        """That more is lost than without the random set that costs most."""
+    def _random(self, group: tuple[Place, ...]) -> list[Tensor]:
+        """What is lost without each random set, in each row that it is asked of."""
         first = self._own[group[0]]
-        random = [
+        return [
             self._without(heads, self._kind, 1, few=True, own=dict.fromkeys(heads, first))[1]
             for heads in self._random_sets(group)
         ]
-        if random:
-            most = max(random, key=lambda lost: float(lost.mean()))
-            words = f"random sets of {len(group)} other heads of the same layers"
-            name = f"beyond what is lost without any of {len(random)} {words} {self._unit}"
-            yield self._test(over_rows((joint[: len(most)] - most).numpy()), name, "random")
+
+    def _beyond_random(
+        self, group: tuple[Place, ...], joint: Tensor, random: Sequence[Tensor]
+    ) -> Test:
+        """That more is lost than without the random set that costs most."""
+        most = max(random, key=lambda lost: float(lost.mean()))
+        words = f"random sets of {len(group)} other heads of the same layers"
+        name = f"beyond what is lost without any of {len(random)} {words} {self._unit}"
+        return self._test(over_rows((joint[: len(most)] - most).numpy()), name, "random")
 
     def _test(self, change: Change, name: str, family: str) -> Test:
         """One of a group's tests; p of right answers is paid twice, since the output's change was
@@ -244,7 +253,9 @@ class _Search:
             sets.add(tuple(sorted(of_layer[at][i] for at, some in places for i in some)))
         return sorted(sets)
 
-    def _told(self, group: tuple[Place, ...], tests: list[Test]) -> Iterator[Found]:
+    def _told(
+        self, group: tuple[Place, ...], tests: list[Test], percentile: float
+    ) -> Iterator[Found]:
         name = "+".join(_name(head) for head in group)
         whole, adds = self._judging(group), []
         for head in group:
@@ -270,6 +281,7 @@ class _Search:
                 for head, share in zip(group, shares.tolist(), strict=True)
             ],
             together=group,
+            percentile=percentile,
         )
 
 

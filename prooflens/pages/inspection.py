@@ -52,7 +52,8 @@ from prooflens.pages.viewer_data import (
 
 _FEW, _SHOWN = 4, 6
 _OF_GROUP = "effect of group"
-_SOME = ("target", _OF_GROUP, "by_position")
+_BESIDE = ("outcome", "stability", "by_position", "text_attention", "text_loss", "text_first")
+_SOME = ("target", _OF_GROUP, *_BESIDE)
 """Columns of a role table that are left out where nothing stands in them."""
 _GAP = 0.1  # nats below the control that count: random weights differ from it a little, too
 _RIGHT = 0.05  # share of tokens; below it hardly any is predicted
@@ -353,8 +354,7 @@ def _role_sections(tables: Tables, about: About) -> Iterator[Section]:
     roles = with_certainty(roles, float(about["level"])).assign(component=part_names(roles))
     roles = _own_effects(roles, tables["heads"])
     sure = roles["status"] == "confirmed"
-    columns = ["component", "role", "target", "strength", "effect", _OF_GROUP, "q", *TOLD]
-    columns += ["by_position"]
+    columns = ["component", "role", "target", "strength", "effect", _OF_GROUP, "q", *TOLD, *_BESIDE]
 
     def told(rows: pd.DataFrame, *more: str) -> list[Table]:
         kept = [n for n in columns if n in rows and (n not in _SOME or _said(rows[n]))]
