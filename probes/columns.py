@@ -45,7 +45,7 @@ class RoleRow(TypedDict):
     q: Annotated[float, "The largest q of these tests."]
     effect: Annotated[float | None, "Lost without it, or its group: nats or share of variance."]
     stability: Annotated[
-        float | None, "Share of resamples of the rows on which all tests that decide hold."
+        float | None, "Share of resamples of the rows on which all scores reach their floors."
     ]
     halves: Annotated[
         float | None, "Share of splits of the rows on whose two halves the scores say the same."

@@ -180,7 +180,7 @@ class Lacking:
 
 
 _STABLE = 0.9
-"""The least share of resamples on which a confirmed role is confirmed."""
+"""The least share of resamples on which the scores of a confirmed role reach their floors."""
 
 _NO_CAUSE = "cause: no model could be run"
 
