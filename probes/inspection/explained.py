@@ -78,18 +78,19 @@ def with_text(
     rises, mask, layers = Rises(evidence), evidence.batch(kind).mask, dict[int, Tensor]()
     own = _own_keys(told)
     found = []
-    for one in roles.itertuples():
-        name = ROLES[one.role].keys if one.component == "head" and one.role in ROLES else ""
+    for one in roles.to_dict("records"):
+        role = one["role"]
+        name = ROLES[role].keys if one["component"] == "head" and role in ROLES else ""
         if not name:
             found.append((float("nan"),) * 3)
             continue
-        place = int(one.layer), int(one.head)
+        place = int(one["layer"]), int(one["head"])
         if place[0] not in layers:
             layers = {place[0]: _patterns(evidence, place[0], kind)}  # the last one is kept
         share = layers[place[0]][:, place[1]]
-        keys = evidence.keys(kind, name, own.get((*place, one.role)))
+        keys = evidence.keys(kind, name, own.get((*place, role)))
         mine, first = float((share * keys).sum(-1)[mask].mean()), float(share[..., 0][mask].mean())
-        sure = one.status == "confirmed"
+        sure = one["status"] == "confirmed"
         lost = _kept_loss(evidence, rises, place, keys, kind) if sure else float("nan")
         found.append((mine, lost, first))
     names = ("text_attention", "text_loss", "text_first")
