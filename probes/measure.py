@@ -39,7 +39,7 @@ from probes.activations import Samples, collect
 from probes.head_scores import head_scores
 from probes.inspection.behaviour import performance
 from probes.inspection.by_position import with_positions
-from probes.inspection.explained import explained, with_text
+from probes.inspection.explained import GIVEN_KINDS, explained, with_text
 from probes.inspection.inspected_rows import InspectedRows
 from probes.inspection.losses import Watch, ablated_parts, loss_tables
 from probes.inspection.shown import Shown, effect_lines, raised_tokens, shown_tables
@@ -270,7 +270,7 @@ class _Work:
                 kept.table(title, partial(pd.DataFrame, table))
             if targets:
                 kept.table("trials", lambda: self._trials(evidence))
-            if self._language:
+            if self._language and {*GIVEN_KINDS} & {*evidence.views}:  # else nothing is told anew
                 kept.table("explained", lambda: explained(evidence, roles, told(), self._quoted))
             step("what can be read where")
             kept.table("decodability", lambda: self._decodability())

@@ -150,9 +150,7 @@ def _chosen(samples: Samples, latents: Sequence[str] | None) -> list[str]:
     problems = Problems("probe_table")
     absent = [name for name in chosen if name not in samples.latents]
     problems.need(not absent, "latents", f"must be among {', '.join(known)}", absent, "drop them")
-    advice = (
-        "give a Batch with latents, a file of labels (prooflens probe --labels), or a task's rows"
-    )
+    advice = "give labels of your own (prooflens probe --labels FILE), or rows of a task"
     problems.need(bool(chosen), "latents", "must not be empty", chosen, advice)
     wrong = [name for name in chosen if not np.isfinite(samples.latents.get(name, 0.0)).all()]
     rule = "must be finite at the sampled positions"

@@ -68,8 +68,8 @@ def refusal(config: Config) -> str:
 
 def stated_class(config: Config) -> str:
     """The class that wrote the weights; empty if it is not stated."""
-    stated = config.get("architectures") or ("",)
-    return str(stated[0])
+    stated = config.get("architectures")
+    return str(stated[0]) if isinstance(stated, list) and stated else ""
 
 
 def _class(config: Config) -> str:

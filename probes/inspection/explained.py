@@ -32,7 +32,7 @@ from probes.roles.evidence import Evidence, KeysOf, Place
 from probes.roles.registry import ROLES
 from probes.roles.rises import Rises
 
-_KINDS, _TOKENS = ("text", "rows"), 3
+GIVEN_KINDS, _TOKENS = ("text", "rows"), 3
 
 
 def explained(
@@ -53,7 +53,7 @@ def explained(
         A row a head and kind of rows, :class:`~probes.columns.ExplainedRow`; the share of the loss
         is NaN where nothing is lost without the head. Empty without text or rows.
     """
-    kinds = [kind for kind in _KINDS if kind in evidence.views]
+    kinds = [kind for kind in GIVEN_KINDS if kind in evidence.views]
     rises = Rises(evidence)
     own = _own_keys(told)
     rows = [
@@ -72,7 +72,7 @@ def with_text(
 
     The share of the loss is that of confirmed roles alone.
     """
-    kind = next((kind for kind in _KINDS if kind in evidence.views), None)
+    kind = next((kind for kind in GIVEN_KINDS if kind in evidence.views), None)
     if kind is None:
         return roles
     rises, mask, layers = Rises(evidence), evidence.batch(kind).mask, dict[int, Tensor]()

@@ -163,7 +163,7 @@ def test_an_interrupted_inspection_goes_on(
     assert "roles" in store.measurements
     assert "heads" not in store.measurements
     assert Measurements.sealed_in(store) is None, "it has no facts yet: nothing is drawn from it"
-    monkeypatch.setattr("probes.measure.decided", broken)
+    monkeypatch.setattr("probes.measure.examine", broken)
     again = inspected(folder / "model", out, resume=True)
     pd.testing.assert_frame_equal(again.roles, whole.roles)
     pd.testing.assert_frame_equal(again.heads, whole.heads)

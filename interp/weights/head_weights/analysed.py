@@ -50,7 +50,10 @@ def analysed(source: Source, *, run_in: str = "") -> str:
         return _own(source.description, run_in)
     config = source.config
     text = {**config, **(config.get("text_config") or {})}
-    named = str((config.get("architectures") or (config.get("model_type", "a model"),))[0])
+    stated = config.get("architectures")
+    named = str(
+        stated[0] if isinstance(stated, list) and stated else config.get("model_type", "a model")
+    )
     made_of = origin(source.folder) if source.folder is not None else {}
     stored = _packed(made_of) if made_of else _stored(source)
     form = f"{run_in} from {stored}" if run_in and stored not in ("", run_in) else stored or run_in
