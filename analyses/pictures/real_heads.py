@@ -77,6 +77,8 @@ _UNSURE = """\
   for instead.
 - The weights are those of quantised files, brought back to 32 bits; heads that matter little may
   differ from the published ones.
+- The statuses were decided before resamples of the rows were asked (`stability`): one that just
+  passes, such as an induction head whose attention is near the floor, may be a candidate today.
 - *Rejected* says that a head with the behaviour failed a test, which the table names. It does not
   say that the head does nothing.
 
