@@ -4,27 +4,35 @@
     python -m analyses real-heads out/smollm2-135m     keeps what the page needs of an inspection
     python -m analyses real-heads                      writes page and picture from what is kept
 
-The page is made from the kept tables alone, so that a test can write it again and compare.
+Who reads whom is measured by patching, pair by pair, when an inspection is kept, on rows that it
+did not use: the fall of a head's attention when one earlier head loses its view of the token
+before. The page is made from the kept tables alone, so that a test can write it again and compare.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from scipy.stats import t as student
+from torch import Tensor
 
+import prooflens as pl
 from analyses.pictures.first_picture import write_drawing
 from prooflens.errors import ArgumentError
 from prooflens.files import output_file
 from prooflens.plot import size, style
+from prooflens.run import Array, DropKeys, Run, Site
 
-__all__ = ["MODELS", "keep", "kept", "page", "picture", "picture_in_words", "write"]
+__all__ = ["MODELS", "falls", "keep", "kept", "page", "picture", "picture_in_words", "write"]
 
 MODELS = {"smollm2-135m": "SmolLM2-135M", "gemma3-270m": "Gemma-3-270M"}
 """Name of a model → as the page calls it."""
@@ -46,15 +54,17 @@ _FIELDS = (
     "percentile",
     "by_position",
 )
-_FALLS = "see of the token before that share falls by"
+_ROWS = re.compile(r"loss on (\w+) rises")
+_FRESH, _SEED = 32, 1
+"""Rows on which readers are measured, and their seed; an inspection's is 0."""
+
 _COLOURS = {"confirmed": "#0072B2", "other": "#999999"}
 _NAMED = 4
 """How many heads of a panel are named."""
 
 _FIRST = """\
-Inspected at default settings, on rows of random tokens that
-repeat. Every number of this page is written from the tables that the laboratory keeps of these
-inspections:"""
+Inspected at default settings, on rows of random tokens that repeat. Every number of this page is
+written from the tables that the laboratory keeps of the inspection:"""
 
 _CAPTION = """\
 *Each dot is a head that behaves as an induction head (it attends to what followed an earlier
@@ -62,10 +72,19 @@ occurrence of the present token) or as a previous-token head. Further right: mor
 goes there. Further up: the model loses more when that attention alone is taken away. A dot at the
 bottom right looks the part and is not missed: it is not needed, or others do the same work.*"""
 
+_TITLE = "nats lost without it (95 %)"
+_LOST = """\
+*Nats lost without it*: the rise of the loss when this head alone loses the attention that makes the
+role (for *copying* and *positional*: when its mean stands for the head), on the kind of rows where
+the loss rises most, with its 95 % interval over rows."""
+
 _READING = """\
-Of each induction head: by how much its attention falls when the earlier heads that look at the
-token before lose that view (patching), and which of these heads its keys read most by the weights
-alone: K-composition beyond what random directions give, and its rank among all earlier heads."""
+Patching: one earlier head with the behaviour *previous-token* loses its attention to the token
+before, and a head with the behaviour *induction* then gives less attention to what followed equal
+tokens; the fall, with its 95 % interval, on 32 rows that the inspection did not use. Weights: how
+much more the keys of the reader take from what the writer writes than from random directions
+(K-composition), and the writer's rank among all earlier heads. Patching counts every way from the
+writer to the reader, through heads and FFNs in between; weights know the direct one alone."""
 
 _UNSURE = """\
 ## What is unsure
@@ -77,8 +96,7 @@ _UNSURE = """\
   for instead.
 - The weights are those of quantised files, brought back to 32 bits; heads that matter little may
   differ from the published ones.
-- The statuses were decided before resamples of the rows were asked (`stability`): one that just
-  passes, such as an induction head whose attention is near the floor, may be a candidate today.
+- A head that is hardly missed alone may be confirmed as a member of a group: the group was tested.
 - *Rejected* says that a head with the behaviour failed a test, which the table names. It does not
   say that the head does nothing.
 
@@ -86,6 +104,7 @@ The same heads are measured by transformers and hooks alone, with no code of pro
 (`python -m analyses benchmark heads_apart`, [benchmarks](laboratory/benchmarks.md))."""
 
 Kept = Mapping[str, Any]
+Place = tuple[int, int]
 
 
 def keep(folder: Path) -> Path:
@@ -111,7 +130,7 @@ def keep(folder: Path) -> Path:
         "trials": about["trials"],
         "roles": [_compact(row) for row in about["roles"]],
         "shares": _shares(heads),
-        "reading": [*_reading(about["roles"], heads)],
+        "reading": [*_reading(name, about["roles"], heads)],
     }
     path = _TABLES / f"real-{name}.json"
     with output_file(path, overwrite=True) as draft:
@@ -139,17 +158,21 @@ def _compact(row: Mapping[str, Any]) -> dict[str, Any]:
         for test in row["tests"]
         if test["score"] is not None and test["floor"] is not None and test["score"] < test["floor"]
     ]
-    return {**found, **numbers, "alone": round(_alone(row), 4), "failed": failed[:1]}
+    test = _alone(row)
+    alone = {k: test.get(k) for k in ("score", "low", "high")}
+    rows = _ROWS.search(str(test.get("name")))
+    about = {"alone": {k: None if v is None else round(v, 4) for k, v in alone.items()}}
+    return {**found, **numbers, **about, "rows": rows[1] if rows else "", "failed": failed[:1]}
 
 
-def _alone(row: Mapping[str, Any]) -> float:
-    """What is lost without a component by itself; of a member of a group it is told beside."""
-    own = [
-        float(test["score"])
-        for test in row["tests"]
-        if test["kind"] == "sufficiency" and test["name"].startswith("without")
-    ]
-    return own[0] if row["group"] and row["component"] == "head" and own else float(row["effect"])
+def _alone(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The test of what is lost without a component by itself: its last cause, or of a member of a
+    group what is told beside; empty where nothing was measured."""
+    member = row["group"] and row["component"] == "head"
+    kind = "sufficiency" if member else "cause"
+    own = [test for test in row["tests"] if test["kind"] == kind]
+    own = [t for t in own if t["name"].startswith("without")] if member else own[-1:]
+    return own[0] if own else {}
 
 
 def _shares(heads: pd.DataFrame) -> list[dict[str, Any]]:
@@ -166,30 +189,75 @@ def _shares(heads: pd.DataFrame) -> list[dict[str, Any]]:
     ]
 
 
-def _reading(roles: Sequence[Mapping[str, Any]], heads: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """For every induction head, by how much its attention falls without what earlier heads see of
-    the token before, and which of the heads that look there its keys read most by the weights."""
-    lookers = {f"L{row['layer']}H{row['head']}" for row in roles if row["role"] == "previous-token"}
+def _reading(
+    name: str, roles: Sequence[Mapping[str, Any]], heads: pd.DataFrame
+) -> Iterator[dict[str, Any]]:
+    """For every head with induction and every earlier one with previous-token: by how much the
+    attention of the one falls when the other loses its view of the token before, and how strongly
+    its keys read what the other writes by the weights."""
+    of = {
+        role: [r for r in roles if r["role"] == role and r["component"] == "head"]
+        for role in _PAIRS
+    }
+    readers = {(r["layer"], r["head"]): r["status"] for r in of["induction"]}
     weights = heads[heads["metric"] == "k_composition"]
     weights = weights.assign(excess=weights["score"] / weights["null_mean"] - 1)
-    for row in roles:
-        falls = [test["score"] for test in row["tests"] if _FALLS in test["name"]]
-        if row["role"] != "induction" or row["component"] != "head" or not falls:
-            continue
-        mine = weights[(weights["layer"] == row["layer"]) & (weights["head"] == row["head"])]
-        order = mine.sort_values("excess", ascending=False).reset_index(drop=True)
-        best = order[order["target"].isin(lookers)].head(1)
-        for pair in best.itertuples():
-            yield {
-                "layer": row["layer"],
-                "head": row["head"],
-                "status": row["status"],
-                "fall": round(falls[0], 4),
-                "writer": pair.target,
-                "rank": int(pair.Index) + 1,
-                "of": len(order),
-                "excess": round(pair.excess, 4),
-            }
+    of_reader = weights.groupby(["layer", "head"])["excess"]
+    ranks = of_reader.rank(ascending=False, method="first").astype(int)
+    weights = weights.assign(rank=ranks, of=of_reader.transform("size"))
+    pairs: dict[Any, Any] = {
+        (pair["layer"], pair["head"], pair["target"]): pair for pair in weights.to_dict("records")
+    }
+    for (writer, reader), fall in falls(name, [*readers], of["previous-token"]).items():
+        pair = pairs[(*reader, f"L{writer[0]}H{writer[1]}")]
+        yield {
+            "layer": reader[0],
+            "head": reader[1],
+            "status": readers[reader],
+            "writer": f"L{writer[0]}H{writer[1]}",
+            **fall,
+            "excess": round(float(pair["excess"]), 4),
+            "rank": int(pair["rank"]),
+            "of": int(pair["of"]),
+        }
+
+
+def falls(
+    name: str, readers: Sequence[Place], writers: Sequence[Mapping[str, Any]]
+) -> dict[tuple[Place, Place], dict[str, float]]:
+    """Writer and reader → the fall of the reader's attention to what followed equal tokens without
+    the writer's to the token before, and its 95 % t-interval over rows."""
+    model = pl.load(name)
+    card: Any = model.card
+    bos = int(card.bos) if card.bos is not None and card.bos >= 0 else None
+    vocabulary = int(model.cfg.d_vocab)
+    tokens = pl.repeated_tokens(_FRESH, 64, vocabulary, seed=_SEED, bos=bos)
+    run = Run(model, tokens)
+    same = (tokens[:, :, None] == tokens[:, None]).tril(-1)
+    after = torch.nn.functional.pad(same, (1, 0))[..., :-1]
+    previous = Array(torch.eye(64, dtype=torch.bool).roll(1, 0).tril()[None], "the token before")
+    sites = [Site(layer, "pattern", head) for layer, head in readers]
+
+    def shares(run: Run, some: Sequence[Site]) -> dict[Site, Tensor]:
+        weight = after.any(-1).double()
+        return {
+            site: ((pattern.double() * after).sum(-1) * weight).sum(1) / weight.sum(1)
+            for site, pattern in run.at(some).items()
+        }
+
+    whole, found = shares(run, sites), dict[tuple[Place, Place], dict[str, float]]()
+    for one in writers:
+        place = int(one["layer"]), int(one["head"])
+        later = [site for site in sites if site.layer > place[0]]
+        edit = DropKeys(Site(place[0], "pattern", place[1]), previous)
+        for site, left in shares(run.with_(edit), later).items():
+            fall = whole[site] - left
+            half = float(student.isf(0.025, len(fall) - 1) * fall.std() / len(fall) ** 0.5)
+            mean = float(fall.mean())
+            numbers = {"fall": mean, "low": mean - half, "high": mean + half}
+            reader = site.layer, int(site.head or 0)
+            found[place, reader] = {k: round(v, 4) for k, v in numbers.items()}
+    return found
 
 
 def picture(tables: Mapping[str, Kept]) -> Figure:
@@ -198,20 +266,20 @@ def picture(tables: Mapping[str, Kept]) -> Figure:
         figure = Figure(figsize=size(1.15, 1.15 * len(tables)), layout="constrained")
         panels = figure.subplots(1, len(tables), squeeze=False)[0]
         for axes, (name, one) in zip(panels, tables.items(), strict=True):
-            _panel(axes, MODELS[name], _drawn(one))
+            _panel(axes, MODELS[name], _behaving(one))
         panels[0].set_ylabel("loss without that attention (nats)")
         panels[-1].legend(loc="upper left", fontsize="small")
     return figure
 
 
-def _drawn(one: Kept) -> pd.DataFrame:
+def _behaving(one: Kept) -> pd.DataFrame:
     """The heads of a panel: attention, what is lost, and whether the role is confirmed."""
     rows = [
         {
             "name": f"L{row['layer']}H{row['head']}",
             "role": row["role"],
             "attention": row["strength"],
-            "lost": row["alone"],
+            "lost": row["alone"]["score"],
             "confirmed": row["status"] == "confirmed",
         }
         for row in one["roles"]
@@ -243,7 +311,7 @@ def _panel(axes: Axes, title: str, heads: pd.DataFrame) -> None:
 
 def picture_in_words(tables: Mapping[str, Kept]) -> str:
     """What the picture shows, made from the numbers."""
-    return "; ".join(_in_words(MODELS[name], _drawn(one)) for name, one in tables.items())
+    return "; ".join(_in_words(MODELS[name], _behaving(one)) for name, one in tables.items())
 
 
 def _in_words(title: str, heads: pd.DataFrame) -> str:
@@ -271,7 +339,8 @@ def page(tables: Mapping[str, Kept]) -> str:
 def _section(name: str, one: Kept) -> Iterator[str]:
     roles = pd.DataFrame(one["roles"])
     heads = roles[roles["component"] == "head"]
-    trial = next(t for t in one["trials"] if t["trial"] == "repeated")
+    trials = {trial["trial"]: trial for trial in one["trials"]}
+    trial = trials["repeated"]
     yield f"## {MODELS[name]}"
     yield (
         f"{len(one['shares'])} heads; {one['settings']['rows']} rows of each kind. On tokens that "
@@ -279,53 +348,107 @@ def _section(name: str, one: Kept) -> Iterator[str]:
         f"{trial['control']:.2f}."
     )
     yield _counts(heads)
+    yield _doubt(heads[heads["status"] == "confirmed"], trials)
     sure = heads[(heads["status"] == "confirmed") & (heads["role"] != "sink")]
     yield "### Confirmed"
+    yield f"All roles but sinks. {_LOST}"
     yield _table(
-        ("head", "role", "strength", "lost without it, nats", "without its group", "group"),
+        ("head", "role", "strength", _TITLE, "on rows", "without its group", "group"),
         [
             (
                 f"L{r.layer}H{r.head}",
                 r.role,
                 f"{r.strength:.2f}",
-                f"{r.alone:.2f}",
+                _interval(r.alone),
+                r.rows,
                 *((f"{r.effect:.2f}", r.group) if isinstance(r.group, str) else ("", "")),
             )
-            for r in _rows(sure.sort_values(["role", "alone"], ascending=[True, False]))
+            for r in _rows(sure.sort_values(["role", "strength"], ascending=[True, False]))
         ],
     )
     behaving = heads[(heads["role"].isin(_PAIRS)) & (heads["status"] != "confirmed")]
     yield "### The behaviour, and no confirmed role"
     yield _table(
-        ("head", "role", "status", "strength", "nats lost without it", "test below its floor"),
+        ("head", "role", "status", "strength", _TITLE, "on rows", "test below its floor"),
         [
             (
                 f"L{r.layer}H{r.head}",
                 r.role,
                 r.status,
                 f"{r.strength:.2f}",
-                f"{r.alone:.2f}",
-                next(iter(r.failed), "none: undecided, or only part of a group"),
+                _interval(r.alone),
+                r.rows,
+                next(iter(r.failed), "none: some test is not sure"),
             )
             for r in _rows(behaving.sort_values("strength", ascending=False))
         ],
     )
-    yield "### Who reads whom: weights beside what is lost"
+    yield "### Who reads whom: weights beside patching"
     yield _READING
+    yield from _read(pd.DataFrame(one["reading"]))
+
+
+def _doubt(sure: pd.DataFrame, trials: Mapping[str, Mapping[str, Any]]) -> str:
+    """How many confirmed roles rest on rows that the model cannot do."""
+    weak = [name for name, trial in trials.items() if not trial["able"]]
+    alone = sure[sure["group"].isna()] if "group" in sure else sure
+    some = alone[alone["rows"].isin(weak)]
+    if not len(some):
+        return "Every confirmed role rests on rows that the model can do."
+    roles = ", ".join(f"{len(of)} {role}" for role, of in some.groupby("role"))
+    names = " and ".join(sorted(set(some["rows"])))
+    return (
+        f"**Doubtful**: for {len(some)} of the {len(sure)} confirmed ({roles}) the loss rises most "
+        f"on rows *{names}*, and their cause is taken from there; the model does no better on them "
+        "than always the same answer, so that a rise says little of what the head is for."
+    )
+
+
+def _read(pairs: pd.DataFrame) -> Iterator[str]:
+    """For each reader the writer that patching names, beside the one that weights name."""
+    if not len(pairs):
+        yield "None."
+        return
+    best = pairs.loc[pairs.groupby(["layer", "head"])["fall"].idxmax()]
+    named = pairs.loc[pairs.groupby(["layer", "head"])["excess"].idxmax()]
+    both = best.merge(named, on=["layer", "head"], suffixes=("", "_by_weights"))
+    same = int((both["writer"] == both["writer_by_weights"]).sum())
+    rank = pairs["fall"].corr(pairs["excess"], method="spearman")
+    yield (
+        f"Both name the same head for {same} of {len(both)} readers; over all {len(pairs)} pairs "
+        f"the rank correlation of the two numbers is {rank:.2f}."
+    )
     yield _table(
-        ("induction head", "status", "falls by", "its keys read most", "K-composition", "rank"),
+        (
+            "reader",
+            "status",
+            "patching names",
+            "its attention falls by",
+            "weights name",
+            "K-composition",
+            "rank",
+        ),
         [
             (
-                f"L{r['layer']}H{r['head']}",
-                r["status"],
-                f"{r['fall']:.2f}",
-                r["writer"],
-                f"{100 * r['excess']:+.0f} %",
-                f"{r['rank']} of {r['of']}",
+                f"L{r.layer}H{r.head}",
+                r.status,
+                r.writer,
+                _interval({"score": r.fall, "low": r.low, "high": r.high}),
+                r.writer_by_weights,
+                f"{100 * r.excess_by_weights:+.0f} %",
+                f"{r.rank_by_weights} of {r.of_by_weights}",
             )
-            for r in one["reading"]
+            for r in _rows(both)
         ],
     )
+
+
+def _interval(test: Mapping[str, Any]) -> str:
+    if test["score"] is None:
+        return ""
+    if test["low"] is None:
+        return f"{test['score']:.2f}"
+    return f"{test['score']:.2f} ({test['low']:.2f} to {test['high']:.2f})"
 
 
 def _rows(table: pd.DataFrame) -> list[Any]:
@@ -363,7 +486,7 @@ def write(docs: Path) -> list[Path]:
     if not tables:
         raise ArgumentError("nothing is kept: give the folder of an inspection first")
     image, text = docs / "images" / "heads-of-real-models.png", docs / "real-heads.md"
-    write_drawing(picture(tables), {name: _drawn(one) for name, one in tables.items()}, image)
+    write_drawing(picture(tables), {name: _behaving(one) for name, one in tables.items()}, image)
     with output_file(text, overwrite=True) as draft:
         draft.write_text(page(tables), encoding="utf-8")
     return [image, text]

@@ -1,11 +1,15 @@
 """The page of real language models is what is written from the kept tables."""
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
+import torch
 
-from analyses.pictures.real_heads import MODELS, keep, kept, page, picture_in_words
+import prooflens as pl
+from analyses.pictures.real_heads import MODELS, falls, keep, kept, page, picture_in_words
 from prooflens.errors import ArgumentError
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -45,3 +49,43 @@ def test_a_folder_without_an_inspection_is_refused(tmp_path: Path) -> None:
 def test_kept_models_are_known() -> None:
     assert kept()
     assert set(kept()) <= set(MODELS)
+
+
+def test_a_fall_is_what_hooks_by_hand_give() -> None:
+    readers, writers = [(2, 0)], [{"layer": 0, "head": 3}, {"layer": 0, "head": 0}]
+    found = falls("code-lm", readers, writers)
+    model = pl.load("code-lm")
+    bos: Any = model.card.bos
+    tokens = pl.repeated_tokens(
+        32, 64, model.cfg.d_vocab, seed=1, bos=None if bos is None or bos < 0 else bos
+    )
+
+    def shares(**options: Any) -> np.ndarray[Any, Any]:
+        kept: list[torch.Tensor] = []
+        name = "blocks.2.attn.hook_pattern"
+        hooks = [*options.get("hooks", []), (name, lambda value, hook: kept.append(value[:, 0]))]
+        with torch.no_grad():
+            model.run_with_hooks(tokens, fwd_hooks=hooks)
+        rows = []
+        for pattern, row in zip(kept[0].double().tolist(), tokens.tolist(), strict=True):
+            each = [
+                sum(weights[j + 1] for j in range(i) if row[j] == token)
+                for i, (token, weights) in enumerate(zip(row, pattern, strict=True))
+                if token in row[:i]
+            ]
+            rows.append(sum(each) / len(each))
+        return np.array(rows)
+
+    for writer in writers:
+
+        def blind(value: torch.Tensor, hook: Any, head: int = writer["head"]) -> torch.Tensor:
+            value = value.clone()
+            for query in range(1, value.shape[-1]):
+                row = value[:, head, query]
+                row[:, query - 1] = 0
+                value[:, head, query] = row / row.sum(-1, keepdim=True)
+            return value
+
+        lost = shares() - shares(hooks=[("blocks.0.attn.hook_pattern", blind)])
+        assert found[(0, writer["head"]), (2, 0)]["fall"] == pytest.approx(lost.mean(), abs=1e-3)
+    assert found[(0, 3), (2, 0)]["low"] > 0.5 > found[(0, 0), (2, 0)]["high"]
