@@ -53,22 +53,26 @@ def main(
     inspect: Annotated[bool, typer.Option("--inspect", help="Find roles, and keep them.")] = False,
     threads: Annotated[int, typer.Option(help="PyTorch threads.")] = 1,
 ) -> None:
-    """Print every disagreement of the kept tables, and counts as JSON in the last line."""
+    """Print every disagreement of the kept tables, and all as JSON in the last line."""
     torch.set_num_threads(threads)
-    if (measure or inspect) and model not in _PACKAGES:
+    if (model or measure or inspect) and model not in _PACKAGES:
         raise ArgumentError(f"MODEL must be one of {', '.join(_PACKAGES)}, got {model!r}: name one")
     if inspect:
         _inspect(model)
     if measure:
         _measure(model)
-    found: list[Row] = []
-    for name in [model] if model else [n for n in _PACKAGES if _path(n).exists()]:
+    found, lacking = list[Row](), dict[str, str]()
+    for name in [model] if model else _PACKAGES:
         apart, roles = kept(name)
-        some = disagreements(apart, roles)
-        found += [{"model": name, **one} for one in some]
+        if apart["heads"] and roles:
+            found += [{"model": name, **one} for one in disagreements(apart, roles)]
+        else:
+            lacking[name] = "--inspect" if apart["heads"] else "--measure, --inspect"
     for one in found:
         typer.echo(" ".join(f"{key}={value}" for key, value in one.items()))
-    write_result({"disagreements": found}, None)
+    for name, options in lacking.items():
+        typer.echo(f"{name}: not compared, since tables are not kept: {options}")
+    write_result({"disagreements": found, "not_compared": [*lacking]}, None)
 
 
 def _path(name: str, what: str = "") -> Path:
