@@ -22,7 +22,8 @@ _MMAP_THRESHOLD = -3
 """The number of this option in glibc's ``malloc.h``."""
 
 _LARGE = 2**24
-"""Bytes from which on a block stands by itself: fetching one anew costs less than filling it."""
+"""Bytes from which on a block stands by itself. Left alone, glibc raises this to 32 MiB, which is
+just more than a piece of logits has (:mod:`interp.run.run`)."""
 
 _DEVICES = ("cpu", "cuda", "mps", "xpu")
 
@@ -41,7 +42,7 @@ def keep_large_blocks_apart() -> None:
 
     glibc takes blocks of up to 32 MiB from one heap. What is kept for long, such as the numbers
     that an edit was measured to have, then lies between freed logits, which are neither given back
-    nor fit again: an inspection that used 0.7 GB held 9. Elsewhere nothing is done.
+    nor fit again: an inspection with 0.7 GB of its heap in use held 9. Elsewhere nothing is done.
     """
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):  # another C library

@@ -227,7 +227,7 @@ class _Work:
         profile: The unit of effects, and the floors.
         kept: Where tables go.
         seed: Seed of the nulls.
-        step: Fitting what is being done.
+        step: Told what is being done.
     """
 
     def __init__(
@@ -270,7 +270,8 @@ class _Work:
                 kept.table(title, partial(pd.DataFrame, table))
             if targets:
                 kept.table("trials", lambda: self._trials(evidence))
-            if self._language and {*GIVEN_KINDS} & {*evidence.views}:  # else nothing is told anew
+            # Without such rows the table is empty: a resumed run need not examine for it again.
+            if self._language and {*GIVEN_KINDS} & {*evidence.views}:
                 kept.table("explained", lambda: explained(evidence, roles, told(), self._quoted))
             step("what can be read where")
             kept.table("decodability", lambda: self._decodability())

@@ -434,7 +434,7 @@ def decompile(
         count: How many rows of the task are drawn, where none are given.
         seed: Seed for choosing the held-out rows and the rows outside the task.
         lines: Longest program that is reported as found.
-        step: Fitting what is being done.
+        step: Told what is being done.
 
     Raises:
         ArgumentError: for too few rows, none where the model knows no task of tokens, rows that

@@ -148,7 +148,8 @@ class Found:
             differ from head to head; None where they are one class for all heads.
         tokens: Kind of rows → the tokens that the head raises in place of those at its keys,
             ``[row, key]``, −1 for none; None where it raises those.
-        percentile: Of a group, the share of random sets without which less is lost; NaN for none.
+        percentile: The share of random sets without which less is lost than without the group; NaN
+            for a single component.
     """
 
     component: str

@@ -211,12 +211,11 @@ class Evidence:
                 mask = torch.ones_like(self.batch(kind).mask)
                 self._runs[kind, everywhere] = self.run(kind).scoring(mask)
             else:
-                self._runs[kind, everywhere] = self._new(kind)
+                self._runs[kind, everywhere] = self._new(self.batch(kind))
         return self._runs[kind, everywhere]
 
-    def _new(self, kind: str) -> Run:
+    def _new(self, batch: Batch) -> Run:
         """A run, whose streams are kept if there is room for them beside those of other runs."""
-        batch = self.batch(kind)
         cfg = self.model.cfg
         width, layers = (int(getattr(cfg, name, 1) or 1) for name in ("d_model", "n_layers"))
         room = min(self._room, batch.mask.numel() * width * (layers + 1))

@@ -63,7 +63,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Part:
+class ExplainedPart:
     """What is said of a component.
 
     Attributes:
@@ -104,7 +104,7 @@ class Explanation:
         losses: Mean losses of the rows: ``whole``, ``explained``, ``own`` and ``none``.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[ExplainedPart, ...]
     kept: Kept
     own: Kept
     others: float
@@ -173,7 +173,7 @@ def explain(
         told = Fitting(None, Run(model, fit), memories, answers)
         made = {part: _programs(found, told) for part, found in confirmed.items()}
         made = {part: programs for part, programs in made.items() if programs}
-        return _judged(Run(model, judge), every, confirmed, made, seed)
+        return _judge(Run(model, judge), every, confirmed, made, seed)
 
 
 def _rows(model: Any, rows: Any, judged: Any, seed: int) -> tuple[Batch, Batch, Any]:
@@ -233,7 +233,7 @@ def _programs(found: Sequence[Any], told: Fitting) -> list[_Made]:
     return made
 
 
-def _judged(
+def _judge(
     run: Run,
     every: Sequence[Component],
     confirmed: Mapping[Component, Sequence[Any]],
@@ -293,13 +293,17 @@ def _judged(
     )
 
 
-def _part(part: Component, rows: Sequence[Any], programs: Sequence[_Made], repaired: float) -> Part:
+def _part(
+    part: Component, rows: Sequence[Any], programs: Sequence[_Made], repaired: float
+) -> ExplainedPart:
     names = tuple(dict.fromkeys(row.role for row in rows))
     words = "; ".join(one.program.words for one in programs)
     kinds = [one.kind for one in programs]
     lacking = {"where": "where it looks", "what": "what it writes"}
     left = [said for kind, said in lacking.items() if part.kind == "head" and kind not in kinds]
-    return Part(part.name, names, words, " and ".join(left) if programs else "all", repaired)
+    return ExplainedPart(
+        part.name, names, words, " and ".join(left) if programs else "all", repaired
+    )
 
 
 def _wrong(run: Run, made: Mapping[Component, Sequence[_Made]]) -> Iterator[_Edits]:

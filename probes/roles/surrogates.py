@@ -31,6 +31,7 @@ from interp.run import Array, Edit, Lookup, Replace, Run
 from interp.store.attention_mask import AttentionMask, attention_mask_of
 from interp.tasks.base import Batch, Memory
 from probes.roles.selecting import Seen
+from probes.roles.views import first_alone
 
 Keys = Bool[Tensor, "#row query key"]
 Classes = Mapping[str, Callable[[Batch], Keys | Float[Tensor, "#row query key"]]]
@@ -82,10 +83,7 @@ class Fitting:
         """The head's attention on the rows."""
         pattern = _pattern(self.run, self.role.layer, self.role.head)
         inputs = self.run.batch.inputs
-        first = inputs[:, :1]
-        begun = inputs.ndim == 2 and bool(
-            (first == first[0]).all() & ~(inputs[:, 1:] == first).any()
-        )
+        begun = inputs.ndim == 2 and first_alone(inputs)
         counted = torch.ones(pattern.shape[:2], dtype=torch.bool)
         return Seen(pattern, inputs, counted, self.mask.keys(pattern.shape[-1]), begun)
 
@@ -122,7 +120,7 @@ def fitted(kind: str, found: Sequence[Any], told: Fitting) -> Fitted:
     """Fit what the roles of one component say, together, on the rows.
 
     Args:
-        kind: Of the surrogates.
+        kind: The surrogates' kind, ``where``, ``what`` or ``ffn``.
         found: What :attr:`Surrogate.of` gave for each role.
         told: What is told of the component.
     """
@@ -256,7 +254,7 @@ def _by_lag(told: Fitting) -> Classes:
     return {f"lag {k}": partial(_hat, knot=i, knots=knots) for i, k in enumerate(knots)}
 
 
-def _chosen(told: Fitting, which: str) -> Classes:
+def _selection(told: Fitting, which: str) -> Classes:
     one = getattr(told.seen(), which)()
 
     def keys(batch: Batch) -> Keys:
@@ -273,7 +271,7 @@ def _chosen(told: Fitting, which: str) -> Classes:
 def _fixed(told: Fitting) -> Classes:
     words = str(told.role.target)
     lag = words.removeprefix("i − ")
-    return {words: partial(_lag, lag=int(lag))} if lag.isdigit() else _chosen(told, "fixed")
+    return {words: partial(_lag, lag=int(lag))} if lag.isdigit() else _selection(told, "fixed")
 
 
 def _pairs(told: Fitting) -> Classes:
@@ -310,20 +308,20 @@ def _memory(told: Fitting) -> Classes:
     }
 
 
-def _named(**classes: Callable[[Batch], Keys]) -> Surrogate:
+def _of_keys(**classes: Callable[[Batch], Keys]) -> Surrogate:
     """The surrogate of a role whose classes of keys need nothing of the component."""
     found = {name.replace("_", " "): keys for name, keys in classes.items()}
     return Surrogate("where", lambda told: found)
 
 
-PREVIOUS = _named(the_token_before=partial(_lag, lag=1))
-SINK = _named(the_first=partial(_position, name="first"))
-DUPLICATE = _named(earlier_equal_tokens=partial(_token_keys, name="same"))
-INDUCTION = _named(what_followed_equal_tokens=partial(_token_keys, name="after_same"))
-EQUAL, UNIFORM = _named(equal_tokens=_equal), _named(everything=_every)
+PREVIOUS = _of_keys(the_token_before=partial(_lag, lag=1))
+SINK = _of_keys(the_first=partial(_position, name="first"))
+DUPLICATE = _of_keys(earlier_equal_tokens=partial(_token_keys, name="same"))
+INDUCTION = _of_keys(what_followed_equal_tokens=partial(_token_keys, name="after_same"))
+EQUAL, UNIFORM = _of_keys(equal_tokens=_equal), _of_keys(everything=_every)
 LAGS, FIXED, PAIRS = (Surrogate("where", of) for of in (_by_lag, _fixed, _pairs))
-RELATED = Surrogate("where", partial(_chosen, which="related"))
-PERIODIC = Surrogate("where", partial(_chosen, which="periodic"))
+RELATED = Surrogate("where", partial(_selection, which="related"))
+PERIODIC = Surrogate("where", partial(_selection, which="periodic"))
 MEMORY, DENSE = Surrogate("where", _memory), Surrogate("where", _table)
 
 
@@ -332,7 +330,7 @@ def others(kind: str, roles: Sequence[Any], made: Fitted, told: Fitting) -> Iter
     other classes of keys, write for the tokens of another row, FFNs have their entries shuffled.
 
     Args:
-        kind: Of the surrogates.
+        kind: The surrogates' kind, ``where``, ``what`` or ``ffn``.
         roles: The component's own surrogates.
         made: The program that they make.
         told: What is told of the component.
@@ -371,9 +369,7 @@ def _writing(itself: bool, told: Fitting) -> Fitted:
     read = unembedding(model).double().cpu()
     if itself:
         seen = model.W_O[layer][head].detach().double().cpu() @ (read - read.mean(1, keepdim=True))
-        nearest = torch.linalg.pinv(
-            seen
-        )  # [token, d_head]: what raises this token, as nearly as it can
+        nearest = torch.linalg.pinv(seen)  # [token, d_head]: what raises a token most nearly
         ideal, own = nearest[tokens] @ seen, (values - mean) @ seen
         ideal = ideal - ideal.mean(0)
         times = (own * ideal).sum() / ideal.square().sum().clamp_min(1e-12)

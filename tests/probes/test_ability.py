@@ -12,7 +12,7 @@ from probes.roles.ability import does_better, only_guesses
 ROWS, POS, NAMES = 24, 16, 12
 
 
-class Fitting(Run):
+class Told(Run):
     """Stands for a run whose outputs are given, ``[row, pos, token]``."""
 
     def __init__(self, batch: Batch, outputs: Tensor) -> None:
@@ -43,13 +43,13 @@ def test_one_of_two_labels_by_a_coin_is_no_better_and_the_right_one_is() -> None
     batch, pair = labelled(generator)
     coin = pair.gather(1, torch.randint(2, (ROWS, POS), generator=generator))
     sure = 9.0 * nn.functional.one_hot(coin, NAMES)
-    assert not does_better(Fitting(batch, sure.float()))
-    assert only_guesses(Fitting(batch, sure.float()))
+    assert not does_better(Told(batch, sure.float()))
+    assert only_guesses(Told(batch, sure.float()))
     known = 9.0 * nn.functional.one_hot(batch.targets, NAMES)
-    assert does_better(Fitting(batch, known.float()))
-    assert not only_guesses(Fitting(batch, known.float()))
+    assert does_better(Told(batch, known.float()))
+    assert not only_guesses(Told(batch, known.float()))
     never_right = torch.zeros(ROWS, POS, NAMES)
-    assert not does_better(Fitting(batch, never_right))
+    assert not does_better(Told(batch, never_right))
 
 
 def test_what_is_right_by_chance_alone_may_still_lose_less() -> None:
@@ -57,9 +57,9 @@ def test_what_is_right_by_chance_alone_may_still_lose_less() -> None:
     batch, pair = labelled(torch.Generator().manual_seed(1))
     both = torch.full((ROWS, POS, NAMES), -20.0)
     both.scatter_(2, pair[:, None].expand(-1, POS, -1), 0.0)
-    assert not does_better(Fitting(batch, both))
+    assert not does_better(Told(batch, both))
     both.scatter_(2, batch.targets[..., None], 0.5)
-    assert does_better(Fitting(batch, both))
+    assert does_better(Told(batch, both))
 
 
 def test_rows_with_one_answer_each_are_compared_with_the_answer_of_all() -> None:
@@ -69,14 +69,14 @@ def test_rows_with_one_answer_each_are_compared_with_the_answer_of_all() -> None
     mask[:, 5] = True
     alone = Batch(batch.inputs, batch.targets, mask)
     known = 9.0 * nn.functional.one_hot(batch.targets, NAMES)
-    assert does_better(Fitting(alone, known.float()))
+    assert does_better(Told(alone, known.float()))
     wrong = 9.0 * nn.functional.one_hot((batch.targets + 1) % NAMES, NAMES)
-    assert not does_better(Fitting(alone, wrong.float()))
+    assert not does_better(Told(alone, wrong.float()))
 
 
 def test_of_many_answers_none_is_guessed() -> None:
     targets = torch.arange(NAMES).repeat(ROWS, 2)[:, :POS]
     batch = Batch(targets, targets, torch.ones(ROWS, POS, dtype=torch.bool))
-    nothing = Fitting(batch, torch.zeros(ROWS, POS, NAMES))
+    nothing = Told(batch, torch.zeros(ROWS, POS, NAMES))
     assert not does_better(nothing)
     assert not only_guesses(nothing)
