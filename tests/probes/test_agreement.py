@@ -29,17 +29,9 @@ NESTED = Mechanism(
 
 def table(*rows: tuple[str, int, int, str, str], status: str = "confirmed") -> pd.DataFrame:
     """A role table with strength 0.9 and q 0.001."""
-    found = [
-        dict(
-            zip(
-                ROLE_COLUMNS,
-                (c, la, h, "", r, t, status, 0.9, 1e-4, 1e-3, 0.5, "", ""),
-                strict=True,
-            )
-        )
-        for c, la, h, r, t in rows
-    ]
-    return pd.DataFrame(found, columns=list(ROLE_COLUMNS))
+    found = pd.DataFrame(rows, columns=["component", "layer", "head", "role", "target"])
+    found = found.assign(status=status, strength=0.9, p=1e-4, q=1e-3, effect=0.5)
+    return found.reindex(columns=list(ROLE_COLUMNS), fill_value="")
 
 
 HEADS = [
