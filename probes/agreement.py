@@ -320,7 +320,8 @@ def _coupling(
     """A head couples positions and the answer follows it. In so small a model fresh heads attend as
     unevenly: candidates count, and what is scored is the answer."""
     if any(part.role == "coupling" for part in mechanism.parts):
-        serving = roles[(roles["role"] == "dense") & (roles["effect"] >= _EFFECT)]
+        lost = roles[["effect", "effect_of_group"]].max(axis=1)
+        serving = roles[(roles["role"] == "dense") & (lost >= _EFFECT)]
         row = _row("a head attends unevenly, and the answer follows it", serving)
         good = row["holds"] and answered >= _ANSWERED
         yield row | {"holds": good, "strength": answered, "score": answered if good else 0.0}

@@ -43,7 +43,10 @@ class RoleRow(TypedDict):
     strength: Annotated[float, "The number by which the role is measured, in the role's own unit."]
     p: Annotated[float, "The largest p of the tests that decide."]
     q: Annotated[float, "The largest q of these tests."]
-    effect: Annotated[float | None, "Lost without it, or its group: nats or share of variance."]
+    effect: Annotated[float | None, "Lost without it: nats or share of variance."]
+    effect_of_group: Annotated[
+        float | None, "Lost without its whole group; unknown for what is in no such group."
+    ]
     stability: Annotated[
         float | None, "Share of resamples of the rows on which all scores reach their floors."
     ]
@@ -52,6 +55,11 @@ class RoleRow(TypedDict):
     ]
     percentile: Annotated[
         float | None, "Of a group: share of random sets without which less is lost."
+    ]
+    same_answer: Annotated[
+        float | None,
+        "Of what is lost with its write on a row with another answer, the share that its write "
+        "on a row with the same answer by another route keeps; unknown where not asked.",
     ]
     evidence: Annotated[str, "All tests in words."]
     missing: Annotated[str, "Which tests could not be made, and why."]

@@ -50,8 +50,10 @@ _FIELDS = (
     "outcome",
     "strength",
     "effect",
+    "effect_of_group",
     "stability",
     "percentile",
+    "same_answer",
     "by_position",
 )
 _ROWS = re.compile(r"loss on (\w+) rises")
@@ -77,6 +79,11 @@ _LOST = """\
 *Nats lost without it*: the rise of the loss when this head alone loses the attention that makes the
 role (for *copying* and *positional*: when its mean stands for the head), on the kind of rows where
 the loss rises most, with its 95 % interval over rows."""
+
+_SAME = """\
+*Same answer*: of what is lost when the head writes what it would write with another row there, the
+share that is not lost when that row leads to the same next token by another route
+([statistics](statistics.md)); empty for roles that are not about the answer."""
 
 _READING = """\
 Patching: one earlier head with the behaviour *previous-token* loses its attention to the token
@@ -337,7 +344,7 @@ def page(tables: Mapping[str, Kept]) -> str:
 
 
 def _section(name: str, one: Kept) -> Iterator[str]:
-    roles = pd.DataFrame(one["roles"])
+    roles = pd.DataFrame(one["roles"]).reindex(columns=[*_FIELDS, "alone", "rows", "failed"])
     heads = roles[roles["component"] == "head"]
     trials = {trial["trial"]: trial for trial in one["trials"]}
     trial = trials["repeated"]
@@ -351,9 +358,18 @@ def _section(name: str, one: Kept) -> Iterator[str]:
     yield _doubt(heads[heads["status"] == "confirmed"], trials)
     sure = heads[(heads["status"] == "confirmed") & (heads["role"] != "sink")]
     yield "### Confirmed"
-    yield f"All roles but sinks. {_LOST}"
+    yield f"All roles but sinks. {_LOST}\n{_SAME}"
     yield _table(
-        ("head", "role", "strength", _TITLE, "on rows", "without its group", "group"),
+        (
+            "head",
+            "role",
+            "strength",
+            _TITLE,
+            "on rows",
+            "same answer",
+            "without its group",
+            "group",
+        ),
         [
             (
                 f"L{r.layer}H{r.head}",
@@ -361,7 +377,9 @@ def _section(name: str, one: Kept) -> Iterator[str]:
                 f"{r.strength:.2f}",
                 _interval(r.alone),
                 r.rows,
-                *((f"{r.effect:.2f}", r.group) if isinstance(r.group, str) else ("", "")),
+                _told(r.same_answer),
+                _told(r.effect_of_group),
+                r.group if isinstance(r.group, str) else "",
             )
             for r in _rows(sure.sort_values(["role", "strength"], ascending=[True, False]))
         ],
@@ -449,6 +467,10 @@ def _interval(test: Mapping[str, Any]) -> str:
     if test["low"] is None:
         return f"{test['score']:.2f}"
     return f"{test['score']:.2f} ({test['low']:.2f} to {test['high']:.2f})"
+
+
+def _told(number: float) -> str:
+    return f"{number:.2f}" if number == number else ""
 
 
 def _rows(table: pd.DataFrame) -> list[Any]:

@@ -10,13 +10,22 @@ without knowing which is right half of the time, and so is that answer. A model 
 Rows with fewer than four scored positions have no most frequent answer of their own; there it is
 that of all rows. A model that does better need not do it by the rule that made the rows.
 
-Where rows have few answers (always the same one is right a third of the time or more), a model that
-does no better still gains by bringing up one of them: a head that copies labels is missed there,
-though the model does not know which label is due. On such rows no cause counts. Where answers are
-many, whatever lowers the loss is knowledge, however little the model gets right.
+On rows that a model cannot do no cause counts. They are those on which it does no better, and
+
+    answers are few         always the same one is right a third of the time or more. A head that
+                            copies labels is missed there, though the model does not know which is
+                            due
+    or a guess is as good   the loss is not below ln V, that of an even guess among all V outputs,
+                            with its 95 % interval. What a head takes off so high a loss is no
+                            knowledge of the answer
+
+Between the two, where answers are many and the loss is below ln V, whatever lowers it is knowledge,
+however little the model gets right.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
@@ -42,10 +51,14 @@ def does_better(run: Run) -> bool:
     return any(over_rows(one[rows].double().numpy()).low > 0 for one in ahead)
 
 
-def only_guesses(run: Run) -> bool:
-    """Whether rows of tokens have few answers, and the model does no better than one of them."""
+def cannot_do(run: Run) -> bool:
+    """Whether a model does rows of tokens no better than always the same answer of few, or no
+    better than an even guess."""
+    if does_better(run):
+        return False
     few = float(_constant(run.batch)[0].mean()) >= _FEW_ANSWERS
-    return few and not does_better(run)
+    below = run.by_row(run.value(_below_even))[run.batch.mask.any(1)]
+    return few or not over_rows(below.double().numpy()).low > 0
 
 
 def _constant(batch: Batch) -> tuple[Tensor, Tensor]:
@@ -61,6 +74,12 @@ def _constant(batch: Batch) -> tuple[Tensor, Tensor]:
 def _frequencies(answers: Tensor) -> tuple[float, float]:
     share = answers.unique(return_counts=True)[1].double() / max(len(answers), 1)
     return float(share.max()) if len(share) else 0.0, float(-(share * share.log()).sum())
+
+
+def _below_even(output: Tensor, targets: Tensor) -> Tensor:
+    """By how many nats the loss is below that of an even guess."""
+    loss = torch.nn.functional.cross_entropy(output, targets, reduction="none")
+    return math.log(output.shape[-1]) - loss
 
 
 def _right(output: Tensor, targets: Tensor) -> Tensor:

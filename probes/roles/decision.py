@@ -183,6 +183,9 @@ class Lacking:
 _STABLE = 0.9
 """The least share of resamples on which the scores of a confirmed role reach their floors."""
 
+SAME_ANSWER = "same answer"
+"""The family of the test that a head's write serves where another route leads to the answer."""
+
 _NO_CAUSE = "cause: no model could be run"
 
 
@@ -314,21 +317,28 @@ def _row(one: Found, q: Sequence[float], level: float) -> dict[str, Any] | None:
         "strength": one.strength,
         "p": max(tests[i][1].p for i in deciding),
         "q": max(q[i] for i in deciding),
-        "effect": _effect(one),
+        "effect": _lost(one.sufficiency if _member(one) else one.cause, alone=_member(one)),
+        "effect_of_group": _lost(one.cause) if _member(one) else float("nan"),
         "stability": share,
         "halves": halves(tried) if isfinite(share) else share,
         "percentile": one.percentile,
+        "same_answer": _lost([t for t in one.sufficiency if t.family == SAME_ANSWER]),
         "evidence": _sentence(one, tests),
         "missing": missing,
         "tests": json.dumps([_data(kind, t, v) for (kind, t), v in zip(tests, q, strict=True)]),
     }
 
 
-def _effect(one: Found) -> float:
-    """The score of the last cause; NaN where none was measured."""
-    if not one.cause or one.cause[-1].untested:
-        return float("nan")
-    return one.cause[-1].score
+def _member(one: Found) -> bool:
+    """Whether what was found is a head whose cause is that of a group."""
+    return one.component == "head" and bool(one.together)
+
+
+def _lost(tests: Sequence[Test] | None, *, alone: bool = False) -> float:
+    """The score of the last test that was made (``alone``: of those without one head alone); NaN
+    for none."""
+    some = [test for test in tests or () if test.alone or not alone]
+    return some[-1].score if some and not some[-1].untested else float("nan")
 
 
 def _outcome(one: Found, cause: _Judged) -> str:

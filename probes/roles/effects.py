@@ -32,7 +32,7 @@ from interp.stats.head_table import adjust
 from interp.tasks.counterfactual import Variable
 from probes.exchange import Exchanged
 from probes.locate import LEAST_PAIRS, exchanged
-from probes.roles.ability import only_guesses
+from probes.roles.ability import cannot_do
 from probes.roles.change import NONE, Change, beyond, from_finding, over_rows
 from probes.roles.decision import Test
 from probes.roles.evidence import Evidence, Keys, KeysOf, Place
@@ -51,7 +51,7 @@ _MISSED = 0.05
 DECISIONS = "decisions"
 """What families of tests begin with that say how many answers are no longer right."""
 
-_GUESSES = "cause: the model does no better on these rows than always the same answer"
+_CANNOT = "cause: the model cannot do these rows (a guess loses no more)"
 
 
 class Effects:
@@ -228,10 +228,9 @@ class Effects:
 
     @cached_property
     def trials(self) -> tuple[str, ...]:
-        """The kinds of rows on which the loss may rise: those on which the model does more than
-        guess one of few answers."""
+        """The kinds of rows on which the loss may rise: those that the model can do."""
         kinds = [kind for kind in self.evidence.views if kind != "shuffled"]
-        return tuple(kind for kind in kinds if not only_guesses(self.evidence.run(kind)))
+        return tuple(kind for kind in kinds if not cannot_do(self.evidence.run(kind)))
 
     def decides(self, kind: str) -> bool:
         """Whether right answers can be counted on rows of one kind, in a task's profile."""
@@ -312,7 +311,7 @@ class Effects:
         """
         (changes,) = self._gather([edits])
         if not edits:
-            return Test(_GUESSES, 0.0, self._floors.loss, 1.0, family="loss", untested=_GUESSES)
+            return Test(_CANNOT, 0.0, self._floors.loss, 1.0, family="loss", untested=_CANNOT)
         if not changes:
             return Test.too_few("the loss at scored positions", _FEWEST, self._floors.loss, "loss")
         kind = max(changes, key=lambda name: changes[name].score)

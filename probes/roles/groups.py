@@ -191,8 +191,8 @@ class _Search:
                 yield tuple(heads[i] for i in sorted(group))
 
     def _judged(self, group: tuple[Place, ...]) -> tuple[list[Test], float]:
-        """The tests of a group, on the rows that the search did not use, and the share of random
-        sets without which less is lost."""
+        """The tests of a group, on the rows that the search did not use, what is lost without it
+        last; and the share of random sets without which less is lost."""
         joint = self._judging(group)
         alone = torch.stack([self._judging([head]) for head in group]).sum(0)
         names = " and ".join(_name(head) for head in group)
@@ -207,7 +207,9 @@ class _Search:
         if not random:
             return tests, float("nan")
         below = [float(lost.mean()) < float(joint[: len(lost)].mean()) for lost in random]
-        return [*tests, self._beyond_random(group, joint, random)], sum(below) / len(below)
+        excess, together = tests
+        tests = [excess, self._beyond_random(group, joint, random), together]
+        return tests, sum(below) / len(below)
 
     def _random(self, group: tuple[Place, ...]) -> list[Tensor]:
         """What is lost without each random set, in each row that it is asked of."""
@@ -265,7 +267,7 @@ class _Search:
             alone = [test for test in one.cause or () if test.alone]
             own = over_rows(back.numpy()).test("it alone brings back", self._floor, "back")
             rest = [test for test in one.cause or () if not test.alone]
-            cause = [*rest, replace(own, rows=self._kind), tests[1]]
+            cause = [*rest, replace(own, rows=self._kind), tests[-1]]
             yield replace(one, group=name, cause=cause, sufficiency=alone, together=group)
         shares = np.array(adds) / max(sum(adds), 1e-12)
         yield Found(

@@ -31,6 +31,11 @@ All this is asked of few rows first (:meth:`probes.roles.evidence.Evidence.looks
 many, until every test is settled: necessity, then specificity, then transfer. Where a test of one
 fails by its whole interval, those after it are not put: the status follows from the first.
 
+*Same answer* (arXiv 2606.08292): of what is lost with another row's write in place of a head's,
+the share that is not lost with its write where another route leads to the same next token
+(:func:`probes.roles.views.other_routes`), at the positions where it does. It is told of roles whose
+write is the answer, in nats, and decides nothing.
+
 *Transfer* is the same cause on rows with other tokens, offsets and lengths
 (:func:`probes.roles.views.elsewhere`). *Sufficiency* is the share of the loss without a head that
 the role's keys alone bring back; it decides nothing.
@@ -52,14 +57,15 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
+from interp.run import Array, Replace
 from interp.run.edits import Edits
 from probes.roles.attended import unraised
 from probes.roles.change import Change, beyond, over_rows
-from probes.roles.decision import Found, Test, holds
+from probes.roles.decision import SAME_ANSWER, Found, Test, holds
 from probes.roles.effects import DECISIONS, Effects
 from probes.roles.evidence import Place
 from probes.roles.registry import ROLES, Role
-from probes.roles.views import ELSEWHERE
+from probes.roles.views import ELSEWHERE, other_routes
 
 _FEWEST = 8
 """The least number of rows on which both sides are compared."""
@@ -189,7 +195,8 @@ def _controls(case: _Case, cause: Test) -> _Controls:
     transfer = [replace(test, name=f"on other rows {test.name}") for test in moved]
     if _failing(transfer):
         return _Controls(necessity, specificity, transfer)
-    return _Controls(necessity, specificity, transfer, case.sufficiency(kind))
+    told = [*case.sufficiency(kind), *case.same_answer(kind)]
+    return _Controls(necessity, specificity, transfer, told)
 
 
 def _failing(tests: Sequence[Test]) -> bool:
@@ -355,6 +362,40 @@ class _Case:
             return []
         _, share = _compared(*found[:2], self._of(kind))
         return [share.test("with its keys alone it keeps, of what is lost without them,", 0.0)]
+
+    def same_answer(self, kind: str) -> list[Test]:
+        """The share of what is lost with another answer's write that is not lost with the same
+        answer's, by another route."""
+        writes = self._role.keys == "after_same" or self._role.control == "straight"
+        if not self._nats or not writes or self._unhooked:
+            return []
+        batch = self._evidence.batch(kind)
+        others = other_routes(batch.inputs, seed=self._evidence.seed)
+        same = (others != batch.inputs) & (others.roll(-1, 1) == batch.targets)
+        weights = self._mask(kind) & self._some(same)
+        if int(weights.any(1).sum()) < _FEWEST:
+            return []
+        lost = [
+            self._lost(kind, self._written(kind, same, Array(inputs)))
+            for inputs in (batch.inputs.roll(1, 0), others)
+        ]
+        own, control = (_Side(values, weights.double()) for values in lost)
+        share = _compared(own, control, self._of(kind))[1]
+        name = "with the same answer's write, by another route, it keeps, of what another's costs,"
+        return [share.test(name, self._evidence.floors.specific, SAME_ANSWER)]
+
+    def _written(self, kind: str, where: Marks, inputs: Array) -> Edits:
+        """The edits with which heads write at some positions what they write there on other
+        inputs."""
+        run, found = self._evidence.run(kind), []
+        for site in map(self._evidence.site, self._heads):
+            every = torch.arange(len(where))
+            own, other = (
+                site.take(run.clean_values(site.every_head, every, some)) for some in (None, inputs)
+            )
+            here = where.to(own.device)[..., None]
+            found.append(Replace(site, Array(torch.where(here, other, own))))
+        return tuple(found)
 
     def _mask(self, kind: str) -> Marks:
         """The scored positions: of a head that acts over some, these."""

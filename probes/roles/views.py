@@ -115,6 +115,25 @@ def elsewhere(batch: Batch, *, renamed: bool, seed: int = 0) -> Batch:
     return Batch(moved.inputs, moved.targets, moved.mask & (again | ~known) & late)
 
 
+def other_routes(inputs: Int[Tensor, "row pos"], *, seed: int = 0) -> Int[Tensor, "row pos"]:
+    """The rows with every second of their tokens (in the order in which they first come) exchanged
+    for one that the row does not hold: what follows is then often the same token by another route.
+
+    Args:
+        inputs: Rows of tokens. A token that begins every row stays where it is.
+        seed: Seed of the tokens that come instead, which other rows hold.
+    """
+    start, found = int(first_alone(inputs)), inputs.clone()
+    used = inputs[:, start:].unique()
+    generator = torch.Generator().manual_seed(seed)
+    for row, new in zip(inputs[:, start:], found[:, start:], strict=True):
+        free = used[~torch.isin(used, row)]
+        free = free[torch.randperm(len(free), generator=generator)].tolist()
+        for old, other in zip([*dict.fromkeys(row.tolist())][::2], free, strict=False):
+            new[row == old] = other
+    return found
+
+
 def later(length: int) -> Bool[Tensor, " pos"]:
     """Which positions are in the later half of a row."""
     return torch.arange(length) >= length // 2

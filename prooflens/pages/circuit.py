@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ from interp.figures.maps import circuit_crops
 from probes.roles.decision import no_roles
 from probes.roles.profile import LANGUAGE, Profile
 from prooflens.pages.certainty import against, nearest_to_failing
-from prooflens.pages.findings import head_names, in_words
+from prooflens.pages.findings import head_names, in_words, missed
 
 CROPS = "crops-"
 """Begins the name of a table of corners; the circuit's name follows."""
@@ -178,27 +179,31 @@ def circuit_doubts(roles: pd.DataFrame) -> list[str]:
 
 def _induction(induction: pd.DataFrame, sure: pd.DataFrame) -> Iterator[str]:
     """The circuit: readers, writers, what breaks, what the readers write."""
-    order = induction.sort_values("effect", ascending=False, kind="stable")
+    order = induction.assign(missed=missed(induction))
+    order = order.sort_values("missed", ascending=False, kind="stable")
     readers, many = head_names(order), len(order) > 1
     yield (
         f"{in_words(readers)} {'do' if many else 'does'} induction: {_share(order['strength'])} of "
         f"{'their' if many else 'its'} attention goes to what followed the same token earlier in "
         f"the row. When {_who(order)}, the loss on random tokens that repeat "
-        f"rises by {_range(order['effect'])} nats a token."
+        f"rises by {_range(order['missed'])} nats a token."
     )
     read = [
-        (names[1].removesuffix(" …"), test["score"])
+        (names[1], test["score"])
         for tests in order["tests"]
         for test in json.loads(tests)
         if (names := _WRITERS.search(test["name"]))
     ]
-    writers = sorted({w for names, _ in read for w in names.split(", ")}, key=_place)
+    named = [names.removesuffix(" …").split(", ") for names, _ in read]
+    often = Counter(writer for names in named for writer in names)
+    writers = [writer for writer, _ in often.most_common()]  # the first named first among equals
     if writers:
         falls = pd.Series([fall for _, fall in read])
-        look = "look" if len(writers) > 1 else "looks"
+        others = ["others"] * any(names.endswith("…") for names, _ in read)
+        look = "look" if len(writers) + len(others) > 1 else "looks"
         yield (
-            f"{'They find' if many else 'It finds'} it by reading {in_words(writers)}, which "
-            f"{look} at the token before: without that, this share falls by {_range(falls)}"
+            f"{'They find' if many else 'It finds'} it by reading {in_words(writers + others)}, "
+            f"which {look} at the token before: without that, this share falls by {_range(falls)}"
             f"{_of_writers(writers, sure)}."
         )
     copying = sure[(sure["role"] == "copying") & (sure["strength"] > 0)]
@@ -228,7 +233,7 @@ def _of_writers(writers: Sequence[str], sure: pd.DataFrame) -> str:
     rows = rows[_named(rows, writers)]
     if rows.empty:
         return ""
-    return f", and the loss rises by {_range(rows['effect'])} nats"
+    return f", and the loss rises by {_range(missed(rows))} nats"
 
 
 def _no_induction(roles: pd.DataFrame, attention: pd.Series | None, profile: Profile) -> str:
@@ -261,19 +266,16 @@ def _untold(sure: pd.DataFrame, induction: pd.DataFrame) -> pd.DataFrame:
 
 def _others(sure: pd.DataFrame) -> Iterator[str]:
     for role, rows in sure.groupby("role", sort=False):
-        order = rows.sort_values("effect", ascending=False, kind="stable")
+        order = rows.assign(missed=missed(rows))
+        order = order.sort_values("missed", ascending=False, kind="stable")
         suffix = [" (suppresses)" if s < 0 else "" for s in order["strength"]]
         names = [n + s for n, s in zip(head_names(order), suffix, strict=True)]
-        yield f"{role} {in_words(names)} (loss {_range(order['effect'], signed=True)})"
+        yield f"{role} {in_words(names)} (loss {_range(order['missed'], signed=True)})"
 
 
 def _named(rows: pd.DataFrame, names: Sequence[str]) -> pd.Series:
     """Which rows are about one of these heads."""
     return pd.Series(head_names(rows), index=rows.index, dtype=object).isin(names)
-
-
-def _place(name: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", name)))
 
 
 def _share(values: pd.Series) -> str:

@@ -111,14 +111,28 @@ def _sentences(roles: pd.DataFrame, asked: Sequence[str], effect: str) -> Iterat
 
 def _listed(rows: pd.DataFrame, word: str) -> str:
     first = rows.head(_SHOWN)
-    groups = first["group"] if "group" in first else [""] * len(first)
-    columns = head_names(first), first["strength"], first["effect"], groups
+    columns = head_names(first), first["strength"], first["effect"], of_groups(first)
     named = [
-        f"{name} ({size:+.2f}, {_effect(effect, word)}{' with its group' * bool(group)})"
+        f"{name} ({size:+.2f}, {_effect(effect, word)}{_with_group(group)})"
         for name, size, effect, group in zip(*columns, strict=True)
     ]
     more = len(rows) - len(named)
     return ", ".join(named) + (f" and {more} more" if more > 0 else "")
+
+
+def of_groups(rows: pd.DataFrame) -> pd.Series:
+    """What is lost without the whole group of each row of a role table; NaN for none."""
+    return rows.get("effect_of_group", pd.Series(float("nan"), index=rows.index)).astype(float)
+
+
+def missed(rows: pd.DataFrame) -> pd.Series:
+    """What is lost without the component of each row of a role table, or without its whole group
+    where it is in one."""
+    return of_groups(rows).fillna(rows["effect"].astype(float))
+
+
+def _with_group(effect: float) -> str:
+    return "" if effect != effect else f", with its group {effect:+.2f}"
 
 
 def _effect(effect: float, word: str) -> str:

@@ -34,6 +34,8 @@ from prooflens.pages.circuit import circuit_doubts, circuit_sentences
 from prooflens.pages.findings import (
     STATUS_WORDS,
     in_words,
+    missed,
+    of_groups,
     part_names,
     played,
     role_findings,
@@ -186,22 +188,25 @@ def _components(roles: pd.DataFrame, unit: str) -> list[str]:
     if sure.empty:
         return ["No role of any component is confirmed."]
     named = sure.assign(name=part_names(sure))
-    order = named.groupby("name")["effect"].max().sort_values(ascending=False, kind="stable").index
+    lost = missed(sure).groupby(named["name"]).max()
+    order = lost.sort_values(ascending=False, kind="stable").index
     said = [_sentence(name, named[named["name"] == name], _LOST[unit]) for name in order[:_SHOWN]]
     more = len(order) - len(said)
     return said + [f"{more} more components have confirmed roles: see the table."] * bool(more > 0)
 
 
 def _sentence(name: str, rows: pd.DataFrame, lost: str) -> str:
-    known: list[Any] = list(rows[rows["effect"].notna()].itertuples())
-    cause = f"; {_lost(max(known, key=attrgetter('effect')), lost)}" if known else ""
+    known: list[Any] = list(rows.assign(missed=missed(rows)).dropna(subset="missed").itertuples())
+    cause = f"; {_lost(max(known, key=attrgetter('missed')), lost)}" if known else ""
     return f"{name} plays {in_words(played(rows, 'strength '))}{cause}."
 
 
 def _lost(row: Any, words: str) -> str:
     """What is lost without a component; of a role whose effect is no change of the output and no
-    rise of the loss (a share of r², or of answers), as its test says."""
+    rise of the loss (a share of r², or of answers), as its test says, and so of a group."""
     own = last_cause(row)
+    if row.missed != row.effect:
+        return own
     on_output = not own or any(what in own for what in ("output changes", "loss rises"))
     on_output &= "right answers" not in own
     return words.format(row.effect) if on_output else own
@@ -352,7 +357,7 @@ def _role_sections(tables: Tables, about: About) -> Iterator[Section]:
     )
     roles = _sorted(tables["roles"], about["asked"])
     roles = with_certainty(roles, float(about["level"])).assign(component=part_names(roles))
-    roles = _own_effects(roles, tables["heads"])
+    roles = roles.assign(**{_OF_GROUP: of_groups(roles)})
     sure = roles["status"] == "confirmed"
     columns = ["component", "role", "target", "strength", "effect", _OF_GROUP, "q", *TOLD, *_BESIDE]
 
@@ -382,20 +387,6 @@ def _role_sections(tables: Tables, about: About) -> Iterator[Section]:
 def _said(column: pd.Series) -> bool:
     """Whether anything stands in a column."""
     return bool((column.notna() & (column != "")).any())
-
-
-def _own_effects(roles: pd.DataFrame, heads: pd.DataFrame) -> pd.DataFrame:
-    """A role table in whose column ``effect`` stands what the component alone does: of a member of
-    a group, whose effect is the group's, the rise of the loss without that head."""
-    lost = matching(heads, metric="loss_increase", component="head", trial="repeated")
-    own = {(r.layer, r.head): r.score for r in lost.itertuples()}
-    member = (roles["group"].astype(bool)) & (roles["head"] >= 0)
-    alone = [own.get(place) for place in zip(roles["layer"], roles["head"], strict=True)]
-    effect = roles["effect"].astype(float)
-    return roles.assign(
-        effect=effect.where(~member, pd.Series(alone, index=roles.index, dtype=float)),
-        **{_OF_GROUP: effect.where(member)},
-    )
 
 
 def _sorted(roles: pd.DataFrame, order: Sequence[str]) -> pd.DataFrame:

@@ -241,7 +241,7 @@ def _read(file: Path) -> pd.DataFrame:
 
 def _role_table(table: pd.DataFrame) -> Answer:
     """Status and numbers of every role; sentences are not kept."""
-    numbers = ["strength", "p", "q", "effect"]
+    numbers = ["strength", "p", "q", "effect", "effect_of_group"]
     tests = [
         [[test[name] for name in _TEST] for test in json.loads(text)] for text in table["tests"]
     ]

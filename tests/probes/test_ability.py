@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from interp.run import Run
 from interp.tasks.base import Batch
-from probes.roles.ability import does_better, only_guesses
+from probes.roles.ability import cannot_do, does_better
 
 ROWS, POS, NAMES = 24, 16, 12
 
@@ -44,10 +44,10 @@ def test_one_of_two_labels_by_a_coin_is_no_better_and_the_right_one_is() -> None
     coin = pair.gather(1, torch.randint(2, (ROWS, POS), generator=generator))
     sure = 9.0 * nn.functional.one_hot(coin, NAMES)
     assert not does_better(Told(batch, sure.float()))
-    assert only_guesses(Told(batch, sure.float()))
+    assert cannot_do(Told(batch, sure.float()))
     known = 9.0 * nn.functional.one_hot(batch.targets, NAMES)
     assert does_better(Told(batch, known.float()))
-    assert not only_guesses(Told(batch, known.float()))
+    assert not cannot_do(Told(batch, known.float()))
     never_right = torch.zeros(ROWS, POS, NAMES)
     assert not does_better(Told(batch, never_right))
 
@@ -74,9 +74,16 @@ def test_rows_with_one_answer_each_are_compared_with_the_answer_of_all() -> None
     assert not does_better(Told(alone, wrong.float()))
 
 
-def test_of_many_answers_none_is_guessed() -> None:
-    targets = torch.arange(NAMES).repeat(ROWS, 2)[:, :POS]
+def test_of_many_answers_a_loss_below_an_even_guess_is_knowledge() -> None:
+    """Targets are eight of twelve tokens: to give these a little more is to know something, though
+    less than which answers a row has."""
+    generator = torch.Generator().manual_seed(3)
+    targets = torch.rand(ROWS, 8, generator=generator).argsort(1).repeat(1, 2)
     batch = Batch(targets, targets, torch.ones(ROWS, POS, dtype=torch.bool))
-    nothing = Told(batch, torch.zeros(ROWS, POS, NAMES))
-    assert not does_better(nothing)
-    assert not only_guesses(nothing)
+    outputs = torch.zeros(ROWS, POS, NAMES)
+    assert not does_better(Told(batch, outputs))
+    assert cannot_do(Told(batch, outputs))
+    outputs[..., :8] = 0.3
+    assert not does_better(Told(batch, outputs))
+    assert not cannot_do(Told(batch, outputs))
+    assert cannot_do(Told(batch, -outputs))

@@ -41,7 +41,7 @@ def test_the_circuit_is_told_from_reader_to_writer_and_to_the_logits() -> None:
     assert "When one of them loses that attention, the loss on random tokens that repeat" in who
     assert "rises by 0.20 to 1.00 nats a token" in who
     assert reads.startswith(
-        "They find it by reading L0H3 and L0H10, which look at the token before"
+        "They find it by reading L0H3, L0H10 and others, which look at the token before"
     )
     assert "falls by 0.50 to 0.70, and the loss rises by 10.00 nats" in reads
     assert writes == "L2H10 then raises the logit of the token found, by 2.00."

@@ -4,6 +4,7 @@ The expected roles are not taken from the code under test: they come from direct
 shipped checkpoint's own attention, and from the loss with single heads cut off by hand.
 """
 
+import json
 import pickle
 import re
 import subprocess
@@ -372,20 +373,19 @@ def test_a_members_effect_is_its_own_and_its_groups_stands_beside() -> None:
     found = inspect("code-lm", count=16, prompts=["for i in range(3):"])
     sure = found.roles[found.roles["status"] == "confirmed"]
     member = sure[sure["group"].astype(bool) & (sure["head"] >= 0)].iloc[0]
-    lost = found.heads[
-        (found.heads["metric"] == "loss_increase")
-        & (found.heads["trial"] == "repeated")
-        & (found.heads["layer"] == member["layer"])
-        & (found.heads["head"] == member["head"])
-    ]["score"].item()
-    assert lost < member["effect"] / 2
+    own, whole = float(member["effect"]), float(member["effect_of_group"])
+    alone = [one for one in json.loads(member["tests"]) if one["kind"] == "sufficiency"]
+    assert own == alone[-1]["score"] < whole / 2
+    group = sure[(sure["component"] == "group") & (sure["group"] == member["group"])]
+    assert whole in group["effect"].tolist()
+    assert group["effect_of_group"].isna().all()
     text = found.html
     table = text[text.index("<h2>Confirmed roles") : text.index("<h2>Every head")]
     assert "effect of group" in table
     name = f"L{member['layer']}H{member['head']}"
     row = next(r for r in table.split("<tr") if f">{name}<" in r and member["role"] in r)
-    assert f'data-name="effect" data-key="{float(lost)!r}"' in row
-    assert f'data-name="effect of group" data-key="{float(member["effect"])!r}"' in row
+    assert f'data-name="effect" data-key="{own!r}"' in row
+    assert f'data-name="effect of group" data-key="{whole!r}"' in row
     assert f"{name} (" in "".join(found.lines)
     assert "with its group" in "".join(found.lines)
     assert "Attention of every head on one of the prompt rows" in text
