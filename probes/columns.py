@@ -65,6 +65,7 @@ class RoleRow(TypedDict):
     missing: Annotated[str, "Which tests could not be made, and why."]
     tests: Annotated[list[TestRow], "The tests; in a store and in CSV files as JSON text."]
     by_position: NotRequired[Annotated[str, "How the strength changes along a row, in words."]]
+    revision: NotRequired[Annotated[str, "With --revisions: the checkpoint that was inspected."]]
     text_attention: NotRequired[
         Annotated[float | None, "Share of its attention on the text given that is the role's."]
     ]

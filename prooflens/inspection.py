@@ -134,7 +134,7 @@ class Inspected:
 
         The columns are those of :data:`TABLES`; a table that was not made is empty.
         """
-        return _records(self.measured[name])
+        return table_records(self.measured[name])
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
         """Write ``report.html``, the tables and the figures into a folder; returns the page.
@@ -157,7 +157,7 @@ class Inspected:
         texts = {f"{name}.csv": table.to_csv(index=False) for name, table in shown.items()}
         singles = self.heads[~self.heads["metric"].isin(COMPOSITIONS)]
         records = {name: self.records(name) for name in ("roles", "trials") if name in tables}
-        told = {**about, "findings": self.lines, **records, "heads": _records(singles)}
+        told = {**about, "findings": self.lines, **records, "heads": table_records(singles)}
         texts["inspection.json"] = json.dumps(told, indent=1, allow_nan=False) + "\n"
         texts["findings.txt"] = "\n".join(self.lines) + "\n"
         texts[ENVIRONMENT] = json.dumps(about["environment"], indent=1) + "\n"
@@ -208,8 +208,8 @@ class Inspected:
         return {**live, **static}, about
 
 
-def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """A table as records, tests as data and not as text."""
+def table_records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """A table as JSON data: a dictionary a row, NaN as None, ``tests`` of roles as a list."""
     rows: list[dict[str, Any]] = json.loads(table.to_json(orient="records", double_precision=15))
     return [{**row, "tests": json.loads(row["tests"])} if "tests" in row else row for row in rows]
 

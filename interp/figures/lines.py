@@ -171,7 +171,7 @@ class HeadLines:
         label: What is shown, with its unit.
         heads: The lines' names.
         values: ``[head, checkpoint]``; what is not known is NaN.
-        low, high: The band of what chance gives, ``[checkpoint]``.
+        low, high: The band of what chance gives, ``[checkpoint]``; None for no band.
         told: The heads drawn in colour, five at most.
     """
 
@@ -179,8 +179,8 @@ class HeadLines:
     label: str
     heads: Sequence[str]
     values: Float[np.ndarray, "head checkpoint"]
-    low: Float[np.ndarray, " checkpoint"]
-    high: Float[np.ndarray, " checkpoint"]
+    low: Float[np.ndarray, " checkpoint"] | None = None
+    high: Float[np.ndarray, " checkpoint"] | None = None
     told: Sequence[str] = field(default_factory=tuple)
 
 
@@ -208,7 +208,9 @@ def heads_over_training(
 
 def _head_lines(axes: Axes, panel: HeadLines, checkpoints: Sequence[str]) -> None:
     places = np.arange(len(checkpoints))
-    axes.fill_between(places, panel.low, panel.high, color="#E6E6E6", lw=0, label="random weights")
+    if panel.low is not None:
+        band: Any = (panel.low, panel.high)
+        axes.fill_between(places, *band, color="#E6E6E6", lw=0, label="random weights")
     for name, values in zip(panel.heads, panel.values, strict=True):
         if name not in panel.told:
             axes.plot(places, values, color=_OTHERS, lw=0.8, zorder=1)

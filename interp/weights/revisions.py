@@ -79,21 +79,30 @@ def opened_revisions(
         ArgumentError: if a revision is named twice or none is.
         CheckpointError: if a revision is not there, or its model is of another shape.
     """
-    problems = Problems("revisions")
-    named = [name for name in revisions if name]
-    problems.need(bool(named), "revisions", "must name checkpoints", revisions, "as step-500,main")
-    twice = sorted({name for name in named if named.count(name) > 1})
-    problems.need(not twice, "revisions", "must be named once each", twice, "leave out the others")
-    problems.raise_if_any()
-    opened = {name: head_weights_at(model, name, **options) for name in named}
-    first = opened[named[0]]
+    refuse_repeated(revisions)
+    opened = {name: head_weights_at(model, name, **options) for name in revisions}
+    first = opened[revisions[0]]
     for name, heads in opened.items():
         if heads.layout.sizes != first.layout.sizes:
             raise CheckpointError(
-                f"{name} of {model} has other sizes than {named[0]}: "
+                f"{name} of {model} has other sizes than {revisions[0]}: "
                 f"{vars(heads.layout.sizes)}, not {vars(first.layout.sizes)}"
             )
     return opened
+
+
+def refuse_repeated(revisions: Sequence[str]) -> None:
+    """Refuse a list of checkpoints that names none, or one twice.
+
+    Raises:
+        ArgumentError: saying which.
+    """
+    problems = Problems("revisions")
+    named = bool(revisions) and all(revisions)
+    problems.need(named, "revisions", "must name checkpoints", revisions, "as step-500,main")
+    twice = sorted({name for name in revisions if list(revisions).count(name) > 1})
+    problems.need(not twice, "revisions", "must be named once each", twice, "leave out the others")
+    problems.raise_if_any()
 
 
 def head_weights_at(model: str | Path, revision: str, **options: Any) -> HeadWeights:
@@ -108,13 +117,28 @@ def head_weights_at(model: str | Path, revision: str, **options: Any) -> HeadWei
     Raises:
         CheckpointError: if it is not there.
     """
+    place, named = place_of_revision(model, revision)
+    return head_weights(place, revision=named, **options)
+
+
+def place_of_revision(model: str | Path, revision: str) -> tuple[str | Path, str | None]:
+    """Where a model's revision is loaded from: a folder inside its folder, or the model on the hub
+    with the revision's name.
+
+    Args:
+        model: A folder or a hub id.
+        revision: A branch, tag or commit; of a folder a folder's name, or ``main`` for itself.
+
+    Raises:
+        CheckpointError: if a folder has no such folder.
+    """
     folder = Path(model)
     if not folder.is_dir():
-        return head_weights(model, revision=revision, **options)
+        return model, revision
     if (folder / revision).is_dir():
-        return head_weights(folder / revision, **options)
+        return folder / revision, None
     if revision != MAIN:
         inside = sorted(path.parent.name for path in folder.glob("*/*.safetensors"))
         known = ", ".join([*dict.fromkeys(inside), MAIN])
         raise CheckpointError(f"{model} has no checkpoint {revision!r}: name some of {known}")
-    return head_weights(folder, **options)
+    return folder, None

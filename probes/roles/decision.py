@@ -69,7 +69,7 @@ MEANINGS = {
 STATUSES = tuple(MEANINGS)
 """What a row's ``status`` can be, in the order in which rows are listed."""
 
-_BESIDE = ("tests", "by_position", "text_attention", "text_loss", "text_first")
+_BESIDE = ("tests", "by_position", "revision", "text_attention", "text_loss", "text_first")
 
 ROLE_COLUMNS = tuple(n for n in columns(RoleRow) if n not in _BESIDE)
 """A role table's columns, as :class:`~probes.columns.RoleRow` describes them. What :func:`decide`

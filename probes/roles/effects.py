@@ -51,7 +51,7 @@ _MISSED = 0.05
 DECISIONS = "decisions"
 """What families of tests begin with that say how many answers are no longer right."""
 
-_CANNOT = "cause: the model cannot do these rows (a guess loses no more)"
+_CANNOT = "cause: the model cannot do these rows: a guess would lose no more"
 
 
 class Effects:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import typer
 
@@ -23,7 +23,7 @@ from prooflens.cli.usage import (
 
 _QUICK = 16
 _OF_A_MODEL = ("task", "text", "data", "tokens_from", "prompt", "rows", "length", "dtype",
-               "mapping", "revision", "resume", "backend", "adapter")  # fmt: skip
+               "mapping", "revision", "revisions", "resume", "backend", "adapter")  # fmt: skip
 
 
 _Model = Annotated[
@@ -71,6 +71,13 @@ _Effects = Annotated[
 _Code = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run a repository's own Python code.")
 ]
+_Revisions = Annotated[
+    str | None,
+    typer.Option(
+        help="Roles over training: comma-separated revisions on the hub, or folders of "
+        "checkpoints in the model's folder, in order; main is the model itself."
+    ),
+]
 _Mapping = Annotated[
     Path | None,
     typer.Option(help="TOML or JSON file: where an unknown architecture keeps its weights."),
@@ -95,6 +102,7 @@ def inspect(
     quick: _Quick = False,
     effects: _Effects = False,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
+    revisions: _Revisions = None,
     trust_remote_code: _Code = False,
     device: Device = "cpu",
     dtype: RunDtype = None,
@@ -129,15 +137,30 @@ def inspect(
     given: dict[str, Any] = {"text": words, "tokens_from": tokens_from, "prompts": prompt or ()}
     given["task"] = _task(task, data)
 
+    given |= {"rows": data, "profile": profile, "count": count, "length": length, "seed": seed}
+    given |= {"effects": effects, "backend": backend, "mapping": mapping, "revision": revision}
+    given |= {"device": device, "dtype": dtype, "adapter": adapter, "step": steps()}
+    given |= {"trust_remote_code": trust_remote_code, "watch": progress("working")}
+    given |= {"overwrite": overwrite, "resume": resume}
+    if revisions is not None:
+        _over_training(model, [name.strip() for name in revisions.split(",")], out, given)
+        return
+
     from prooflens.inspection import inspect as inspected
 
-    found = inspected(
-        model, data, **given, profile=profile, count=count, length=length, seed=seed,
-        effects=effects, out=out, overwrite=overwrite, resume=resume, mapping=mapping,
-        revision=revision, trust_remote_code=trust_remote_code, device=device, dtype=dtype,
-        adapter=adapter, backend=backend, step=steps(), watch=progress("working"),
-    )  # fmt: skip
-    _say(found, out / "report.html")
+    _say(inspected(model, out=out, **given), out / "report.html")
+
+
+def _over_training(model: str, revisions: list[str], out: Path, given: dict[str, Any]) -> None:
+    """``--revisions``: an inspection of each checkpoint, and a page of all."""
+    from prooflens.over_training import inspect_over_training
+
+    found = inspect_over_training(model, revisions, out, **given)
+    page, roles = out / "report.html", cast(Any, found.records)
+    for line in found.findings:
+        typer.echo(line)
+    facts(**InspectOutput(findings=found.findings, notes=[], roles=roles, report=str(page)))
+    typer.echo(f"report: {page}")
 
 
 def _say(found: Any, page: Path) -> None:
