@@ -20,14 +20,14 @@ from matplotlib.figure import Figure
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import status_of
 from prooflens.architectures import Pretrained, load_pretrained
-from prooflens.errors import CheckpointError
+from prooflens.errors import CheckpointError, MissingDependencyError
 from prooflens.inspection import Performance, performance
 from prooflens.interventions import Component, components, replacement
 from prooflens.pages import strongest
 from prooflens.plot import PALETTE, size, style
 from prooflens.roles import Trial, token_trials
 from prooflens.run import Run
-from prooflens.trained import zoo
+from prooflens.trained import folder_of, zoo
 from prooflens.weights import HeadWeights, head_weights, weight_table
 
 __all__ = ["run"]
@@ -43,7 +43,7 @@ def run(setting: Setting) -> Verdict:
     name = named or str(setting.options.get("model", "gpt2"))
     try:
         factors, model = _opened(name, setting)
-    except CheckpointError as error:
+    except (CheckpointError, MissingDependencyError) as error:
         shipped = None if named else zoo.stand_in()
         if shipped is None:
             return Verdict("not run", f"Needs a pretrained model (PROOFLENS_MODEL): {error}.")
@@ -57,8 +57,9 @@ def run(setting: Setting) -> Verdict:
 
 
 def _opened(name: str, setting: Setting) -> tuple[HeadWeights, Pretrained]:
-    factors = head_weights(name, download=False)
-    return factors, load_pretrained(name, device=setting.device)
+    place = folder_of(name)
+    factors = head_weights(place, download=False)
+    return factors, load_pretrained(place, device=setting.device)
 
 
 def _heads(factors: HeadWeights, count: int) -> int:
