@@ -381,6 +381,7 @@ class Decompiled:
         best = self.best
         return {
             "answer": self.answer,
+            "attention_needed": self.answer != "no attention needed",
             "match": best.held.match,
             "gain": _number(best.held.gain),
             "match_longer": best.longer.match,

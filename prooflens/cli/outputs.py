@@ -72,6 +72,7 @@ class DecompileOutput(TypedDict):
     """The program that a model is turned into."""
 
     answer: Annotated[str, "Whether a program was found."]
+    attention_needed: Annotated[bool, "False where a table on the current token decides alike."]
     program: Annotated[str, "Its text."]
     report: Report
 

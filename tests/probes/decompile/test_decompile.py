@@ -123,6 +123,7 @@ def test_nothing_is_found_where_a_table_on_the_current_token_suffices() -> None:
     found = decompile(model, rows_of_task(model.card.task, count=100))
     assert found.answer == "no attention needed"
     assert found.record()["gain"] is None
+    assert found.record()["attention_needed"] is False
 
 
 def test_ideal_patterns_are_rows_of_shares() -> None:
