@@ -45,7 +45,7 @@ from probes.inspection.losses import Watch, ablated_parts, loss_tables
 from probes.inspection.shown import Shown, effect_lines, raised_tokens, shown_tables
 from probes.inspection.texts import token_texts, token_word
 from probes.linear import decode, probe_for
-from probes.roles.decision import STATUSES, Found, Lacking
+from probes.roles.decision import STATUSES, Found, Lacking, by_status
 from probes.roles.evidence import Evidence
 from probes.roles.find import candidates, examine, role_table
 from probes.roles.gathering import evidence_of
@@ -360,7 +360,8 @@ class _Work:
         try:
             return head_weights(self.model) if factors is None else factors
         except ProoflensError as error:
-            self.notes.append(f"weights were not read: {error}")
+            short = str(error).split(" (known:")[0].split(". Tensors found")[0]
+            self.notes.append(f"weights were not read: {short}")
             return None
 
     def _weights(self, factors: HeadWeights | None) -> pd.DataFrame:
@@ -507,9 +508,8 @@ def _maps(
     """
     heads = roles[roles["component"] == "head"]
     for role, rows in heads.groupby("role", sort=False):
-        order = rows.assign(size=rows["strength"].abs()).sort_values(
-            ["status", "size"], ascending=[False, False], kind="stable"
-        )
+        order = rows.assign(rank=by_status(rows["status"]), size=-rows["strength"].abs())
+        order = order.sort_values(["rank", "size"], kind="stable")
         maps: list[pd.DataFrame] = []
         for _, own in order.groupby(["layer", "head"], sort=False):
             layer, head = int(own["layer"].iloc[0]), int(own["head"].iloc[0])

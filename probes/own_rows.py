@@ -1,16 +1,19 @@
 """Rows of token ids that the user gives, as a trial, and the tokens that are known from them.
 
-    FILE.jsonl         a line a row: a list of ids, or {"input_ids": […], "labels": […], "mask": …}
+    FILE.jsonl         a line a row: a list of ids, or {"input_ids": […], "labels": […], "mask": …},
+                       or {"input_ids": […], "answers": […]}
     FILE.npy           ids [row, pos]
-    FILE.safetensors   input_ids [row, pos], and optionally labels and mask of the same shape
+    FILE.safetensors   input_ids [row, pos], and optionally labels and mask, or answers, alike
     FILE.json          words with a vocabulary (:mod:`probes.decompile.rows`), next token alone
     any other          a text, cut into rows, where the model has a tokenizer; else one of these
                        files under another name, told by how it begins
 
 Labels stand at the tokens they are about, as Hugging Face has them: the model is scored on them a
 position earlier, −100 is not scored, and without labels a row's own tokens are. A mask is true at
-the tokens whose prediction is scored. Rows are taken as they are, without a BOS in front; longer
-ones are cut, and rows shorter than most are left out, because models are run without padding.
+the tokens whose prediction is scored. Answers stand where the model gives them: of one that
+classifies a whole row the answer at the last position, and −100 at all others. Rows are taken as
+they are, without a BOS in front; longer ones are cut, and rows shorter than most are left out,
+because models are run without padding.
 
 A model does anything on tokens or at positions that it never saw: random rows of an inspection are
 then drawn from the tokens that these rows hold, by their frequency, and are no longer than the
@@ -55,7 +58,7 @@ TEXT = "text"
 _LEAST = 4
 _UNKNOWN = 1 << 20
 """Ids are below it where no model says how many tokens it knows."""
-_PARTS = ("input_ids", "labels", "mask")
+_PARTS = ("input_ids", "labels", "mask", "answers")
 _FILES = (".jsonl", ".npy", ".safetensors", ".json")
 
 Row = dict[str, Any]
@@ -142,11 +145,10 @@ def read_own_rows(
             f"least 2 tokens), got {len(kept)} of {size} in {path}: give more"
         )
     inputs = _stacked(kept, "input_ids", size)
-    labels, mask = _stacked(kept, "labels", size), _stacked(kept, "mask", size).bool()
-    scored = mask & (labels != IGNORED)
-    targets = torch.where(scored, labels, inputs).roll(-1, 1)
-    scored = scored.roll(-1, 1)
-    scored[:, -1] = False
+    answers = _stacked(kept, "answers", size)
+    scored = answers != IGNORED
+    scored[:, -1] &= torch.tensor([row["labels"] is None for row in kept])
+    targets = torch.where(scored, answers, inputs.roll(-1, 1))
     if not bool(scored.any()):
         raise ArgumentError(f"{path} must score some token after a row's first: see its mask")
     short = len(found) - sum(len(row["input_ids"]) >= size for row in found)
@@ -172,7 +174,7 @@ def token_counts(path: str | Path, vocabulary: int) -> Tensor:
 def read_ids(
     path: str | Path, vocabulary: int, tokenizer: Any = None, length: int = 0
 ) -> list[Row]:
-    """Every row of a file, with the labels and the mask that it has where none are given.
+    """Every row of a file, with the answer that is due at each position, or −100.
 
     Args:
         path: See the module.
@@ -189,6 +191,9 @@ def read_ids(
     found = list(_pieces(path, tokenizer, length) if text else _rows(path, kind))
     for number, row in enumerate(found, start=1):
         _check(path, number, row, vocabulary)
+        if row["answers"] is None:
+            told = zip(row["labels"], row["mask"], strict=True)
+            row["answers"] = [*(label if asked else IGNORED for label, asked in told), IGNORED][1:]
     if not found:
         raise ArgumentError(f"{path} must hold a row, got none: give more")
     return found
@@ -285,7 +290,7 @@ def _columns(path: Path, kind: str) -> dict[str, Any]:
     good = "input_ids" in found and len(shapes) == 1 and len(next(iter(shapes))) == 2
     if not good or not all(next(iter(shapes))):
         raise ArgumentError(
-            f"{path} must hold input_ids [row, pos] (and labels, mask of that shape), got "
+            f"{path} must hold input_ids [row, pos] (and labels, mask, answers of that shape), got "
             f"{ {name: list(value.shape) for name, value in found.items()} }"
         )
     return {name: found[name] for name in _PARTS if name in found}
@@ -296,7 +301,9 @@ def _whole(given: dict[str, Any]) -> Row:
     size = len(ids) if isinstance(ids, list) else 0
     if ids is None and given:
         ids = f"the keys {', '.join(sorted(map(str, given)))} and no input_ids"
-    defaults = {"input_ids": ids, "labels": ids, "mask": [1] * size}
+    defaults = {"input_ids": ids, "labels": ids, "mask": [1] * size, "answers": None}
+    if "answers" in given:
+        defaults |= {"labels": None, "mask": None}
     return {name: given.get(name, default) for name, default in defaults.items()}
 
 
@@ -309,13 +316,19 @@ def _check(path: Path, number: int, row: Row, vocabulary: int) -> None:
             f"row {number} of {path} must be token ids from 0 to {vocabulary - 1}, got "
             f"{str(ids)[:60]}"
         )
-    for name in ("labels", "mask"):
+    given = row["answers"] is not None
+    if given and (row["labels"] is not None or row["mask"] is not None):
+        raise ArgumentError(
+            f"answers of row {number} of {path} must stand without labels and mask: give the one "
+            "or the others"
+        )
+    for name in ("answers",) if given else ("labels", "mask"):
         values = row[name]
         if not isinstance(values, list) or len(values) != len(ids):
             raise ArgumentError(f"{name} of row {number} of {path} must be as many as its ids")
-    labels = row["labels"]
-    if not all(type(i) is int and (i == IGNORED or 0 <= i < vocabulary) for i in labels):
-        raise ArgumentError(f"labels of row {number} of {path} must be token ids, or −100")
+    name = "answers" if given else "labels"
+    if not all(type(i) is int and (i == IGNORED or 0 <= i < vocabulary) for i in row[name]):
+        raise ArgumentError(f"{name} of row {number} of {path} must be token ids, or −100")
 
 
 def _stacked(rows: list[Row], name: str, size: int) -> Tensor:
@@ -340,19 +353,18 @@ def read_rows(path: str | Path, card: ModelCard | None = None) -> Rows:
     size = _UNKNOWN if card is None else card.vocabulary
     longest = None if card is None else card.n_ctx
     found = read_ids(path, size, tokenizer, longest or 0)
-    return _arrays([{name: part[:longest] for name, part in row.items()} for row in found], card)
+    parts = ("input_ids", "answers")
+    return _arrays([{name: row[name][:longest] for name in parts} for row in found], card)
 
 
 def _arrays(rows: Sequence[Row], card: ModelCard | None) -> Rows:
-    """Labels stand at the tokens that they are about; asked is a position earlier."""
     shape = (len(rows), max(len(row["input_ids"]) for row in rows))
     tokens, labels = np.full(shape, NONE), np.full(shape, NONE)
     for i, row in enumerate(rows):
         n = len(row["input_ids"])
         tokens[i, :n] = row["input_ids"]
-        told: Any = np.array(row["labels"])
-        scored = np.array(row["mask"], dtype=bool) & (told != IGNORED)
-        labels[i, : n - 1] = np.where(scored, told, NONE)[1:]
+        told: Any = np.array(row["answers"])
+        labels[i, :n] = np.where(told != IGNORED, told, NONE)
     size = int(max(tokens.max(), labels.max())) + 1 if card is None else card.vocabulary
     words = Vocabulary(tuple(map(str, range(size))))
     return Rows(tokens, labels != NONE, labels, words, "next token")

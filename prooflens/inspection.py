@@ -38,9 +38,10 @@ from interp.interventions.components import components
 from interp.lock import LOCK, alone
 from interp.models.pretrained import Pretrained
 from interp.output import check_output, drop, output_file, output_folder
+from interp.run.gate import admitted
+from interp.run.layers import Whole
 from interp.store import ActivationStore, extract
 from interp.store.rows import has_targets, layer_hooks, stored_batch
-from interp.tasks.base import Batch
 from interp.tasks.catalogue import known_task
 from interp.weights.head_weights import HeadWeights, head_weights
 from interp.weights.head_weights.mapping import layout_of_mapping, read_mapping
@@ -237,8 +238,8 @@ def inspect(
     dtype: str | None = None,
     adapter: str | Path | None = None,
     backend: str = "local",
-    step: Callable[[str], None] = _quiet,
-    watch: Watch = lambda items: items,
+    step: Callable[[str], None] | None = None,
+    watch: Watch | None = None,
 ) -> Inspected:
     """Find what every head, FFN and layer of a model does, and what breaks without it.
 
@@ -267,6 +268,10 @@ def inspect(
         step: Called with a sentence that says what is being done.
         watch: Called with the pieces of the longest part of the work; goes through them.
 
+    Returns:
+        What was found: ``findings`` in sentences, the tables ``roles`` and ``heads``, the page
+        (``save``).
+
     Raises:
         ArgumentError: for arguments that do not fit.
         CheckpointError: for a model that cannot be loaded.
@@ -280,7 +285,7 @@ def inspect(
     how: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     how |= {"device": device, "dtype": dtype, "adapter": adapter}
     asked: dict[str, Any] = {"seed": seed, "effects": effects, "backend": backend}
-    asked |= {"step": step, "watch": watch, "resume": resume}
+    asked |= {"step": step or _quiet, "watch": watch or list, "resume": resume}
     place = None if out is None else Path(out)
     if place is not None:
         sources = (model, rows, tokens_from, mapping, adapter)
@@ -398,11 +403,11 @@ def _outputs(model: Any, rows: Any) -> int:
     """How many logits a model of token ids gives: as many as it knows ids; 0 for real values."""
     import torch
 
-    inputs = torch.as_tensor(rows.inputs if isinstance(rows, Batch) else rows)[:1]
+    inputs = admitted(model, rows).inputs
     if inputs.is_floating_point() or inputs.ndim != 2:
         return 0
     with torch.no_grad(), evaluating(model):
-        found = model(inputs.to(model_device(model)))
+        found = Whole(model).output(inputs[:1].to(model_device(model)), {})
     return max(int(found.shape[-1]), int(inputs.max()) + 1)
 
 

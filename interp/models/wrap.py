@@ -30,7 +30,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from interp.errors import HookError, Problems, refuse_unless
+from interp.errors import ArgumentError, HookError, Problems, refuse_unless
 from interp.hooks.conformance import ConformanceReport, conformance
 from interp.hooks.hook_names import nearest, unknown_in_block
 from interp.hooks.hook_sites import HookSite, parse_hook_site
@@ -224,7 +224,13 @@ def wrap(
         return model
     args = example if isinstance(example, tuple) else (example,)
     with torch.no_grad():
-        found, cache = model.run_with_cache(*args, return_cache_object=False)
+        try:
+            found, cache = model.run_with_cache(*args, return_cache_object=False)
+        except (IndexError, RuntimeError) as error:
+            raise ArgumentError(
+                f"example must be inputs that {type(module).__name__} takes, got "
+                f"{[tuple(getattr(one, 'shape', ())) for one in args]}, on which it stops: {error}"
+            ) from error
     if output is None:
         _check_output(found, args[0])
     if cfg is None:

@@ -125,8 +125,11 @@ def _need_inputs(problems: Problems, model: Any, inputs: Tensor) -> None:
         return
     if vocabulary_of(model) is None:
         need_within(problems, model, inputs)
-        finite = not inputs.is_floating_point() or bool(inputs.isfinite().all())
+        real = inputs.is_floating_point()
+        finite = not real or bool(inputs.isfinite().all())
         problems.need(finite, "inputs", "must be finite", "NaN or infinity", "mend the rows")
+        least = 0 if real else int(inputs.min())
+        problems.need(least >= 0, "inputs", "must be ids from 0 on", least, "correct them")
         return
     whole = not (inputs.is_floating_point() or inputs.dtype == torch.bool) and inputs.ndim == 2
     rule = "must be token ids [row, pos]"
@@ -182,7 +185,12 @@ def not_finite(model: Any, inputs: Tensor) -> ArgumentError:
         return not name.endswith(("scores", "pattern", "score"))
 
     with torch.no_grad():
-        model.run_with_hooks(inputs, fwd_hooks=[(counts, look)])
+        output = model.run_with_hooks(inputs, fwd_hooks=[(counts, look)])
+    if not found and isinstance(output, Tensor) and bool(output.isfinite().all()):
+        return ArgumentError(
+            "metric must give finite numbers, got infinite ones or NaN, where the model's outputs "
+            "are finite: mend the metric"
+        )
     return ArgumentError(
         f"Run: {type(model).__name__} gives activations that are infinite or not a number, first "
         f"at {found[0] if found else 'the output'}: look at its weights and at its inputs there"

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from interp.errors import HookError
+from interp.errors import ArgumentError, HookError
 from interp.hooks.hook_names import nearest
 from interp.hooks.site import Site
 
@@ -166,10 +166,26 @@ class Whole:
         self.model = model
 
     def output(self, inputs: Tensor, acts: Acts) -> Tensor:
-        """The model's output ``[row, pos, output]`` with functions acting at sites."""
+        """The model's output ``[row, pos, output]`` with functions acting at sites.
+
+        Raises:
+            ArgumentError: for ids or positions that the model's tables do not have.
+        """
         with hooked(self.model, acts):
-            found: Tensor = self.model(inputs)
+            try:
+                found: Tensor = self.model(inputs)
+            except IndexError as error:
+                raise out_of_tables(self.model, inputs, error) from error
         return found
+
+
+def out_of_tables(model: Any, inputs: Any, error: IndexError) -> ArgumentError:
+    """The error that says that a model stopped on its inputs."""
+    shape = tuple(getattr(inputs, "shape", ()))
+    return ArgumentError(
+        f"inputs must be ids and positions that {type(model).__name__} has in its tables, got "
+        f"{shape}, on which it stops ({error}): give smaller ids or shorter rows"
+    )
 
 
 @contextmanager

@@ -90,6 +90,7 @@ class Loss(Metric):
         output = output.to(torch.promote_types(output.dtype, torch.float32))
         largest = output.detach().amax(-1, keepdim=True)
         total = (output - largest).exp_().sum(-1).double().log() + largest[..., 0].double()
+        _need_outputs(targets, output, "targets")
         return total - output.gather(-1, targets.long()[:, None])[:, 0].double()
 
 
@@ -144,6 +145,7 @@ class LogitDifference(Metric):
             refuse_unless(wide, "against", rule, self.against.tensor, advice)
             other = self.against.tensor[places.rows, places.positions]
         ids = torch.stack((places.targets, other), -1).to(output.device).long()
+        _need_outputs(ids, output, "LogitDifference: tokens")
         right, wrong = output.gather(-1, ids).double().unbind(-1)
         return right - wrong
 
@@ -178,14 +180,28 @@ class _Function(Metric):
         return getattr(self.function, "__name__", "metric").replace("<lambda>", "metric")
 
     def at(self, output: Tensor, places: Places, clean: Tensor | None) -> Tensor:
-        found = self.function(output, places.targets.to(output.device))
+        try:
+            found = self.function(output, places.targets.to(output.device))
+        except TypeError as error:
+            raise ArgumentError(
+                "metric must be a function of outputs [place, output] and targets [place], got "
+                f"{self.name}, which stops: {error}"
+            ) from error
         if not isinstance(found, Tensor) or found.shape[:1] != output.shape[:1]:
             shown = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise ArgumentError(
-                f"metric {self.name} must give a number for each of {len(output)} places, got "
-                f"{shown}: reduce outputs [place, output] to [place]"
+                f"metric must give a number for each of {len(output)} places, got "
+                f"{shown} of {self.name}: reduce outputs [place, output] to [place]"
             )
         return found.double()
+
+
+def _need_outputs(ids: Tensor, output: Tensor, what: str) -> None:
+    """Refuse ids that the model has no output for."""
+    width = output.shape[-1]
+    ends = (int(ids.min()), int(ids.max())) if ids.numel() else (0, 0)
+    rule = f"must be from 0 to {width - 1}, the model's outputs"
+    refuse_unless(ends[0] >= 0 and ends[1] < width, what, rule, ends, "correct them")
 
 
 def as_metric(metric: Any) -> Metric:

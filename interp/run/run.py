@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from interp.errors import HookError, Problems
+from interp.errors import ArgumentError, HookError, Problems
 from interp.hooks.capture import evaluating, model_device
 from interp.hooks.site import Site
 from interp.machine import keep_large_blocks_apart
@@ -524,6 +524,7 @@ class Run:
                     self._ran[0] += len(rows)
                     output = self._whole.output(self._inputs(rows), acts)[mask.to(self._device)]
                     total = (metric.at(output, places, None) * weight).sum()
+                    _need_slope(total)
                     grads = torch.autograd.grad(total, [kept[s] for s in sites], allow_unused=True)
                 else:
                     start = min(site.layer for site in acts)
@@ -554,6 +555,7 @@ class Run:
             some = slice(begin, begin + most)
             piece = scored[some].requires_grad_()
             total = (metric.at(runner.head(piece), places[some], None) * weight[some]).sum()
+            _need_slope(total)
             pieces.append(torch.autograd.grad(total, piece)[0])
         found = torch.zeros_like(last)
         found[here] = torch.cat(pieces)
@@ -612,6 +614,14 @@ class _Known:
 
     def __len__(self) -> int:
         return len(self._run)
+
+
+def _need_slope(total: Tensor) -> None:
+    if not total.requires_grad:
+        raise ArgumentError(
+            "metric must have a gradient, got one that has none with respect to the outputs: "
+            "compute it from them by differentiable operations"
+        )
 
 
 def _keeping(

@@ -30,6 +30,7 @@ from torch import Tensor
 from interp.errors import ArgumentError, refuse_unless
 from interp.models.pretrained import Pretrained
 from interp.run import Run
+from interp.run.gate import admitted
 from interp.tasks.base import Batch, Memory, answers_of, memories_of
 from interp.tasks.counterfactual import Variable, sought_of
 from probes.inspection.behaviour import performance
@@ -175,6 +176,7 @@ def _own(model: Pretrained, data: Any, rows: int | None, length: int) -> OwnRows
         )
     rule, advice = "must be a file, a Batch, token ids or a list of rows", "see pl.next_tokens"
     refuse_unless(file or hasattr(data, "__len__"), "rows", rule, data, advice)
+    data = data if file else admitted(model.model, data)
     longest = model.n_ctx or max(length, 1 << 20)
     cut = rows_given(
         data, rows=rows or (ROWS if file else len(data)), length=min(length, longest), **size
@@ -191,7 +193,11 @@ def _of_task(
     title = "Rows of the task" if own is None else "The rows given"
     about = own.about if own is not None else f"{len(batch)} rows of {task.name}"
     trial = Trial("given", title, about, batch)
-    unread = "text was given and not used: these are rows of a task"
+    if text is not None:
+        raise ArgumentError(
+            f"text must be left out for {model.name}, which is measured on rows of a task: drop "
+            "--text, or name --profile language"
+        )
     length = batch.inputs.shape[1]
     return InspectedRows(
         (trial,),
@@ -200,7 +206,7 @@ def _of_task(
         length,
         length,
         model.vocabulary,
-        (unread,) * (text is not None),
+        (),
         profile=TASK,
         task=task,
         words=None if own is None else own.words,
@@ -271,9 +277,8 @@ def _given(
 ) -> _Given:
     """Count the tokens of what was given."""
     named, counts, notes = "", None, []
-    if text is not None and (reason := _not_used(model, text, length)):
-        text = None
-        notes.append(f"text was given and not used: {reason}")
+    if text is not None:
+        _need_pieces(model, text, length)
     if tokens_from is not None:
         counts, named = token_counts(tokens_from, model.vocabulary), Path(tokens_from).name
     elif own is not None:
@@ -286,18 +291,18 @@ def _given(
     return _Given(own, text, counts, tuple(notes))
 
 
-def _not_used(model: Pretrained, text: str, length: int) -> str:
-    """Why a text is left out; empty where it gives pieces enough to read roles on.
-
-    A sentence's few tokens would be the only ones of all random rows too.
-    """
+def _need_pieces(model: Pretrained, text: str, length: int) -> None:
+    """Refuse a text that gives too few pieces to read roles on: a sentence's few tokens would be
+    the only ones of all random rows too."""
     if model.tokenizer is None:
-        return "no tokenizer"
+        raise ArgumentError(
+            f"text must be given to a model with a tokenizer, got {model.name}, which has none: "
+            "give rows of token ids as --data"
+        )
     try:
         text_trial(model, text, length=length)
     except ArgumentError as error:
-        return f"{error}, or look at a sentence with --prompt"
-    return ""
+        raise ArgumentError(f"{error}, or look at a sentence with --prompt") from None
 
 
 def _made(

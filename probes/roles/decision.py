@@ -60,7 +60,7 @@ MEANINGS = {
     "where the role acts; and this repeats on fresh inputs",
     "necessary, not specific": "it is needed, and not for this alone: as much is lost where the "
     "role's event does not happen, or what is lost is not what the role says",
-    "candidate": "a test could not be put, or needs more rows; the column `missing` says which "
+    "candidate": "a test could not be put, or needs more rows; `missing` in roles.csv says which "
     "and why",
     "rejected": "it behaves so, and nothing is lost without it, or not on other rows: the model "
     "does not rely on it",
@@ -288,11 +288,17 @@ def _judged(
         open_ = (enough and not passed) or (kind in _BY_INTERVAL and not enough and test.may_pass)
         failed |= not enough and not open_
         if open_:
-            undecided.append(f"{kind} undecided, it needs more rows: {test.name.rstrip(' ,:')}")
+            undecided.append(f"{kind} undecided, it needs more rows: {_measured(test)}")
         if test.loss and (passed or not enough):
             measured = test.family == "loss"
             lost[measured] = lost.get(measured, False) or passed
     return _Judged(failed, tuple(untested), tuple(undecided), lost.get(True, lost.get(False)))
+
+
+def _measured(test: Test) -> str:
+    """``the loss rises, in nats, by 0.17 (−0.02 to 0.36)``: the score with its interval."""
+    told = f"{test.name.rstrip(' ,:')} {test.score:.2f}"
+    return told if test.low != test.low else f"{told} ({test.low:.2f} to {test.high:.2f})"
 
 
 def _row(one: Found, q: Sequence[float], level: float) -> dict[str, Any] | None:

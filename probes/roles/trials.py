@@ -82,7 +82,11 @@ def token_trials(
     rule, advice = f"must be at least {least}", "two periods must fit"
     problems.need(length >= least, "length", rule, length, advice)
     ids = _drawable(model, counts)
-    size, advice = len(ids), "no block of different tokens can be put in another order"
+    size = len(ids)
+    advice = (
+        "no block of different tokens can be put in another order; give rows with answers of their "
+        "own (a Batch), or take the profile task"
+    )
     problems.need(size >= 4, "vocabulary", "of the model must be at least 4", size, advice)
     good, rule = model.n_ctx >= 6, "of the model must be at least 6 positions"
     problems.need(good, "context", rule, model.n_ctx, "no block of two tokens fits in twice")

@@ -15,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 
-from prooflens.pages.findings import in_words, part_names
+from prooflens.pages.findings import in_words, part_names, without_groups
 
 Fitting = dict[str, Any]
 TOLD = ("what it does, and what is lost", "is it sure")
@@ -66,7 +66,7 @@ def how_sure(row: Any, level: float) -> str:
         return f"Yes: {_all_pass(tests)}{_nearest(tests)}."
     if row.status == "candidate":
         return f"Not yet: {count}; {row.missing}."
-    failing = in_words([against(test) for test in failed if _put(test)], most=2)
+    failing = in_words([_unsure(test) for test in failed if _put(test)], most=2)
     if row.status == "rejected":
         return f"No, the model does not rely on it: {count}; {failing}."
     return f"It is needed, and not for this alone: {count}; {failing}."
@@ -89,17 +89,17 @@ def with_certainty(roles: pd.DataFrame, level: float) -> pd.DataFrame:
 
 
 def certainty(roles: pd.DataFrame, level: float) -> str:
-    """How sure all roles of a table's heads are, in one sentence or two."""
-    heads = roles[roles["head"] >= 0] if len(roles) else roles
-    counts = heads["status"].value_counts()
+    """How sure all roles of a table are, in one sentence or two."""
+    some = without_groups(roles)
+    counts = some["status"].value_counts()
     sure = int(counts.get("confirmed", 0))
-    if heads.empty:
-        return "Is it sure? No head's behaviour comes near a role: there was no cause to test."
+    if some.empty:
+        return "Is it sure? Nothing's behaviour comes near a role: there was no cause to test."
     others = [f"{n} {status}" for status, n in counts.items() if status != "confirmed"]
     left = f" Not confirmed: {'; '.join(others)}." if others else ""
     if not sure:
         return f"Is it sure? No role passes all of its tests.{left}"
-    nearest = nearest_to_failing(heads[heads["status"] == "confirmed"])
+    nearest = nearest_to_failing(some[some["status"] == "confirmed"])
     told = "" if nearest is None else f"; nearest to failing is {_margin(*nearest)}"
     return (
         f"Is it sure? {_each(sure)} all of {'their' if sure > 1 else 'its'} tests, at a "
@@ -134,7 +134,7 @@ def _each(count: int) -> str:
 
 
 def _margin(ratio: float, name: str, test: Fitting) -> str:
-    return f"{name}: {against(test)} ({ratio:.2f} times)"
+    return f"{name}: {against(test)} ({ratio:.2f} times what is asked)"
 
 
 def _all_pass(tests: Sequence[Fitting]) -> str:
@@ -157,6 +157,16 @@ def against(test: Fitting) -> str:
     return f"{_scored(test)}, where {test['floor']:.3g} is asked"
 
 
+def _unsure(test: Fitting) -> str:
+    """Why a test does not pass: its score, or what makes a score above the floor unsure."""
+    told = against(test)
+    if test["score"] is None or test["score"] < test["floor"]:
+        return told
+    return f"{told}, not surely (q {test['q']:.2g}" + (
+        ")" if test["low"] is None else f", 95 % from {test['low']:.2g})"
+    )
+
+
 def _number(score: float) -> str:
     """Two decimals, so that it is no count; three digits where these would hide it."""
     return f"{score:.2f}" if 0.1 <= abs(score) < 100 else f"{score:.3g}"
@@ -168,6 +178,10 @@ def _scored(test: Fitting) -> str:
     if not _put(test):
         return name
     number = "not measured" if score is None else _number(score)
+    if name.startswith("heads that do this"):
+        number = f"{score:.0f}"
+    if score is not None and score < 0 and " rises" in name:
+        name, number = name.replace(" rises", " falls"), _number(-score)
     nats = _NATS.search(name)
     if nats is None:
         return f"{name} {number}"

@@ -26,7 +26,7 @@ from interp.figures.maps import circuit_crops
 from probes.roles.decision import no_roles
 from probes.roles.profile import LANGUAGE, Profile
 from prooflens.pages.certainty import against, nearest_to_failing
-from prooflens.pages.findings import head_names, in_words, missed
+from prooflens.pages.findings import head_names, in_words, missed, of_groups
 
 CROPS = "crops-"
 """Begins the name of a table of corners; the circuit's name follows."""
@@ -141,8 +141,8 @@ def _groups(roles: pd.DataFrame) -> list[str]:
     rows = roles[(roles["component"] == "group") & (roles["status"] == "confirmed")]
     return [
         f"{in_words(str(group).split('+'))} share one job, {role}: without them together the "
-        f"loss rises by {effect:.2f} nats, and not so without one at a time "
-        f"({in_words(_shares(tests))})."
+        f"loss rises by {effect:.2f} nats, by far less without one of them at a time. Their "
+        f"shares: {in_words(_shares(tests))}."
         for group, role, effect, tests in zip(
             rows["group"], rows["role"], rows["effect"], rows["tests"], strict=True
         )
@@ -162,11 +162,13 @@ def circuit_doubts(roles: pd.DataFrame) -> list[str]:
     for status, told in _UNSURE.items():
         count = int((roles["status"] == status).sum())
         if count:
-            said.append(f"{count} of {len(roles)} roles are {told}. They are left out above.")
+            said.append(f"{count} of {len(roles)} roles are {told}. No finding speaks of them.")
     nearest = nearest_to_failing(sure)
     if nearest is not None:
         ratio, name, test = nearest
-        said.append(f"Nearest to failing is {name}: {against(test)} ({ratio:.2f} times).")
+        said.append(
+            f"Nearest to failing is {name}: {against(test)} ({ratio:.2f} times what is asked)."
+        )
     alone = sure[~sure["group"].astype(bool)] if "group" in sure else sure
     crowded = alone.groupby("role")["head"].count()
     if (crowded > 1).any():
@@ -243,7 +245,7 @@ def _no_induction(roles: pd.DataFrame, attention: pd.Series | None, profile: Pro
         return (
             f"No head is shown to do induction: {in_words(names)} "
             f"{'attend' if len(names) > 1 else 'attends'} to what followed equal tokens "
-            f"({_share(maybe['strength'])}), but the tests of a cause do not all hold."
+            f"({_share(maybe['strength'])}){_lost_without(maybe)}. {_not_shown(maybe)}"
         )
     if attention is None or attention.dropna().empty:
         return "No head does induction: none attends enough to what followed equal tokens."
@@ -255,6 +257,31 @@ def _no_induction(roles: pd.DataFrame, attention: pd.Series | None, profile: Pro
         f"No head does induction: the most that one attends to what followed equal tokens is "
         f"{attention[best]:.2f} ({best}), {why}."
     )
+
+
+def _lost_without(maybe: pd.DataFrame) -> str:
+    """What is lost without heads that may do induction, or without their group."""
+    lost = missed(maybe).dropna()
+    if lost.empty:
+        return ""
+    group = " or its group" if of_groups(maybe).notna().any() else ""
+    return f"; without that attention of one{group} the loss changes by {_range(lost, signed=True)}"
+
+
+def _not_shown(maybe: pd.DataFrame) -> str:
+    """What of the tests of such heads does not hold, by their statuses."""
+    said = {
+        "candidate": "candidates, since a test could not be put or needs more rows",
+        "rejected": "rejected, since no cause holds",
+        "necessary, not specific": "needed, and not for this alone",
+    }
+    some = [
+        f"{in_words(head_names(maybe[maybe['status'] == status]))} "
+        f"{'is' if (maybe['status'] == status).sum() == 1 else 'are'} {words}"
+        for status, words in said.items()
+        if (maybe["status"] == status).any()
+    ]
+    return f"{'; '.join(some)}."
 
 
 def _untold(sure: pd.DataFrame, induction: pd.DataFrame) -> pd.DataFrame:

@@ -31,6 +31,11 @@ def status_counts(roles: pd.DataFrame) -> str:
     return ", ".join(told)
 
 
+def without_groups(roles: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a role table that are of one component each: a group repeats its members'."""
+    return roles[roles["component"] != "group"] if "component" in roles else roles
+
+
 def role_findings(roles: pd.DataFrame, asked: Sequence[str], *, effect: str = "loss") -> list[str]:
     """A sentence for each role that some head has, confirmed heads first; or that none has any.
 
@@ -100,13 +105,19 @@ def _sentences(roles: pd.DataFrame, asked: Sequence[str], effect: str) -> Iterat
         for status in STATUSES:
             some = mine[mine["status"] == status]
             if status == "candidate":
-                for why, part in some.groupby("missing", sort=False):
+                for why, part in some.groupby(some["missing"].map(_reasons), sort=False):
                     parts.append(f"candidates ({why!s}) {_listed(part, effect)}")
             elif len(some):
                 about = f" ({_IN_BRIEF[status]})" if status in _IN_BRIEF else ""
                 parts.append(f"{status}{about} {_listed(some, effect)}")
         if parts:
             yield f"{role}: {'; '.join(parts)}."
+
+
+def _reasons(missing: str) -> str:
+    """Why a row is a candidate, without the tests' numbers: ``cause undecided, it needs …``."""
+    parts = [why.split(": ")[0] if " undecided" in why else why for why in missing.split("; ")]
+    return "; ".join(dict.fromkeys(parts))
 
 
 def _listed(rows: pd.DataFrame, word: str) -> str:

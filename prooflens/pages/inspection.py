@@ -40,6 +40,7 @@ from prooflens.pages.findings import (
     played,
     role_findings,
     status_counts,
+    without_groups,
 )
 from prooflens.pages.head_figures import ATTENTION, figures
 from prooflens.pages.page import Page, Picture, Section, Table, page_name, render, rendered
@@ -54,8 +55,9 @@ from prooflens.pages.viewer_data import (
 
 _FEW, _SHOWN = 4, 6
 _OF_GROUP = "effect of group"
-_BESIDE = ("outcome", "stability", "by_position", "text_attention", "text_loss", "text_first")
-_SOME = ("target", _OF_GROUP, *_BESIDE)
+_BESIDE = ("outcome", "stability", "same_answer", "by_position", "text_attention", "text_loss",
+           "text_first")  # fmt: skip
+_SOME = ("target", _OF_GROUP)
 """Columns of a role table that are left out where nothing stands in them."""
 _GAP = 0.1  # nats below the control that count: random weights differ from it a little, too
 _RIGHT = 0.05  # share of tokens; below it hardly any is predicted
@@ -94,10 +96,12 @@ def inspection_findings(tables: Tables, about: About) -> list[str]:
     """What a page opens with: what the components do together, and how sure that is."""
     profile, roles = PROFILES[about["profile"]], tables["roles"]
     if about["profile"] == "language":
-        said = circuit_sentences(roles, _induction(tables), profile=profile)
-        said += [*_on_text(tables), *_performed(tables, about)[:1]]
+        said = [*circuit_sentences(roles, _induction(tables), profile=profile), *_on_text(tables)]
     else:
-        said = [*_components(roles, str(about["unit"])), *_performed(tables, about)[:1]]
+        said = _components(roles, str(about["unit"]))
+    done, trials = _performed(tables, about)[:1], tables.get("trials", pd.DataFrame())
+    unable = bool(done) and not trials["able"].iloc[0]  # then this is what to know first
+    said = [*done, *said] if unable else [*said, *done]
     return [*said, certainty(roles, float(about["level"]))]
 
 
@@ -164,21 +168,17 @@ def _on_text(tables: Tables) -> Iterator[str]:
     roles, heads = tables["roles"], tables["heads"]
     sure = roles[(roles["role"] == "induction") & (roles["status"] == "confirmed")]
     kind = next((k for k in ("text", "rows") if bool((heads["trial"] == k).any())), None)
-    if kind is None or sure.empty:
+    if kind is None or sure.empty or "text_first" not in sure:
         return
-    mine = set(zip(sure["layer"], sure["head"], strict=True))
-    shares = {}
-    for keys in ("after_same", "first"):
-        rows = matching(heads, **mass(keys, kind))
-        own = [place in mine for place in zip(rows["layer"], rows["head"], strict=True)]
-        shares[keys] = float(rows["score"][own].mean())
-    if not shares["first"] >= max(_RESTS, shares["after_same"]):
+    sure = sure[sure["head"] >= 0]
+    own, first = (float(sure[f"text_{what}"].mean()) for what in ("attention", "first"))
+    if not first >= max(_RESTS, own):
         return
     where = "on the text" if kind == "text" else "on the rows given"
     yield (
-        f"Most rows are not repeats: {where} {'these heads give' if len(mine) > 1 else 'it gives'} "
-        f"{shares['after_same']:.0%} of {'their' if len(mine) > 1 else 'its'} attention to what "
-        f"followed equal tokens, and {shares['first']:.0%} to the first token."
+        f"Most rows are not repeats: {where} {'these heads give' if len(sure) > 1 else 'it gives'} "
+        f"{own:.0%} of {'their' if len(sure) > 1 else 'its'} attention to what followed equal "
+        f"tokens, and {first:.0%} to the first token."
     )
 
 
@@ -192,7 +192,8 @@ def _components(roles: pd.DataFrame, unit: str) -> list[str]:
     order = lost.sort_values(ascending=False, kind="stable").index
     said = [_sentence(name, named[named["name"] == name], _LOST[unit]) for name in order[:_SHOWN]]
     more = len(order) - len(said)
-    return said + [f"{more} more components have confirmed roles: see the table."] * bool(more > 0)
+    rest = "1 more component has" if more == 1 else f"{more} more components have"
+    return said + [f"{rest} confirmed roles: see the table."] * bool(more > 0)
 
 
 def _sentence(name: str, rows: pd.DataFrame, lost: str) -> str:
@@ -359,7 +360,7 @@ def _role_sections(tables: Tables, about: About) -> Iterator[Section]:
     roles = with_certainty(roles, float(about["level"])).assign(component=part_names(roles))
     roles = roles.assign(**{_OF_GROUP: of_groups(roles)})
     sure = roles["status"] == "confirmed"
-    columns = ["component", "role", "target", "strength", "effect", _OF_GROUP, "q", *TOLD, *_BESIDE]
+    columns = ["component", "role", "target", "strength", "effect", _OF_GROUP, "q", *TOLD]
 
     def told(rows: pd.DataFrame, *more: str) -> list[Table]:
         kept = [n for n in columns if n in rows and (n not in _SOME or _said(rows[n]))]
@@ -373,10 +374,16 @@ def _role_sections(tables: Tables, about: About) -> Iterator[Section]:
         told(roles[sure]),
     )
     if not sure.all():
-        counts = roles[~sure]["status"].value_counts()
+        counts = without_groups(roles[~sure])["status"].value_counts()
         kinds = ", ".join(f"{counts[status]} {status}" for status in STATUSES if status in counts)
         rest = told(roles[~sure], "status")
         yield Section(f"Not confirmed: {kinds}", (), (), rest, folded=True)
+    beside = [name for name in _BESIDE if name in roles and _said(roles[name])]
+    if beside:
+        shown = roles[["component", "role", "status", *beside]]
+        caption = "What decides nothing: outcome of a head, stability, the same answer, on text."
+        table = Table(shown, caption, sortable=True)
+        yield Section("Controls beside the tests", (), (), [table], folded=True)
     lacks = tables.get("lacks", pd.DataFrame())
     if len(lacks):
         table = Table(lacks, "Roles that could not be looked for, and why.")
@@ -478,7 +485,7 @@ def _facts(tables: Tables, about: About) -> Iterator[str]:
     )
     if about.get("analysed"):
         yield f"What is analysed: {about['analysed']}."
-    yield f"Of the roles, {status_counts(tables['roles'])}."
+    yield f"Of the roles, {status_counts(without_groups(tables['roles']))}."
     shown = tables["shown-heads"]
     off = shown.loc[shown["part"] == "pattern", "error"].max()
     yield (

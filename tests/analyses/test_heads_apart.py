@@ -1,5 +1,10 @@
 """Heads of real language models: what is kept of both sides agrees, and is what runs give."""
 
+import os
+import subprocess
+import sys
+
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -147,3 +152,38 @@ def test_the_kept_numbers_of_a_few_heads_are_measured_again(name) -> None:
         found = summary(heads.rises([(one["layer"], one["head"])], one["rows"]))
         assert found["loss"] == pytest.approx(one["loss"], abs=2e-3)
         assert needed({**one, **found}) == needed(one)
+
+
+def test_what_is_confirmed_of_smollm2_is_what_transformers_alone_finds_needed() -> None:
+    apart, roles = kept("smollm2-135m")
+    assert len(apart["heads"]) == 270
+    assert disagreements(apart, roles) == []
+    confirmed = [one for one in roles if one["status"] == "confirmed"]
+    assert sum(one["component"] == "head" for one in confirmed) >= 12
+
+
+@pytest.mark.packaged
+@pytest.mark.slow
+def test_an_inspection_names_the_heads_that_transformers_alone_finds_needed(tmp_path) -> None:
+    """Few rows, others than those measured apart: what is confirmed must look there and be missed
+    there, alone or in its group, and the heads missed most must be confirmed."""
+    name = "smollm2-135m"
+    if not PACKAGED[name].installed:
+        pytest.skip(f"not installed: {PACKAGED[name].command}")
+    out = tmp_path / "out"
+    run = [sys.executable, "-m", "prooflens", "inspect", name, "--rows", "8", "--out", str(out)]
+    threads = {"OMP_NUM_THREADS": str(min(4, os.cpu_count() or 1))}
+    subprocess.run(run, check=True, env={**os.environ, **threads}, capture_output=True)
+    roles = pd.read_csv(out / "roles.csv", keep_default_na=False)
+    shares = {"previous-token": "previous", "induction": "followed"}
+    sure = roles[(roles["status"] == "confirmed") & roles["role"].isin(shares)]
+    sure = sure[sure["component"] == "head"]
+    apart = {(one["layer"], one["head"]): one for one in kept(name)[0]["heads"]}
+    for row in sure.itertuples():
+        one = apart[row.layer, row.head]
+        assert one[shares[row.role]] >= 0.25, row
+        assert one["loss"] >= 0.04 or row.group, row
+    missed = [one for one in apart.values() if max(one["previous"], one["followed"]) >= 0.3]
+    most = sorted(missed, key=lambda one: -one["loss"])[:2]
+    found = set(zip(sure["layer"], sure["head"], strict=True))
+    assert {(one["layer"], one["head"]) for one in most} <= found

@@ -60,6 +60,11 @@ def test_labels_stand_at_their_tokens_and_masks_say_what_is_scored(tmp_path: Pat
         ([*IDS, [1, 32]], "row 6 of .* must be token ids from 0 to 31"),
         ([{"input_ids": [1, 2], "mask": [1]}] * 4, "mask of row 1 .* must be as many"),
         ([{"input_ids": [1, 2], "labels": [0, "x"]}] * 4, "labels of row 1 .* must be token ids"),
+        ([{"input_ids": [1, 2], "answers": [0, -7]}] * 4, "answers of row 1 .* must be token ids"),
+        (
+            [{"input_ids": [1, 2], "answers": [0, 1], "labels": [0, 1]}] * 4,
+            "answers of row 1 .* must stand without labels",
+        ),
         ([{"input_ids": [1, 2], "mask": [1, 0]}] * 4, "must score some token"),
         ([{"tokens": [1, 2]}] * 4, "got the keys tokens and no input_ids"),
         ([{"text": "no ids"}] * 4, "row 1 of .* must be token ids"),
@@ -68,6 +73,23 @@ def test_labels_stand_at_their_tokens_and_masks_say_what_is_scored(tmp_path: Pat
 def test_what_is_wrong_with_rows_is_told(rows: list[Any], told: str, tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=told):
         read(written(tmp_path / "a.jsonl", rows))
+
+
+def test_answers_stand_where_the_model_gives_them(tmp_path: Path) -> None:
+    """A label at the token after a position, and an answer at the position, are the same; only an
+    answer can stand at the last one."""
+    ids = [[1, 2, 3, 4]] * 4
+    labels = [{"input_ids": row, "labels": [-100, -100, 7, -100]} for row in ids]
+    answers = [{"input_ids": row, "answers": [-100, 7, -100, -100]} for row in ids]
+    last = [{"input_ids": row, "answers": [-100, -100, -100, 9]} for row in ids]
+    one, same, end = (
+        read_own_rows(written(tmp_path / f"{i}.jsonl", rows), vocabulary=30, rows=9, length=9).batch
+        for i, rows in enumerate((labels, answers, last))
+    )
+    assert torch.equal(one.mask, same.mask)
+    assert torch.equal(one.targets[one.mask], same.targets[same.mask])
+    assert end.mask.nonzero()[:, 1].tolist() == [3] * 4
+    assert end.targets[:, 3].tolist() == [9] * 4
 
 
 def test_files_of_other_kinds_are_refused(tmp_path: Path) -> None:

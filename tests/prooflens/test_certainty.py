@@ -65,7 +65,7 @@ def test_a_table_says_how_sure_it_is_in_a_sentence() -> None:
     assert certainty(pd.DataFrame([sure, not_sure]), LEVEL) == (
         "Is it sure? One confirmed role passes all of its tests, at a false-discovery rate of "
         "0.01; nearest to failing is induction L0H1: share of attention 0.90, where 0.3 is asked "
-        "(3.00 times). Not confirmed: 1 rejected."
+        "(3.00 times what is asked). Not confirmed: 1 rejected."
     )
     assert certainty(pd.DataFrame([not_sure]), LEVEL) == (
         "Is it sure? No role passes all of its tests. Not confirmed: 1 rejected."

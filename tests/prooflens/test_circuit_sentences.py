@@ -68,7 +68,7 @@ def test_doubts_name_what_is_left_out_and_what_is_nearest_to_failing() -> None:
     assert left.startswith("1 of 6 roles are candidates")
     assert "positional" not in nearest, "a candidate has failed already"
     assert nearest.startswith("Nearest to failing is copying L0H1: share 0.50, where 0.3 is asked")
-    assert nearest.endswith("(1.67 times).")
+    assert nearest.endswith("(1.67 times what is asked).")
     assert together.startswith("Heads are cut one at a time")
     assert circuit_doubts(table()) == []
 
@@ -84,7 +84,7 @@ def test_heads_that_share_a_job_are_told_as_one_group_with_their_shares() -> Non
     assert "When all of them lose that attention at once, the loss" in first
     assert last == (
         "L1H2 and L1H3 share one job, induction: without them together the loss rises by 3.40 "
-        "nats, and not so without one at a time (L1H2 50% and L1H3 50%)."
+        "nats, by far less without one of them at a time. Their shares: L1H2 50% and L1H3 50%."
     )
     assert not any("L1H-1" in said for said in circuit_doubts(pd.DataFrame([*members, group])))
 

@@ -267,9 +267,11 @@ def test_a_llama_without_tokenizer_runs_and_says_what_it_skips(tmp_path: Path) -
     write_llama(tmp_path / "model")
     (tmp_path / "words.txt").write_text("some words")
     run = ["inspect", str(tmp_path / "model"), "--out", str(tmp_path / "out"), "--rows", "8"]
-    done = CliRunner().invoke(app, [*run, "--text", str(tmp_path / "words.txt")])
+    told = CliRunner().invoke(app, [*run, "--text", str(tmp_path / "words.txt")])
+    assert "text must be given to a model with a tokenizer" in str(told.exception)
+    assert not (tmp_path / "out").exists()
+    done = CliRunner().invoke(app, run)
     assert done.exit_code == 0, repr(done.exception)
-    assert "text was given and not used: no tokenizer" in done.output
     assert "No head has the behaviour of any role" in done.output
     assert (tmp_path / "out" / "report.html").is_file()
     again = CliRunner().invoke(app, run)
@@ -278,12 +280,8 @@ def test_a_llama_without_tokenizer_runs_and_says_what_it_skips(tmp_path: Path) -
 
 def test_a_sentence_is_too_little_to_draw_random_tokens_from() -> None:
     model = load_pretrained(zoo.folder("code-lm"))
-    asked = {"rows": 8, "length": 32, "seed": 0}
-    found, plain = (inspected_rows(model, text=text, **asked) for text in ("a sentence", None))
-    assert found.tokens == plain.tokens > 1000
-    assert torch.equal(found.trials[0].batch.inputs, plain.trials[0].batch.inputs)
-    (told,) = set(found.notes) - set(plain.notes)
-    assert told.startswith("text was given and not used: text must give at least 4 pieces of 31")
+    with pytest.raises(ArgumentError, match="must give at least 4 pieces of 31 tokens, got"):
+        inspected_rows(model, text="a sentence", rows=8, length=32)
 
 
 def test_text_is_a_trial_where_there_is_a_tokenizer(tmp_path: Path) -> None:
@@ -402,3 +400,6 @@ def test_the_caveat_of_text_is_in_the_finding() -> None:
     places = set(zip(sure["layer"], sure["head"], strict=True))
     shares = [r.score for r in rows.itertuples() if (r.layer, r.head) in places]
     assert f"{sum(shares) / len(shares):.0%} to the first token" in said
+    own = sure["text_attention"].mean()
+    assert f"{own:.0%} of their attention" in said
+    assert own + sum(shares) / len(shares) <= 1, "both are shares of all of their attention"

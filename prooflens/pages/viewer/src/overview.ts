@@ -71,7 +71,7 @@ export class Overview {
   /** The colour of a head, and what colours mean; filled marks are confirmed, hollow ones are not. */
   private painter(): { of: (head: Head) => string; legend: (Node | string)[] } {
     const { colour } = this.state.choices, heads = this.state.doc.models[0].heads;
-    const marks = "● confirmed, ◐ necessary, not specific, or a candidate, ○ rejected or no role; heads at one place stand side by side. ";
+    const marks = "● confirmed, ◐ necessary, not specific, or a candidate, ○ rejected or no role; heads at one place stand side by side, each with a line to its place. ";
     if (colour === "role" || colour === "status") {
       const named = (head: Head) => head.roles[0]?.[colour] ?? "none";
       const names = [...new Set(heads.map(named))].sort();
@@ -127,10 +127,11 @@ export class Overview {
     }
     const order = [...heads].sort((a, b) => Number(a.name === chosen) - Number(b.name === chosen));
     const named = heads.filter(h => h.name === chosen || h.roles.length && heads.length < 40);
-    const places = apart(heads.map(head => {
+    const true_ = heads.map((head): [number, number] => {
       const vx = finite(this.value(head, x)), vy = finite(this.value(head, y));
       return [vx === null ? LEFT : across.at(vx), vy === null ? H - BOTTOM : up.at(vy)];
-    }));
+    });
+    const places = apart(true_);
     const at = (head: Head) => places[heads.indexOf(head)];
     const names = placed(heads, named, chosen, at, W);
     for (const head of order) {
@@ -150,6 +151,10 @@ export class Overview {
         if (mark(status) === "◐") {
           point.append(svg("path", { d: `M${px} ${py - size}a${size} ${size} 0 0 0 0 ${2 * size}z`, style: `fill:${colour(head)}` }));
         }
+      }
+      const [tx, ty] = true_[heads.indexOf(head)];
+      if (Math.hypot(px - tx, py - ty) > 1) {
+        point.prepend(svg("line", { x1: px, y1: py, x2: tx, y2: ty, class: "leader" }));
       }
       const name = names.get(head);
       if (name) {
