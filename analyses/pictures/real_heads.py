@@ -414,15 +414,19 @@ def _measured_apart(name: str) -> Iterator[str]:
     alone = sum(heads_apart.needed(one) for one in behaving)
     wrong = heads_apart.disagreements(apart, roles)
     said = "; ".join(f"{one['head']} ({one['role']}, {one['status']})" for one in wrong)
+    agreed = (
+        f"`find_roles` on the same rows disagrees on {said}."
+        if wrong
+        else "`find_roles` on the same rows confirms no head that is not needed, alone or in its "
+        "group, and rejects none that is."
+    )
     yield "### The same heads without prooflens"
     yield (
         "Transformers and hooks alone (`python -m analyses benchmark heads_apart`), "
         f"{apart['rows']} rows of {apart['length']} tokens: {len(behaving)} heads give .3 or more "
         "of their attention to the token before or to what followed earlier equal tokens; without "
-        f"{alone} of them "
-        "alone the loss rises by .05 nats or more. Of the roles that `find_roles` confirms on the "
-        f"same rows, and of the heads missed that it does not confirm, "
-        f"{said or 'none disagrees with that'}. Together they are missed more:"
+        f"{alone} of them alone the loss rises by .05 nats or more. {agreed} Together they are "
+        "missed more:"
     )
     rows = [
         (

@@ -133,7 +133,8 @@ def _need_inputs(problems: Problems, model: Any, inputs: Tensor) -> None:
         return
     whole = not (inputs.is_floating_point() or inputs.dtype == torch.bool) and inputs.ndim == 2
     rule = "must be token ids [row, pos]"
-    problems.need(whole, "inputs", rule, (shape, str(inputs.dtype)), "convert them to int64")
+    advice = "give whole numbers; rows of real values, as some tasks', do not fit this model"
+    problems.need(whole, "inputs", rule, (shape, str(inputs.dtype)), advice)
     if whole:
         need_within(problems, model, inputs)
 

@@ -389,12 +389,14 @@ class _Case:
         inputs."""
         run, found = self._evidence.run(kind), []
         for site in map(self._evidence.site, self._heads):
-            every = torch.arange(len(where))
+            rows = torch.arange(len(where)) if self._rows is None else torch.tensor(self._rows)
             own, other = (
-                site.take(run.clean_values(site.every_head, every, some)) for some in (None, inputs)
+                site.take(run.clean_values(site.every_head, rows, some)) for some in (None, inputs)
             )
-            here = where.to(own.device)[..., None]
-            found.append(Replace(site, Array(torch.where(here, other, own))))
+            here = where[rows].to(own.device)[..., None]
+            values = own.new_zeros(len(where), *own.shape[1:])  # of rows that are not looked at
+            values[rows] = torch.where(here, other, own)
+            found.append(Replace(site, Array(values)))
         return tuple(found)
 
     def _mask(self, kind: str) -> Marks:

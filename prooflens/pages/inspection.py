@@ -102,6 +102,8 @@ def inspection_findings(tables: Tables, about: About) -> list[str]:
     done, trials = _performed(tables, about)[:1], tables.get("trials", pd.DataFrame())
     unable = bool(done) and not trials["able"].iloc[0]  # then this is what to know first
     said = [*done, *said] if unable else [*said, *done]
+    if not (roles["status"] == "confirmed").any():
+        said += _missed_most(tables, about)
     return [*said, certainty(roles, float(about["level"]))]
 
 
@@ -180,6 +182,21 @@ def _on_text(tables: Tables) -> Iterator[str]:
         f"{own:.0%} of {'their' if len(sure) > 1 else 'its'} attention to what followed equal "
         f"tokens, and {first:.0%} to the first token."
     )
+
+
+def _missed_most(tables: Tables, about: About) -> Iterator[str]:
+    """Where no role is confirmed: which components the model cannot do without, all the same."""
+    heads, first = tables["heads"], str(about["trials"][0]["name"])
+    lost = matching(heads, metric="loss_increase", method="mean", trial=first)
+    lost = lost[(lost["q"] < float(about["level"])) & (lost["score"] > 0)].nlargest(3, "score")
+    if len(lost):
+        unit = "nats a token" if loss_unit(tables, about) == "nats" else "of the target's variance"
+        named = zip(part_names(lost), lost["score"], strict=True)
+        told = in_words([f"{name} {score:.2f}" for name, score in named])
+        yield (
+            f"The loss rises most with their means in place of {told} ({unit}): what these are "
+            "needed for, no role here names."
+        )
 
 
 def _components(roles: pd.DataFrame, unit: str) -> list[str]:

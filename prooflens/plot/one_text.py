@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from interp.errors import Problems, refuse_unless
 from interp.figures.maps import attention_grid, attention_on_tokens
+from interp.hooks.limits import need_hooks
 from interp.run.gate import rows_of
 from interp.store.rows import check_finite, layer_hooks, read_batches
 from probes.inspection.texts import card_of, prompt_rows, token_texts
@@ -36,6 +37,7 @@ def attention(
         ArgumentError: for text that the model cannot read, more than 64 tokens, heads that it has
             not, or attention that is not finite.
     """
+    need_hooks(model)
     card = card_of(model)
     if isinstance(text_or_tokens, str):
         (inputs,) = prompt_rows(card, [text_or_tokens])
