@@ -21,7 +21,7 @@ torch.set_num_threads(1)  # tiny models: more threads only wait for each other
 
 LONGEST_FIRST = (
     "test_docs.py",
-    "test_odd_inputs.py",
+    "test_odd_calls.py",
     "test_demo.py",
     "test_stopped_anywhere.py",
     "test_two_at_once.py",
