@@ -2,9 +2,7 @@
 
 task → hooked models → each inspected → compared with the proof → report.html
 
-The part of the demo's report about memories: the trained model beside the constructed proof.
-
-One of the demo's models, with everything that was measured on it.
+The page holds what only a comparison shows; each model has a page of its own beside it.
 """
 
 from __future__ import annotations
@@ -33,13 +31,10 @@ from interp.tasks.memory import FixedMemory
 from interp.threads import one_thread
 from probes.agreement import agreement
 from probes.kernels import LayerKernels, layer_kernels
-from probes.locate import holders, locate
-from probes.nesting import nested_rounds
 from probes.roles import ROLE_COLUMNS
 from prooflens.inspection import Inspected, inspect
-from prooflens.pages.findings import STATUS_WORDS, part_names, status_counts
+from prooflens.pages.findings import status_counts
 from prooflens.pages.page import Page, Picture, Section, Table, render
-from prooflens.pages.rounds import ROUNDS_CAPTION, rounds_again, rounds_side_by_side
 from trained import zoo
 
 
@@ -76,13 +71,6 @@ class Subject:
         """How well it solves its task: ``accuracy`` (share of positions with the right sign),
         ``loss`` (squared error over the target's variance) and ``worst`` (absolute error)."""
         return dict(self.inspected.measured["trials"].iloc[0])
-
-    @property
-    def readable(self) -> pd.DataFrame:
-        """Linear decodability, a row a place of the residual stream and a column a latent."""
-        table = self.inspected.measured["decodability"]
-        wide = table.pivot(index="site", columns="latent", values="score")
-        return wide.loc[table["site"].drop_duplicates()]
 
 
 def roles_in_words(one: Subject) -> str:
@@ -140,15 +128,6 @@ def looking(one: Subject) -> str:
     return f"In the {one.name} model {served}. {kernel}"
 
 
-def reading(one: Subject) -> str:
-    """A sentence about what a probe reads of the answer before and after the FFN."""
-    read = one.readable["f"]
-    return (
-        f"In the {one.name} model a linear probe reads f with r² "
-        f"{read['blocks.0.hook_resid_mid']:.2f} after attention and {read.iloc[-1]:.2f} at the end."
-    )
-
-
 def margins(certificate: Certificate) -> str:
     """A sentence about the terms that the certificate consists of."""
     parts = ", ".join(f"{name} {value:.2g}" for name, value in certificate.parts.items())
@@ -196,9 +175,6 @@ def _served(one: Subject) -> Iterator[str]:
         )
     else:
         yield "no FFN is confirmed to compute the Boolean function"
-
-
-_SITES = {"resid_pre": "embedding", "resid_mid": "after attention", "resid_post": "after FFN"}
 
 
 @dataclass(frozen=True)
@@ -308,45 +284,8 @@ def sections(comparison: ComparedModels, folder: Path) -> list[Section]:
             tuple(looking(one) for one in _drawn(comparison)),
             [_kernel_picture(comparison, folder)],
         ),
-        _roles(comparison),
-        Section(
-            "What becomes readable where",
-            (
-                "Rows of the figure are places in the residual stream, in order.",
-                *[reading(one) for one in comparison.subjects],
-            ),
-            [_readable_picture(comparison, folder)],
-            folded=True,
-        ),
         _models(comparison),
     ]
-
-
-def _roles(comparison: ComparedModels) -> Section:
-    """Who has which role, model by model."""
-    return Section(
-        "Which component does what",
-        (
-            f"{STATUS_WORDS} Every test has a floor, and all but the belonging to a group of "
-            "heads have a null that must be beaten (q is the false-discovery rate).",
-            *[
-                f"Without a role in the {one.name} model: {_without_role(one)}."
-                for one in comparison.subjects
-            ],
-        ),
-        tables=tuple(
-            Table(
-                _role_table(one),
-                f"Roles in the {one.name} model. Strength: r² of the "
-                "target lost without the component (for heads: without its group) or, where no "
-                "target is named, the share of attention that names the role; effect: change "
-                "of the output, as a share of its variance.",
-            )
-            for one in comparison.subjects
-            if len(one.roles)
-        ),
-        folded=True,
-    )
 
 
 def _models(comparison: ComparedModels) -> Section:
@@ -402,16 +341,6 @@ def _performance(comparison: ComparedModels) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _role_table(one: Subject) -> pd.DataFrame:
-    columns = ["role", "target", "status", "strength", "effect", "q", "evidence"]
-    return one.roles[columns].assign(component=part_names(one.roles))[["component", *columns]]
-
-
-def _without_role(one: Subject) -> str:
-    has = set(part_names(one.roles))
-    return ", ".join(p.name for p in components(one.model) if p.name not in has) or "none"
-
-
 def _lags_shown(comparison: ComparedModels) -> int:
     return max(comparison.trained.memories.values()) + 3
 
@@ -457,21 +386,6 @@ def _head_names(one: Subject) -> list[str]:
     return [part.name for part in components(one.model) if part.kind == "head"]
 
 
-def _readable_picture(comparison: ComparedModels, folder: Path) -> Picture:
-    latents, panels = [*comparison.trained.task.arguments, "f"], []
-    for one in _drawn(comparison):
-        read = one.readable
-        names = [next(word for key, word in _SITES.items() if key in site) for site in read.index]
-        panels.append(Panel(one.name, read[latents].to_numpy(), names))
-    return _picture(
-        share_maps(panels, latents, label="held-out r², linear probe", across="latent"),
-        folder,
-        "decodability",
-        "Linear decodability of each latent along the residual stream. The best read: "
-        f"{_largest(panels, latents)}.",
-    )
-
-
 def _picture(figure: Figure, folder: Path, name: str, caption: str) -> Picture:
     (png,) = save(figure, folder / "figures" / name, formats=("png",))
     return Picture(png, caption)
@@ -514,8 +428,6 @@ def run_demo(out: Path, *, overwrite: bool, step: Callable[[str], None]) -> list
         trained, built, *controls = subjects
         comparison = ComparedModels(trained, built, tuple(controls), construction)
         said, parts = findings(comparison), sections(comparison, folder)
-        step("measuring nested memories")
-        parts = [*parts, nested_section(folder)]
         step("writing the report")
         _write_numbers(comparison, said, folder)
         (folder / "report.html").write_text(
@@ -591,62 +503,3 @@ def _write_numbers(comparison: ComparedModels, said: list[str], folder: Path) ->
 def _numbers(one: Subject) -> dict[str, float]:
     found = one.performance
     return {"accuracy": found["accuracy"], "error": found["loss"], "worst": found["worst"]}
-
-
-NESTED = "nested-memory-2"
-_ROWS, _PAIRS = 96, 64
-
-
-def nested_section(folder: Path, *, seed: int = 0) -> Section:
-    """Which layer holds which round, and which head holds which latent by exchange.
-
-    Args:
-        folder: The report's; a figure and two tables are written to it.
-        seed: Seed of the rows.
-    """
-    shipped: Any = zoo.load(NESTED)
-    task = shipped.task
-    found = nested_rounds(shipped.model, task, rows=_ROWS, seed=seed)
-    table = found["rounds"]
-    figure = rounds_again(found["rounds-readable"], found["rounds-kernels"])
-    fetched = [f"token[t-t_{i}]" for i in range(1, task.rounds)] + [f"x[t-t_{task.rounds}]"]
-    wanted = [name for i, what in enumerate(fetched, start=1) for name in (f"t_{i}", what)]
-    held = holders(locate(shipped.model, task, rows=_PAIRS, latents=wanted, seed=seed))
-    table.to_csv(folder / "rounds.csv", index=False)
-    held.to_csv(folder / "held.csv", index=False)
-    (png,) = save(figure, folder / "figures" / "rounds", formats=("png",))
-    return Section(
-        "A location that a token names, round after round",
-        (
-            f"{NESTED} was trained on {task.rounds} rounds of adaptive memory over the lags "
-            f"{', '.join(map(str, task.locations))}. Exchanged between rows, {_told(held)}.",
-        ),
-        (Picture(png, _caption(table)),),
-        (
-            Table(rounds_side_by_side(table), ROUNDS_CAPTION),
-            Table(held, "Which component holds which latent when it alone is exchanged."),
-        ),
-        folded=True,
-    )
-
-
-def _told(held: pd.DataFrame) -> str:
-    rows: list[Any] = list(held.itertuples())
-    said = [
-        f"{row.latent} is held by {row.where} (share {row.best:.2f})"
-        if row.where
-        else f"{row.latent} is held by no component (best {row.best:.2f})"
-        for row in rows
-    ]
-    return "; ".join(said)
-
-
-def _caption(table: pd.DataFrame) -> str:
-    contents = table[table["latent"].str.startswith("x[")]
-    said: dict[str, list[str]] = {}
-    rows: list[Any] = list(contents.itertuples())
-    for row in rows:
-        place = f"in layer {row.layer}" if row.layer >= 0 else "nowhere"
-        said.setdefault(row.model, []).append(f"{row.latent} {place}")
-    told = "; ".join(f"{name}: {', '.join(places)}" for name, places in said.items())
-    return f"First decodable (above) and lags looked at (below). {told}."
