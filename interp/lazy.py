@@ -1,8 +1,8 @@
-"""Packages whose names are imported when they are first used, so that importing them is quick.
+"""Modules whose names are imported when they are first used, so that importing them is quick.
 
     __getattr__, __dir__, __all__ = lazy(__name__, __file__)
 
-The names stand once, in the ``__init__.pyi`` beside the package's ``__init__.py``, as imports:
+The names stand once, in the ``.pyi`` file beside the module's ``.py``, as imports:
 
     from interp.store import extract as extract
 
@@ -24,11 +24,11 @@ from typing import Any
 def lazy(
     package: str, file: str
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """The functions ``__getattr__`` and ``__dir__`` and the list ``__all__`` of a lazy package.
+    """The functions ``__getattr__`` and ``__dir__`` and the list ``__all__`` of a lazy module.
 
     Args:
-        package: The package's ``__name__``.
-        file: The package's ``__file__``, next to which ``__init__.pyi`` lists the names.
+        package: The module's or package's ``__name__``.
+        file: Its ``__file__``, next to which a ``.pyi`` file lists the names.
     """
     stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
     homes: dict[str, tuple[str, str]] = {}
@@ -59,12 +59,13 @@ def lazy(
 
 def _elsewhere(package: str, file: str, name: str) -> str:
     """Where a submodule of the package offers the name that the package itself does not."""
-    if name.startswith("_"):
+    if name.startswith("_") or Path(file).stem != "__init__":
         return ""
     folder = Path(file).parent
     if (folder / f"{name}.py").is_file():
         return f": it is a module of its own, import {package}.{name}"
-    for path in sorted(folder.glob("[a-z]*.py")):
-        if f'\n    "{name}",\n' in path.read_text(encoding="utf-8"):  # a line of its __all__
+    for path in sorted(folder.glob("[a-z]*.py*")):
+        text = path.read_text(encoding="utf-8")
+        if f" as {name}\n" in text or f'\n    "{name}",\n' in text:  # a line of its __all__
             return f": it is {package}.{path.stem}.{name}"
     return ""

@@ -9,10 +9,6 @@ def count() -> None:
 run_app(app, "python -m mine")
 """
 
-from interp.ray_tasks import Backend
-from prooflens.cli.main import command_names
-from prooflens.cli.running import run_app
-from prooflens.cli.steps import progress
-from prooflens.cli.usage import App, Device, facts
+from interp.lazy import lazy
 
-__all__ = ["App", "Backend", "Device", "command_names", "facts", "progress", "run_app"]
+__getattr__, __dir__, __all__ = lazy(__name__, __file__)

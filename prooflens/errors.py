@@ -1,25 +1,5 @@
 """Errors: one line each, with argument, rule, value received and what to do."""
 
-from interp.errors import (
-    ArgumentError,
-    CheckpointError,
-    ConformanceError,
-    HookError,
-    MissingDependencyError,
-    OutputError,
-    Problems,
-    ProoflensError,
-    StoreError,
-)
+from interp.lazy import lazy
 
-__all__ = [
-    "ArgumentError",
-    "CheckpointError",
-    "ConformanceError",
-    "HookError",
-    "MissingDependencyError",
-    "OutputError",
-    "Problems",
-    "ProoflensError",
-    "StoreError",
-]
+__getattr__, __dir__, __all__ = lazy(__name__, __file__)

@@ -1,10 +1,5 @@
 """Hooks: TransformerLens' bridge and head detector, and a model put in evaluation mode."""
 
-from interp.hooks.capture import evaluating
-from interp.hooks.transformer_lens_adapter import TransformerBridge, detect_head
+from interp.lazy import lazy
 
-__all__ = [
-    "TransformerBridge",
-    "detect_head",
-    "evaluating",
-]
+__getattr__, __dir__, __all__ = lazy(__name__, __file__)

@@ -5,6 +5,6 @@ TransformerLens needs nothing of this: our models are its own kind, and stores h
 :func:`interp.models.export.export`.
 """
 
-from interp.store.tensors import activation_batches
+from interp.lazy import lazy
 
-__all__ = ["activation_batches"]
+__getattr__, __dir__, __all__ = lazy(__name__, __file__)

@@ -9,20 +9,6 @@ positions to count or to pick one of them, and ends by saying which tokens may f
 C-RASP (:mod:`prooflens.crasp`) is one part of the same language.
 """
 
-from interp.program.decision_parser import parse, read_program
-from interp.program.evaluation import NONE, Decisions, Vocabulary, line_values, run
-from interp.program.printer import expression_text, program_text
-from interp.program.syntax import Program
+from interp.lazy import lazy
 
-__all__ = [
-    "NONE",
-    "Decisions",
-    "Program",
-    "Vocabulary",
-    "expression_text",
-    "line_values",
-    "parse",
-    "program_text",
-    "read_program",
-    "run",
-]
+__getattr__, __dir__, __all__ = lazy(__name__, __file__)

@@ -60,6 +60,12 @@ def _files(folder: Path) -> list[Path]:
     return sorted(folder.rglob("*.py"))
 
 
+def _both(file: Path) -> list[Path]:
+    """A module and the list of the names that it offers; a package's list is no importer."""
+    stub = file.with_suffix(".pyi")
+    return [file, stub] if stub.is_file() and stub.stem != "__init__" else [file]
+
+
 def _lines(folder: Path) -> int:
     return sum(file.read_bytes().count(b"\n") for file in _files(folder))
 
@@ -72,7 +78,7 @@ def _module(file: Path) -> str:
 def _importers() -> dict[str, set[str]]:
     """Each module of the product, and the modules of the product that import it."""
     trees = {
-        _module(file): ast.parse(file.read_text(encoding="utf-8"))
+        _module(file): ast.parse("\n".join(one.read_text(encoding="utf-8") for one in _both(file)))
         for name in PRODUCT
         for file in _files(ROOT / name)
     }

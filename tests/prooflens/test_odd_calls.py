@@ -616,7 +616,7 @@ def named(root: Path) -> Iterator[Row]:
             "extract", given, "--tokens=t.txt", *hooks, "--out=out"
         )  # fmt: skip
         yield f"tokens {name}", moved("t.txt", name), (
-            "extract", "model", f"--tokens={name}", *hooks, f"--out={name}.store"
+            "extract", "model", f"--tokens={name}", *hooks, f"--out={name[:200]}.store"
         )  # fmt: skip
         yield f"store {name}", moved("st", name), ("store", "--verify", given)
         yield f"program {name}", moved("p.cr", name), (

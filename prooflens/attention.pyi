@@ -1,0 +1,10 @@
+from interp.attention.attention_to_keys import AttentionMass as AttentionMass
+from interp.attention.attention_to_keys import attention_table as attention_table
+from interp.attention.behaviour import SCALE as SCALE
+from interp.attention.behaviour import copying_table as copying_table
+from interp.attention.behaviour import positional_table as positional_table
+from interp.attention.by_lag import lag_table as lag_table
+from interp.attention.key_sets import repeated_tokens as repeated_tokens
+from interp.attention.key_sets import token_key_sets as token_key_sets
+from interp.store.rows import layer_hooks as layer_hooks
+from interp.store.rows import read_batches as read_batches

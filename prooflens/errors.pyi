@@ -1,0 +1,9 @@
+from interp.errors import ArgumentError as ArgumentError
+from interp.errors import CheckpointError as CheckpointError
+from interp.errors import ConformanceError as ConformanceError
+from interp.errors import HookError as HookError
+from interp.errors import MissingDependencyError as MissingDependencyError
+from interp.errors import OutputError as OutputError
+from interp.errors import Problems as Problems
+from interp.errors import ProoflensError as ProoflensError
+from interp.errors import StoreError as StoreError

@@ -1,0 +1,1 @@
+from interp.store.tensors import activation_batches as activation_batches

@@ -1,0 +1,10 @@
+from interp.program.decision_parser import parse as parse
+from interp.program.decision_parser import read_program as read_program
+from interp.program.evaluation import NONE as NONE
+from interp.program.evaluation import Decisions as Decisions
+from interp.program.evaluation import Vocabulary as Vocabulary
+from interp.program.evaluation import line_values as line_values
+from interp.program.evaluation import run as run
+from interp.program.printer import expression_text as expression_text
+from interp.program.printer import program_text as program_text
+from interp.program.syntax import Program as Program

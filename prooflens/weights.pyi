@@ -1,0 +1,13 @@
+from interp.weights.composition import composition_table as composition_table
+from interp.weights.head_weights import Circuit as Circuit
+from interp.weights.head_weights import HeadWeights as HeadWeights
+from interp.weights.head_weights import head_weights as head_weights
+from interp.weights.head_weights.architectures import Architecture as Architecture
+from interp.weights.low_rank_circuit import low_rank_circuits as low_rank_circuits
+from interp.weights.metrics import BASIC as BASIC
+from interp.weights.metrics import METRICS as METRICS
+from interp.weights.metrics import effective_rank as effective_rank
+from interp.weights.revisions import weights_over_training as weights_over_training
+from interp.weights.weight_nulls import WeightNull as WeightNull
+from interp.weights.weight_table import circuit_crop as circuit_crop
+from interp.weights.weight_table import weight_table as weight_table
