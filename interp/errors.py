@@ -126,3 +126,18 @@ no layers
             refusal = error(f"{self.subject}: " + "; ".join([*self.found[:_NAMED], *more]))
             refusal.problems = tuple(zip(self._arguments, self.found, strict=False))
             raise refusal
+
+
+def need(
+    subject: str,
+    holds: bool,
+    argument: str,
+    rule: str,
+    received: Any,
+    advice: str,
+    error: type[ProoflensError] = ArgumentError,
+) -> None:
+    """Refuse one broken rule at once, in the words that :class:`Problems` has for it."""
+    problems = Problems(subject)
+    problems.need(holds, argument, rule, received, advice)
+    problems.raise_if_any(error)

@@ -37,7 +37,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from interp.errors import ArgumentError, HookError, Problems
+from interp.errors import ArgumentError, HookError, need
 from interp.store import ActivationStore
 from interp.store.attention_mask import attention_mask_of
 from interp.store.rows import Rows, as_batch, read_batches, scored_mask
@@ -319,11 +319,9 @@ def _chosen(
     if positions is None:
         return sample_positions(_padded(masks, 0.0), inputs, causal=is_causal(source), seed=seed)
     given, shortest = np.asarray(positions), min(mask.shape[1] for mask in masks)
-    problems = Problems("collect")
     wrong = given[(given < 0) | (given >= shortest)].tolist()
     rule = f"must be positions of every row, 0 to {shortest - 1}"
-    problems.need(not wrong and given.size > 0, "positions", rule, wrong or given, "correct them")
-    problems.raise_if_any()
+    need("collect", not wrong and given.size > 0, "positions", rule, wrong or given, "correct them")
     every = np.broadcast_to(given, (len(inputs), given.shape[-1]))
     return SampledPositions(np.arange(len(inputs)), every, groups_of(inputs, seed=seed))
 

@@ -30,7 +30,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.errors import Problems
+from interp.errors import Problems, need
 from interp.hooks.hook_names import require_hooks
 from interp.run import Add, Array, Run, Site
 from interp.stats.bootstrap import row_interval
@@ -330,10 +330,8 @@ def _judged(
     """
     clean, gained = left[0], left[0] - left[1:]
     size = float(clean.mean())
-    problems = Problems("interchange")
     rule = "must differ from what the model gives without an exchange"
-    problems.need(size > 0, "expected", rule, size, "choose pairs whose answers differ")
-    problems.raise_if_any()
+    need("interchange", size > 0, "expected", rule, size, "choose pairs whose answers differ")
     difference = (gained[0] - gained[1:].mean(0)) / size
     low, high = row_interval(difference, seed=seed)
     return Interchange(

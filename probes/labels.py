@@ -23,7 +23,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from interp.errors import ArgumentError, Problems
+from interp.errors import ArgumentError, Problems, need
 from interp.machine import need_bytes
 from interp.reading import regular
 from interp.store import ActivationStore
@@ -41,10 +41,8 @@ def read_labels(path: str | Path) -> dict[str, NDArray[Any]]:
         ArgumentError: if the file cannot be read, is of another kind, or holds no labels.
     """
     path = Path(path)
-    problems = Problems("labels")
     rule = f"must end in {', '.join(_READERS)}"
-    problems.need(path.suffix in _READERS, "labels", rule, str(path), "save them as one of these")
-    problems.raise_if_any()
+    need("labels", path.suffix in _READERS, "labels", rule, str(path), "save them as one of these")
     regular(path, "labels", ArgumentError)
     try:
         found = _read(path)

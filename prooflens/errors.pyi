@@ -7,3 +7,4 @@ from interp.errors import OutputError as OutputError
 from interp.errors import Problems as Problems
 from interp.errors import ProoflensError as ProoflensError
 from interp.errors import StoreError as StoreError
+from interp.errors import need as need

@@ -30,6 +30,7 @@ from interp.errors import (
     OutputError,
     Problems,
     ProoflensError,
+    need,
     refuse_unless,
 )
 from interp.hooks.capture import evaluating, model_device
@@ -177,9 +178,7 @@ class Inspected:
         from prooflens.pages.viewer_data import places_of
 
         known = [f"L{layer}H{head}" for layer, head in places_of(self.measured.tables)]
-        problems = Problems("inspect")
-        problems.need(name in known, "head", "must be one of the model's", name, known[0])
-        problems.raise_if_any()
+        need("inspect", name in known, "head", "must be one of the model's", name, known[0])
         self._shared["head"] = name
         if "widget" in self.__dict__:
             self.widget.head = name
@@ -338,10 +337,8 @@ def _of_model(
 def _profile(profile: Profile | str | None) -> Profile | None:
     if not isinstance(profile, str):
         return profile
-    problems = Problems("inspect")
     rule = f"must be one of {', '.join(PROFILES)}"
-    problems.need(profile in PROFILES, "profile", rule, profile, "choose one, or leave it out")
-    problems.raise_if_any()
+    need("inspect", profile in PROFILES, "profile", rule, profile, "choose one, or leave it out")
     return PROFILES[profile]
 
 

@@ -37,7 +37,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, vmap
 
-from interp.errors import ArgumentError, Problems
+from interp.errors import ArgumentError, need
 from interp.models.kinds import build
 from interp.models.spec import TransformerSpec
 from interp.tasks.base import Batch, Task
@@ -70,10 +70,8 @@ class Rows:
             drawn = Batch(batch.inputs[order], batch.targets[order], batch.mask[order])
         else:
             drawn = self.task.sample(rows, seed=_seed(self.training.row_seed, number))
-        problems = Problems(f"task {self.task.name}")
         rule, advice = "must score some position", "its mask is empty"
-        problems.need(bool(drawn.mask.any()), "mask", rule, False, advice)
-        problems.raise_if_any()
+        need(f"task {self.task.name}", bool(drawn.mask.any()), "mask", rule, False, advice)
         return drawn
 
     def _order(self, start: int, count: int) -> Tensor:

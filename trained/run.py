@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from interp.errors import ArgumentError, Problems
+from interp.errors import ArgumentError, Problems, need
 from interp.models.kinds import Spec, kind_of
 from interp.tasks.base import Task
 
@@ -176,11 +176,9 @@ class Run:
     test: Task | None = None
 
     def __post_init__(self) -> None:
-        problems = Problems("Run")
         good = bool(self.name) and not set(self.name) & set("/\\\0") and self.name[0] != "."
         rule = "must be a name without slashes or a leading dot"
-        problems.need(good, "name", rule, self.name, "e.g. depth-2-seed-0")
-        problems.raise_if_any()
+        need("Run", good, "name", rule, self.name, "e.g. depth-2-seed-0")
         kind_of(self.spec)
 
     def to_dict(self) -> dict[str, Any]:

@@ -42,7 +42,7 @@ from scipy.stats import t as student
 from analyses.benchmarks.result import write_result
 from prooflens.architectures import SequenceTransformer, TransformerSpec
 from prooflens.attention import AttentionMass, token_key_sets
-from prooflens.errors import Problems
+from prooflens.errors import need
 from prooflens.interventions import ablate
 from prooflens.machine import one_thread
 from prooflens.probes import decode
@@ -100,9 +100,7 @@ def calibration(models: int = 200, *, seed: int = 0) -> dict[str, object]:
     Raises:
         ArgumentError: for fewer than one model.
     """
-    problems = Problems("calibration")
-    problems.need(models >= 1, "models", "must be at least 1", models, "e.g. 200")
-    problems.raise_if_any()
+    need("calibration", models >= 1, "models", "must be at least 1", models, "e.g. 200")
     start, console = time.perf_counter(), Console(stderr=True)
     found: dict[str, list[np.ndarray]] = {}
     subjects = track(

@@ -39,7 +39,7 @@ from torch import Tensor
 
 from analyses.benchmarks.result import write_result
 from prooflens.architectures import SequenceTransformer, TransformerSpec
-from prooflens.errors import Problems
+from prooflens.errors import need
 from prooflens.machine import one_thread
 from prooflens.roles import find_roles
 from prooflens.tasks import Batch
@@ -173,9 +173,7 @@ def low_rank(models: int = 60, *, tune: bool = False) -> dict[str, Any]:
     Raises:
         ArgumentError: for fewer than one model.
     """
-    problems = Problems("low_rank")
-    problems.need(models >= 1, "models", "must be at least 1", models, "e.g. 60")
-    problems.raise_if_any()
+    need("low_rank", models >= 1, "models", "must be at least 1", models, "e.g. 60")
     started, console = time.perf_counter(), Console(stderr=True)
     first, hits, false, decoys = (_TUNED if tune else _SCORED), dict.fromkeys(_ROLES, 0), 0, 0
     wrong = []

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from prooflens.commands import facts
-from prooflens.errors import Problems
+from prooflens.errors import need
 
 __all__ = ["SETTINGS", "benchmark", "benchmarks"]
 
@@ -48,10 +48,8 @@ def benchmark(
         for one, words in known.items():
             typer.echo(f"{one}\n    {words}")
         return
-    problems = Problems("benchmark")
     rule = f"must be one of {', '.join(known)}"
-    problems.need(name in known, "NAME", rule, name, "leave it out for what each is")
-    problems.raise_if_any()
+    need("benchmark", name in known, "NAME", rule, name, "leave it out for what each is")
     main = import_module(f"analyses.benchmarks.{name}").main
     sys.argv = [f"python -m analyses benchmark {name}", *context.args]
     if inspect.signature(main).parameters:

@@ -33,7 +33,7 @@ from analyses.language.recipe import LanguageRecipe, LanguageTraining
 from analyses.language.rows import IGNORED, rows_of
 from analyses.language.tokens import encode, train_tokenizer
 from prooflens.architectures import read_tensors, write_tensors
-from prooflens.errors import CheckpointError, Problems
+from prooflens.errors import CheckpointError, need
 from prooflens.files import append_line, output_file
 from prooflens.trained import stop_asked
 
@@ -49,10 +49,8 @@ def prepare(recipe: LanguageRecipe, folder: Path) -> None:
         ArgumentError: if the installed torch has no Muon.
     """
     rule = "must be 2.9 or later to train a language model: earlier ones have no Muon"
-    problems = Problems("training")
     good = hasattr(torch.optim, "Muon")
-    problems.need(good, "torch", rule, torch.__version__, "install a newer one")
-    problems.raise_if_any()
+    need("training", good, "torch", rule, torch.__version__, "install a newer one")
     if (folder / _TEXT).is_file():
         return
     folder.mkdir(parents=True, exist_ok=True)

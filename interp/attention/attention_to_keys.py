@@ -47,7 +47,7 @@ from torch import Tensor
 
 from interp.attention.key_sets import lag_key_set, positional_key_sets, token_key_sets
 from interp.attention.running_mass import Kind, RowScores, RunningMass, query_weights
-from interp.errors import Problems
+from interp.errors import need
 from interp.hooks.site import Site
 from interp.stats.bootstrap import RESAMPLES
 from interp.stats.head_table import head_table
@@ -142,9 +142,7 @@ def attention_mass(
         n = next(iter(patterns.values())).shape[-1]
         positions = positional_key_sets(len(rows), n, window, causal=causal)
         found.add(patterns, positions, contents, rows.mask, rows.heads)
-    problems = Problems("attention_mass")
-    problems.need(found is not None, "batches", "must hold rows", 0, "give some")
-    problems.raise_if_any()
+    need("attention_mass", found is not None, "batches", "must hold rows", 0, "give some")
     return head_table([]) if found is None else found.table()
 
 
@@ -174,10 +172,8 @@ def attention_table(
     Raises:
         ArgumentError: for arguments that do not fit; HookError: for patterns that are not stored.
     """
-    problems = Problems("attention_table")
     rule, advice = "must be at least 2", "the null exchanges the rows of a batch"
-    problems.need(batch >= 2, "batch", rule, batch, advice)
-    problems.raise_if_any()
+    need("attention_table", batch >= 2, "batch", rule, batch, advice)
     hooks = layer_hooks(source, "attn.hook_pattern", layers)
     return attention_mass(read_batches(source, inputs, hooks, batch=batch), **options)
 

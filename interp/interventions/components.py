@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from interp.errors import HookError, Problems
+from interp.errors import HookError, Problems, need
 from interp.hooks.limits import need_hooks
 from interp.hooks.site import Site
 from interp.hooks.transformer_lens_adapter import HookedModel
@@ -73,10 +73,8 @@ def named_component(part: Any) -> Component:
     if isinstance(part, Component):
         return part
     found = _NAME.fullmatch(part) if isinstance(part, str) else None
-    problems = Problems("parts")
     rule = "must be components, or names such as L2H0, L2 FFN or L2"
-    problems.need(found is not None, "part", rule, part, "see pl.interventions.components(model)")
-    problems.raise_if_any()
+    need("parts", found is not None, "part", rule, part, "see pl.interventions.components(model)")
     layer, head, ffn = found.groups() if found else ("0", None, None)
     if head is not None:
         return Component("head", int(layer), int(head))

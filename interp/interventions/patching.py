@@ -38,7 +38,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from interp.errors import Problems, refuse_unless
+from interp.errors import Problems, need, refuse_unless
 from interp.hooks.site import Site
 from interp.hooks.transformer_lens_adapter import HookedModel
 from interp.interventions.ablation_effects import ablate, effect_table
@@ -132,12 +132,10 @@ def patch_paths(
     receiver = Receiver(receiver) if isinstance(receiver, str) else receiver
     rule, advice = "must be a Receiver", "such as Receiver('k', layer=1, head=0)"
     refuse_unless(isinstance(receiver, Receiver), "receiver", rule, receiver, advice)
-    problems = Problems("patch_paths")
     good = (how == "swap") == (corrupted is not None)
     rule = "goes with how='swap', and swap with it"
     shown = None if corrupted is None else f"inputs with how={how!r}"
-    problems.need(good, "corrupted", rule, shown, "give both")
-    problems.raise_if_any()
+    need("patch_paths", good, "corrupted", rule, shown, "give both")
     paths = paths_to(model, batch.inputs, receiver, parts, how, corrupted, seed, tokens)
     run, measured = Run(model, batch, tokens=tokens), as_metric(metric)
     rises = run.rises([*paths.values()], measured)

@@ -31,7 +31,7 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from interp.errors import ArgumentError, Problems
+from interp.errors import ArgumentError, Problems, need
 from interp.models.norm import Norm
 from interp.models.spec import TransformerSpec
 from interp.models.tensor_files import write_tensors
@@ -195,11 +195,9 @@ def _carried(model: SequenceTransformer) -> Tensor:
         return torch.zeros_like(model.ln_final.b)
     shift = torch.linalg.lstsq(W_U.T, wanted[:, None], driver="gelsd").solution[:, 0]
     missed = float((shift @ W_U - wanted).abs().max() / wanted.abs().max())
-    problems = Problems("export_gpt2")
     rule = "must lie in the span of the unembedding's rows, for GPT-2 has no bias on its logits"
     advice = "train with fewer tokens than d_model, or with b_U kept at 0"
-    problems.need(missed <= _ABSORBED, "b_U", rule, f"a rest of {missed:.2g}", advice)
-    problems.raise_if_any()
+    need("export_gpt2", missed <= _ABSORBED, "b_U", rule, f"a rest of {missed:.2g}", advice)
     return shift.to(model.ln_final.b.dtype)
 
 

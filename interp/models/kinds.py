@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from interp.errors import Problems
+from interp.errors import Problems, need
 from interp.machine import need_bytes
 from interp.models.baselines import LSTM, MLP, RNN, Baseline, LSTMSpec, MLPSpec, RNNSpec
 from interp.models.spec import TransformerSpec
@@ -37,11 +37,9 @@ def register_model(kind: str, spec: type[Any], model: type[Any]) -> None:
     Raises:
         ArgumentError: if the kind belongs to other classes already.
     """
-    problems = Problems("register_model")
     free = KINDS.get(kind, (spec, model)) == (spec, model)
     rule = "must not be the kind of other classes"
-    problems.need(free, "kind", rule, kind, "choose another")
-    problems.raise_if_any()
+    need("register_model", free, "kind", rule, kind, "choose another")
     KINDS[kind] = (spec, model)
 
 
@@ -71,10 +69,8 @@ def kind_of(spec: Any) -> str:
         ArgumentError: for an object that is not a spec.
     """
     found = [kind for kind, (known, _) in KINDS.items() if type(spec) is known]
-    problems = Problems("build")
     rule = f"must be the spec of one of {', '.join(KINDS)}"
-    problems.need(bool(found), "spec", rule, type(spec).__name__, "see interp.models.spec")
-    problems.raise_if_any()
+    need("build", bool(found), "spec", rule, type(spec).__name__, "see interp.models.spec")
     return found[0]
 
 

@@ -25,7 +25,7 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from interp.errors import Problems
+from interp.errors import Problems, need
 
 
 class OpenAttention(nn.Module):
@@ -53,11 +53,9 @@ class OpenAttention(nn.Module):
 
     def __init__(self, closed: nn.MultiheadAttention) -> None:
         super().__init__()
-        problems = Problems("OpenAttention")
         appended = closed.bias_k is not None or closed.add_zero_attn
         rule, advice = "must not append keys", "build it without add_bias_kv and add_zero_attn"
-        problems.need(not appended, "closed", rule, type(closed).__name__, advice)
-        problems.raise_if_any()
+        need("OpenAttention", not appended, "closed", rule, type(closed).__name__, advice)
         for name, value in closed.named_parameters(recurse=False):
             self.register_parameter(name, value)
         if closed.in_proj_bias is None:

@@ -50,7 +50,7 @@ import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from interp.errors import Problems, refuse_unless
+from interp.errors import Problems, need, refuse_unless
 from interp.hooks.hooked import HookedModule
 from interp.hooks.transformer_lens_adapter import HookPoint, TransformerLensConfig
 from interp.models.attention.heads import Attention
@@ -336,11 +336,9 @@ class SequenceTransformer(WeightStacks, HookedModule):
         Raises:
             ArgumentError: for anything but a tensor of token ids.
         """
-        problems = Problems("SequenceTransformer.to_tokens")
         good = isinstance(tokens, Tensor) and not tokens.is_floating_point()
         rule, advice = "must be a tensor of token ids", "these models have no tokenizer"
-        problems.need(good, "tokens", rule, type(tokens).__name__, advice)
-        problems.raise_if_any()
+        need("SequenceTransformer.to_tokens", good, "tokens", rule, type(tokens).__name__, advice)
         return tokens if tokens.ndim == 2 else tokens[None]
 
     def to_single_token(self, token: int) -> int:

@@ -31,7 +31,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
-from interp.errors import Problems
+from interp.errors import Problems, need
 from interp.program import syntax
 from interp.program.analysis import alphabet
 from interp.program.predicates import Predicate, built_in
@@ -119,10 +119,8 @@ class Evaluation:
             ArgumentError: if the last line is a number.
         """
         last = self.values[self.answer]
-        problems = Problems("program")
         rule, advice = "must be a formula to accept or reject", "end with one, as in … >= 1"
-        problems.need(last.dtype == bool, "last line", rule, self.answer, advice)
-        problems.raise_if_any()
+        need("program", last.dtype == bool, "last line", rule, self.answer, advice)
         rows = np.arange(len(self.lengths))
         return np.asarray(last[rows, self.lengths - 1])
 
@@ -253,7 +251,6 @@ def keys(
 
 
 def _check(program: Program, vocabulary: Vocabulary) -> None:
-    problems = Problems("program")
     named = {output.token for output in program.outputs if not isinstance(output, syntax.Next)}
     for part in program.parts():
         named |= {part.text} if isinstance(part, syntax.Literal_) else set()
@@ -261,8 +258,7 @@ def _check(program: Program, vocabulary: Vocabulary) -> None:
         named |= set(part.tokens) if isinstance(part, syntax.In) else set()
     unknown = ", ".join(sorted(named - set(vocabulary.texts)))
     rule = "must all be in the vocabulary"
-    problems.need(not unknown, "tokens", rule, unknown, "give the rows that the program is for")
-    problems.raise_if_any()
+    need("program", not unknown, "tokens", rule, unknown, "give the rows that the program is for")
 
 
 def _decided(program: Program, rows: NDArray[np.int64], vocabulary: Vocabulary) -> Values:

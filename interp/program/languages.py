@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from interp.errors import Problems
+from interp.errors import need
 from interp.program.parser import parse_program
 from interp.program.syntax import Program
 
@@ -107,9 +107,7 @@ def subsequence_program(word: str) -> Program:
     Raises:
         ArgumentError: for an empty word.
     """
-    problems = Problems("subsequence_program")
-    problems.need(len(word) > 0, "word", "must have a letter", word, "e.g. aba")
-    problems.raise_if_any()
+    need("subsequence_program", len(word) > 0, "word", "must have a letter", word, "e.g. aba")
     return _program(*_seen("E", word))
 
 
@@ -155,7 +153,5 @@ def _seen(prefix: str, word: str) -> list[str]:
 
 
 def _check_k(subject: str, k: int, least: int) -> None:
-    problems = Problems(subject)
     advice = "L_1 has no second block to predict" if least == 2 else "a block or more"
-    problems.need(k >= least, "k", f"must be at least {least}", k, advice)
-    problems.raise_if_any()
+    need(subject, k >= least, "k", f"must be at least {least}", k, advice)

@@ -41,7 +41,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Literal, get_args
 
-from interp.errors import Problems
+from interp.errors import Problems, need
 from interp.program.predicates import Predicate
 
 Relation = Literal["==", "!=", "<=", ">=", "<", ">"]
@@ -193,11 +193,9 @@ class Comparison(Formula):
     right: Expression
 
     def __post_init__(self) -> None:
-        problems = Problems("Comparison")
         known = get_args(Relation)
         rule = "must be one of " + " ".join(known)
-        problems.need(self.relation in known, "relation", rule, self.relation, "pick one")
-        problems.raise_if_any()
+        need("Comparison", self.relation in known, "relation", rule, self.relation, "pick one")
 
 
 @dataclass(frozen=True)
@@ -276,10 +274,8 @@ class Count(Term):
     future: bool = False
 
     def __post_init__(self) -> None:
-        problems = Problems("Count")
         good = self.guard is None or not self.future
-        problems.need(good, "guard", "counts the past only", self.guard, "drop guard or future")
-        problems.raise_if_any()
+        need("Count", good, "guard", "counts the past only", self.guard, "drop guard or future")
 
 
 @dataclass(frozen=True)
@@ -397,10 +393,8 @@ class Program:
             ArgumentError: if no line has that name.
         """
         found = [line.expression for line in self.lines if line.name == name]
-        problems = Problems("Program")
         names = ", ".join(line.name for line in self.lines)
-        problems.need(bool(found), "name", f"must be one of {names}", name, "pick one")
-        problems.raise_if_any()
+        need("Program", bool(found), "name", f"must be one of {names}", name, "pick one")
         return found[0]
 
     @property
@@ -515,10 +509,8 @@ def _value(output: Output) -> Expression:
 
 
 def _check_token(subject: str, argument: str, text: str) -> None:
-    problems = Problems(subject)
     rule = "must not hold a quote or a line break"
-    problems.need(not set(text) & set('"\r\n'), argument, rule, text, "rename the token")
-    problems.raise_if_any()
+    need(subject, not set(text) & set('"\r\n'), argument, rule, text, "rename the token")
 
 
 @dataclass(frozen=True)

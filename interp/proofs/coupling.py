@@ -33,7 +33,7 @@ from jaxtyping import Float, Float64
 from scipy.special import zeta
 from torch import Tensor
 
-from interp.errors import Problems
+from interp.errors import Problems, need
 from interp.models.ffn import FFN
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
@@ -125,10 +125,8 @@ def mean_square_bound(task: PodCoupling, m_h: int) -> float:
     others = (task.length - 1) * sigma_tail(task, m_h)
     if task.mask_self:
         return others / 4
-    problems = Problems("mean_square_bound")
     finite = task.rank != "infinite"
-    problems.need(finite, "task", "must have a finite rank", task.rank, "or mask self")
-    problems.raise_if_any()
+    need("mean_square_bound", finite, "task", "must have a finite rank", task.rank, "or mask self")
     rank = int(task.rank)
     basis = BASES[task.left if BASES[task.left].polynomial else task.right]
     nodes, weights = basis.quadrature(40 * rank + 100)  # enough for a product of unlike bases too

@@ -76,7 +76,7 @@ from torch import Tensor
 from interp.bounds.affine import UP, Affine, Arithmetic, exactly, linear, scale
 from interp.bounds.attention import linear_heads, weights
 from interp.bounds.network import embedded, entered, normed, not_covered, read_out, stream_after
-from interp.errors import Problems
+from interp.errors import Problems, need
 from interp.hooks.site import Site
 from interp.models.attention.heads import Attention
 from interp.models.ffn import FFN, HiddenLayer
@@ -318,10 +318,8 @@ def _readout_layers(task: TemplateTask, layers: int | None) -> int:
 def _check_collisions(task: TemplateTask, asked: tuple[Bit, ...], layers: int) -> None:
     pair = collision(task, asked) if layers == 1 else None
     if pair is not None:
-        problems = Problems("construct_template")
         rule = f"must be 2: {pair[0]} and {pair[1]} have the same last row"
-        problems.need(False, "readout_layers", rule, layers, "use 2 or None")
-        problems.raise_if_any()
+        need("construct_template", False, "readout_layers", rule, layers, "use 2 or None")
 
 
 def _embedding(

@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from interp.errors import ArgumentError, HookError, Problems
+from interp.errors import ArgumentError, HookError, Problems, need
 from interp.hooks.capture import evaluating, model_device
 from interp.hooks.site import Site
 from interp.machine import keep_large_blocks_apart
@@ -90,9 +90,7 @@ class Run:
         told = bool(getattr(getattr(model, "spec", None), "causal", True))
         self.causal = told if causal is None else causal
         self.tokens, self._room, self._device = tokens, room, model_device(model)
-        problems = Problems("Run")
-        problems.need(tokens >= 1, "tokens", "must be at least 1", tokens, "take about 1024")
-        problems.raise_if_any()
+        need("Run", tokens >= 1, "tokens", "must be at least 1", tokens, "take about 1024")
         self._layered = runners_of(model, self.batch.inputs.to(self._device))
         self._whole = Whole(model)
         self._values: dict[tuple[Edits, Metric], dict[int, Tensor]] = {}
@@ -291,12 +289,10 @@ class Run:
     def _other(self, inputs: Array) -> Run:
         if inputs not in self._others:
             like, tensor = self.batch.inputs, inputs.tensor
-            problems = Problems("Run")
             rule = f"must have rows of shape {tuple(like.shape[1:])}, as the run's"
             same = tensor.shape[1:] == like.shape[1:]
             shown = tuple(tensor.shape[1:])
-            problems.need(same, "inputs to swap from", rule, shown, "pair the rows")
-            problems.raise_if_any()
+            need("Run", same, "inputs to swap from", rule, shown, "pair the rows")
             places = torch.ones(tensor.shape[:2], dtype=torch.bool)
             rows = Batch(tensor, torch.zeros(tensor.shape[:2], dtype=torch.long), places)
             room = self._room // 2

@@ -39,7 +39,7 @@ from interp.bounds.affine import UP, Affine, Arithmetic
 from interp.bounds.network import not_covered
 from interp.bounds.passed_on import along, named, not_along, not_named, not_orderless, values_of
 from interp.bounds.three_paths import Tables, not_three_paths, tables_of
-from interp.errors import ArgumentError, Problems, ProoflensError
+from interp.errors import ArgumentError, Problems, ProoflensError, need
 from interp.tasks.base import answers_of, memories_of
 from interp.tasks.depth import PrefixPrediction
 from interp.tasks.maximum import Maximum
@@ -287,10 +287,8 @@ def domain_of(task: Any, *, length: int | None = None, box: float = 1.0) -> Doma
 
 
 def _check_length(n: Any, least: int, most: int) -> None:
-    problems = Problems("certify")
     rule = f"must lie between {least} and the task's {most}"
-    problems.need(least <= n <= most, "length", rule, n, "change it")
-    problems.raise_if_any()
+    need("certify", least <= n <= most, "length", rule, n, "change it")
 
 
 def certify(

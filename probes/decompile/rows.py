@@ -46,7 +46,7 @@ from jaxtyping import Bool, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp.errors import ArgumentError, Problems, refuse_unless
+from interp.errors import ArgumentError, Problems, need, refuse_unless
 from interp.hooks.limits import need_hooks
 from interp.program.analysis import alphabet
 from interp.program.evaluation import NONE, Vocabulary, evaluate_codes
@@ -154,10 +154,8 @@ def split(rows: Rows, *, seed: int = 0, held: float = 0.25, queries: int = 200) 
     rows = rows[rows.asked.any(1)]
     _, first = np.unique(rows.tokens, axis=0, return_index=True)
     rows = rows[np.sort(first)]
-    problems = Problems("decompile")
     rule = f"must be at least {_FEWEST} different ones that ask something"
-    problems.need(len(rows) >= _FEWEST, "rows", rule, len(rows), "give more rows")
-    problems.raise_if_any()
+    need("decompile", len(rows) >= _FEWEST, "rows", rule, len(rows), "give more rows")
     order = np.argsort(rows.lengths, kind="stable")
     short, longer = order[: -(len(order) // 3)], order[-(len(order) // 3) :]
     rng = np.random.default_rng(seed)
@@ -472,11 +470,9 @@ def asked(model: Any, rows: Rows | None, *, count: int, seed: int) -> tuple[Any,
     refuse_unless(rows is None or isinstance(rows, Rows), "rows", rule, rows, advice)
     holder = model if isinstance(model, Construction) else getattr(model, "card", None)
     task = getattr(holder, "task", None)
-    problems = Problems("decompile")
     rule = "must be given for a model that knows no task of its own"
     known = rows is not None or task is not None
-    problems.need(known, "rows", rule, None, "read them with read_rows")
-    problems.raise_if_any()
+    need("decompile", known, "rows", rule, None, "read them with read_rows")
     own = rows is None
     rows = rows_of_task(task, count=count, seed=seed) if rows is None else rows
     model = model.model if isinstance(model, Construction) else model

@@ -45,7 +45,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.errors import Problems
+from interp.errors import need
 from interp.models.transformer import SequenceTransformer
 from interp.program import syntax
 from interp.program.analysis import is_past_only
@@ -520,10 +520,8 @@ def _told(value: Any, texts: tuple[str, ...]) -> str:
 
 
 def _need_program(tried: Sequence[Any], lines: int) -> None:
-    problems = Problems("decompile")
     rule = "must be as many as the shortest program here has: a line for each token that may follow"
-    problems.need(bool(tried), "lines", rule, lines, "allow more")
-    problems.raise_if_any()
+    need("decompile", bool(tried), "lines", rule, lines, "allow more")
 
 
 def _searched(

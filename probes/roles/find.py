@@ -24,7 +24,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from interp.errors import Problems, refuse_unless
+from interp.errors import need, refuse_unless
 from interp.hooks.capture import evaluating
 from interp.run.gate import admitted
 from interp.store import ActivationStore
@@ -130,10 +130,8 @@ def _meant(
     """The rows and the profile that were meant."""
     ids = isinstance(rows, Tensor | list) or (isinstance(rows, Mapping) and "input_ids" in rows)
     if isinstance(profile, str):
-        problems = Problems("find_roles")
         rule = f"must be one of {', '.join(PROFILES)}"
-        problems.need(profile in PROFILES, "profile", rule, profile, "choose one")
-        problems.raise_if_any()
+        need("find_roles", profile in PROFILES, "profile", rule, profile, "choose one")
         profile = PROFILES[profile]
     good = profile is None or isinstance(profile, Profile)
     refuse_unless(good, "profile", "must be a Profile, or its name", profile, "see pl.roles")

@@ -46,7 +46,7 @@ def certify(
     Bounds are computed in float64 on the CPU and speak of the weights as they are stored: there is
     no device or precision to choose.
     """
-    from interp.errors import Problems
+    from interp.errors import need
     from interp.output import check_output
     from prooflens.cli.loading import load_with_task
 
@@ -55,9 +55,7 @@ def certify(
         not_for("--check", "which proves nothing", *lost)
         _check(check, model)
         return
-    problems = Problems("certify")
-    problems.need(model is not None, "MODEL", "must be given", None, "see 'prooflens models'")
-    problems.raise_if_any()
+    need("certify", model is not None, "MODEL", "must be given", None, "see 'prooflens models'")
     if out is not None:
         check_output(out, overwrite=overwrite, marker="certificate.json", inputs=[str(model)])
     from probes.certify.run import certify as prove

@@ -47,15 +47,13 @@ def crasp(
     with as many layers as the program's counts nest. Programs that count the future are not
     compiled, nor are guards other than predN.
     """
-    from interp.errors import Problems
+    from interp.errors import need
     from interp.program.parser import read_program
 
-    problems = Problems("crasp")
     asked = (bool(tokens), "TOKENS"), (cases is not None, "--file"), (compile_, "--compile")
     given = " and ".join(word for there, word in asked if there)
     rule = "must be one of TOKENS, --file CASES and --compile"
-    problems.need(" and " not in given, "what to do", rule, given, "keep one")
-    problems.raise_if_any()
+    need("crasp", " and " not in given, "what to do", rule, given, "keep one")
     if compile_:
         _compile(
             file, default_out(file.with_suffix(""), out, "compile"), longest, precision, overwrite
@@ -71,14 +69,12 @@ def crasp(
 
 def _run(program: Program, lines: Sequence[str]) -> None:
     """Print whether the program accepts each line."""
-    from interp.errors import Problems
+    from interp.errors import need
     from interp.program.analysis import alphabet
     from interp.program.evaluation import evaluate
 
-    problems = Problems("crasp")
     strings = [line.split() for line in lines if line.strip()]
-    problems.need(bool(strings), "input", "must hold a line with tokens", list(lines), "add one")
-    problems.raise_if_any()
+    need("crasp", bool(strings), "input", "must hold a line with tokens", list(lines), "add one")
     verdicts = [bool(accepted) for accepted in evaluate(program, strings).accepted]
     facts(**AcceptedOutput(accepted=verdicts))
     for accepted in verdicts:

@@ -181,13 +181,11 @@ def _say(found: Any, page: Path) -> None:
 
 def _task(task: str | None, data: Path | None) -> Any:
     """The task that is named in place of the model's own; None without one."""
-    from interp.errors import Problems
+    from interp.errors import need
     from prooflens.cli.loading import named_task
 
-    problems = Problems("inspect")
     both = None if data is None or task is None else f"--task {task} and --data {data}"
-    problems.need(both is None, "rows", "must be a task's or your own", both, "give one of them")
-    problems.raise_if_any()
+    need("inspect", both is None, "rows", "must be a task's or your own", both, "give one of them")
     return None if task is None else named_task(task)
 
 

@@ -58,13 +58,11 @@ def store(
 
     No model is needed for any of it.
     """
-    from interp.errors import Problems
+    from interp.errors import need
 
     asked = " ".join(["--verify"] * verify + ["--repair"] * repair + ["--figures"] * figures)
-    problems = Problems("store")
     rule = "must be one of --verify, --repair and --figures"
-    problems.need(" " not in asked, "what to do", rule, asked, "keep one")
-    problems.raise_if_any()
+    need("store", " " not in asked, "what to do", rule, asked, "keep one")
     if not repair:
         not_for("a store that is not repaired", "of which nothing is deleted", "drop")
     if not figures:

@@ -39,7 +39,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from interp.errors import Problems
+from interp.errors import Problems, need
 from interp.hooks.site import Site
 from interp.models.spec import Activation, Dtype, TransformerSpec
 from interp.models.transformer import SequenceTransformer
@@ -368,11 +368,9 @@ def _certificate(
         return scale * max((circuit.rounding(unit, averages) for circuit in circuits), default=0.0)
 
     worst = rounding(spec.n_ctx - 1)
-    problems = Problems("compile_program")
     rule = f"must keep the rounding below the margin 0.5 in {spec.dtype}, and it is {worst:.2g}"
     advice = "shorten the inputs, use smaller factors or float64"
-    problems.need(worst < 0.5, "longest", rule, spec.n_ctx - 1, advice)
-    problems.raise_if_any()
+    need("compile_program", worst < 0.5, "longest", rule, spec.n_ctx - 1, advice)
     parts = {"margin": 0.5, "rounding": worst}
     if precision == "sign":
         longest = spec.n_ctx - 1

@@ -55,7 +55,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from interp.errors import Problems
+from interp.errors import Problems, need
 from interp.tasks.base import Batch, sampler
 from interp.tasks.counterfactual import UNKNOWN, Variable
 
@@ -434,10 +434,8 @@ def majority(length: int = 3, **options: Any) -> TemplateTask:
     Raises:
         ArgumentError: for an even length, or one beyond 9 (2^(length−1) templates).
     """
-    problems = Problems("majority")
     good = 3 <= length <= 9 and length % 2 == 1
-    problems.need(good, "length", "must be odd, from 3 to 9", length, "a tie has no majority")
-    problems.raise_if_any()
+    need("majority", good, "length", "must be odd, from 3 to 9", length, "a tie has no majority")
     templates = tuple("α" + "".join(rest) for rest in product("αβ", repeat=length - 1))
     labels = tuple("α" if 2 * z.count("α") > length else "β" for z in templates)
     return TemplateTask(templates, labels, title=f"majority-{length}", **options)

@@ -27,7 +27,7 @@ from analyses.papers.template.nngp.kernel import (
     jackknife,
     quadrature_kernel,
 )
-from prooflens.errors import Problems
+from prooflens.errors import need
 from prooflens.tasks import TemplateTask, wildcards
 
 __all__ = ["TemplateMatrix", "block_spread", "mlp_matrix", "template_matrix", "template_prediction"]
@@ -79,11 +79,9 @@ def template_matrix(
     Raises:
         ArgumentError: for an unknown method, or strings too long for quadrature.
     """
-    problems = Problems("template_matrix")
     known = ("auto", "quadrature", "sampled")
     rule = f"must be one of {', '.join(known)}"
-    problems.need(method in known, "method", rule, method, "pick one")
-    problems.raise_if_any()
+    need("template_matrix", method in known, "method", rule, method, "pick one")
     strings, r = _two_copies(task), len(task.templates)
     short = 2 <= task.length <= _QUADRATURE
     if method == "quadrature" or (method == "auto" and short):
