@@ -43,17 +43,6 @@ from interp.store.attention_mask import attention_mask_of
 from interp.store.rows import Rows, as_batch, read_batches, scored_mask
 from probes.linear import FOLDS, Features, Kind, Latent, folds_of, kind_of
 
-__all__ = [
-    "POSITIONS",
-    "SampledPositions",
-    "Samples",
-    "collect",
-    "sample_positions",
-    "sampled_positions",
-    "scalars",
-]
-
-
 POSITIONS = 8
 """How many positions of a row are sampled by default."""
 

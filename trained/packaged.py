@@ -14,8 +14,6 @@ from pathlib import Path
 
 from interp.errors import MissingDependencyError
 
-__all__ = ["PACKAGED", "PackagedModel", "packaged_folder"]
-
 
 @dataclass(frozen=True)
 class PackagedModel:

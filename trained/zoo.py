@@ -18,17 +18,9 @@ from interp.errors import CheckpointError
 from interp.models.checkpoint import load_checkpoint, read_metadata
 from interp.tasks.base import Task
 from interp.tasks.catalogue import task_from_dict
-from trained.shipped_names import folder, languages, names
-
-__all__ = [
-    "STAND_IN",
-    "Shipped",
-    "folder",
-    "languages",
-    "load",
-    "names",
-    "stand_in",
-]
+from trained.shipped_names import folder as folder
+from trained.shipped_names import languages as languages
+from trained.shipped_names import names as names
 
 STAND_IN = "code-lm"
 """The language model of :func:`stand_in`."""

@@ -34,6 +34,7 @@ __all__ = ["main"]
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("prooflens", "interp", "probes", "trained")
+DOOR = ROOT / "prooflens" / "__init__.py"
 
 
 def main(out: Annotated[Path | None, typer.Option(help="A file for the JSON.")] = None) -> None:
@@ -61,9 +62,9 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _both(file: Path) -> list[Path]:
-    """A module and the list of the names that it offers; a package's list is no importer."""
+    """A module and the list of the names that it offers; the door's list is no importer."""
     stub = file.with_suffix(".pyi")
-    return [file, stub] if stub.is_file() and stub.stem != "__init__" else [file]
+    return [file, stub] if stub.is_file() and file != DOOR else [file]
 
 
 def _lines(folder: Path) -> int:

@@ -23,18 +23,6 @@ if TYPE_CHECKING:
     from transformer_lens.HookedRootModule import HookedRootModule as HookedRootModule
     from transformer_lens.model_bridge import TransformerBridge as TransformerBridge
 
-__all__ = [
-    "ActivationCache",
-    "HookPoint",
-    "HookedModel",
-    "HookedRootModule",
-    "TransformerBridge",
-    "TransformerLensConfig",
-    "detect_head",
-    "vocabulary_of",
-    "wrapped_architectures",
-]
-
 _HOMES = {
     "ActivationCache": "transformer_lens",
     "HookPoint": "transformer_lens.hook_points",

@@ -31,7 +31,7 @@ from interp.interventions.components import Component, every_component, named_co
 from interp.interventions.replacement import need_rows, replacement
 from interp.ray_tasks import Backend
 from interp.run.edits import Array, Edit
-from interp.run.gate import admitted, next_tokens, rows_of
+from interp.run.gate import admitted, rows_of
 from interp.run.metrics import Loss, LossOfOthers, Metric, as_metric
 from interp.run.run import Run
 from interp.stats.bootstrap import row_interval
@@ -39,14 +39,6 @@ from interp.stats.head_table import ANY_TARGET, head_table, score_row
 from interp.stats.nulls import need_null, paired_null
 from interp.stats.p_values import Null
 from interp.tasks.base import Batch
-
-__all__ = [
-    "ablate",
-    "effect_table",
-    "loss_unit",
-    "next_tokens",
-]
-
 
 _ROUNDING = 1e-6  # what another batch size can make of the same loss
 _LOSS = Loss()

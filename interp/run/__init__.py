@@ -19,50 +19,6 @@ A rise shows that the model, as it is now, relies on what was changed on these r
 that something else stands in.
 """
 
-from interp.hooks.site import Site, ffn_sites, head_sites, written_by
-from interp.run.edits import (
-    Add,
-    Array,
-    DropKeys,
-    Edit,
-    KeepKeys,
-    Lookup,
-    Mean,
-    Replace,
-    Resample,
-    Swap,
-    Through,
-    Zero,
-)
-from interp.run.evidence import Finding, gather_evidence
-from interp.run.gate import by_length, next_tokens
-from interp.run.metrics import Change, LogitDifference, Loss, Metric
-from interp.run.run import Run
+from interp.lazy import lazy
 
-__all__ = [
-    "Add",
-    "Array",
-    "Change",
-    "DropKeys",
-    "Edit",
-    "Finding",
-    "KeepKeys",
-    "LogitDifference",
-    "Lookup",
-    "Loss",
-    "Mean",
-    "Metric",
-    "Replace",
-    "Resample",
-    "Run",
-    "Site",
-    "Swap",
-    "Through",
-    "Zero",
-    "by_length",
-    "ffn_sites",
-    "gather_evidence",
-    "head_sites",
-    "next_tokens",
-    "written_by",
-]
+__getattr__, __dir__, __all__ = lazy(__name__, __file__)

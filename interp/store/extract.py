@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from interp.errors import ArgumentError, OutputError, Problems, StoreError, need_path
+from interp.lock import LOCK
 from interp.output import CHECKED, check_output, output_folder
 from interp.ray_tasks import Backend, need_backend
 from interp.store import layout
@@ -189,7 +190,7 @@ def _check_out(out: Path, resume: bool, overwrite: bool, backend: str) -> None:
     check_output(out, overwrite=True, marker=CHECKED)
     if not out.exists():
         return
-    there = [path for path in out.iterdir() if path.name != layout.LOCK]
+    there = [path for path in out.iterdir() if path.name != LOCK]
     foreign = layout.foreign_files(out)
     if there and (not layout.store_files(out) or (overwrite and foreign)):
         raise OutputError(

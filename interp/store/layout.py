@@ -41,37 +41,6 @@ from interp.output import DRAFT, append_line, drop, replace_text
 from interp.reading import open_regular, parse_json, read_json
 from interp.schema import each, many, maybe, one_of, table, text, truth, whole
 
-__all__ = [
-    "DAMAGED",
-    "FORMAT",
-    "INDEX",
-    "LOCK",
-    "MANIFEST",
-    "NAME",
-    "VERSION",
-    "append_index",
-    "check_manifest",
-    "check_version",
-    "digest",
-    "drop_drafts",
-    "entry_faults",
-    "foreign_files",
-    "index_entries",
-    "index_lines",
-    "is_store",
-    "manifest_faults",
-    "measurement_name",
-    "part_name",
-    "product_version",
-    "read_index",
-    "read_line",
-    "read_manifest",
-    "rewrite_index",
-    "store_files",
-    "write_manifest",
-    "writing",
-]
-
 NAME = r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}"
 _SHA256 = text(r"[0-9a-f]{64}", rule="a SHA-256 in hexadecimal")
 _WORD = text(r"[^\x00]+", rule="text", most=4096)

@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from interp.ray_tasks import Backend
 from prooflens.cli.outputs import ExtractOutput
 from prooflens.cli.usage import (
     OWN_ROWS,
     Adapter,
-    Backend,
     Device,
     Dtype,
     RunDtype,

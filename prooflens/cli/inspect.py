@@ -7,12 +7,12 @@ from typing import Annotated, Any, Literal, cast
 
 import typer
 
+from interp.ray_tasks import Backend
 from prooflens.cli.outputs import InspectOutput
 from prooflens.cli.steps import progress, steps
 from prooflens.cli.usage import (
     OWN_ROWS,
     Adapter,
-    Backend,
     Device,
     RunDtype,
     default_out,

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from interp.ray_tasks import Backend
 from prooflens.cli.outputs import TrainedOutput, TrainOutput
-from prooflens.cli.usage import Backend, Device, facts
+from prooflens.cli.usage import Device, facts
 
 if TYPE_CHECKING:
     from trained.fit import Fit

@@ -26,24 +26,7 @@ from typer.core import TyperCommand
 
 from interp.errors import ArgumentError, Problems
 from interp.output import json_data
-from interp.ray_tasks import Backend
 from prooflens.cli.steps import told_of
-
-__all__ = [
-    "MOST",
-    "OWN_ROWS",
-    "App",
-    "Backend",
-    "Command",
-    "Device",
-    "Dtype",
-    "RunDtype",
-    "default_out",
-    "facts",
-    "not_for",
-    "shipped_models",
-    "usage_error",
-]
 
 _FACTS: ContextVar[dict[str, Any] | None] = ContextVar("facts", default=None)
 _GIVEN: ContextVar[frozenset[str]] = ContextVar("given", default=frozenset())

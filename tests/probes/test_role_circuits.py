@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from interp.errors import ArgumentError
-from interp.interventions.ablation_effects import next_tokens
 from interp.interventions.patching import Receiver, paths_to
 from interp.models.pretrained import load_pretrained
+from interp.run.gate import next_tokens
 from probes.roles import TASK, find_roles
 from probes.roles.detectors.circuits import circuit_roles
 from probes.roles.diagonal import identity_share

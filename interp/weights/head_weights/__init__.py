@@ -6,25 +6,6 @@ takes a live model, recognises the architecture and hands out the factors of eve
 layer. Nothing is read before it is asked for, and the MLPs never are.
 """
 
-from interp.weights.head_weights.architectures import ARCHITECTURES, Architecture
-from interp.weights.head_weights.circuit import CIRCUITS, Circuit
-from interp.weights.head_weights.families import head_weights
-from interp.weights.head_weights.layers import HeadWeights, LayerHeadWeights
-from interp.weights.head_weights.layout import Layout, Part, Sizes
-from interp.weights.head_weights.rope import Rope
-from interp.weights.head_weights.tensors import TensorFiles
+from interp.lazy import lazy
 
-__all__ = [
-    "ARCHITECTURES",
-    "CIRCUITS",
-    "Architecture",
-    "Circuit",
-    "HeadWeights",
-    "LayerHeadWeights",
-    "Layout",
-    "Part",
-    "Rope",
-    "Sizes",
-    "TensorFiles",
-    "head_weights",
-]
+__getattr__, __dir__, __all__ = lazy(__name__, __file__)

@@ -10,10 +10,10 @@ import torch
 from interp.attribution.direct_logit_attribution import Direction, direct_logit_attribution
 from interp.attribution.unembedding import unembedding
 from interp.errors import ArgumentError, HookError
-from interp.interventions.ablation_effects import next_tokens
 from interp.models.pretrained import load_pretrained
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
+from interp.run.gate import next_tokens
 from interp.store import extract
 from interp.tasks.base import Batch
 

@@ -7,11 +7,12 @@ import torch
 from by_hooks import mean_outputs, run_without
 
 from interp.errors import ArgumentError
-from interp.interventions.ablation_effects import ablate, next_tokens
+from interp.interventions.ablation_effects import ablate
 from interp.interventions.components import Component, components, every_component
 from interp.interventions.replacement import ablated
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
+from interp.run.gate import next_tokens
 
 SPEC = TransformerSpec(
     d_in=6, d_out=6, n_ctx=7, d_model=8, n_layers=3, n_heads=(2, 1, 3), d_head=4,

@@ -11,11 +11,11 @@ from torch.nn.functional import cross_entropy
 from interp.errors import ArgumentError
 from interp.interventions.ablation_effects import (
     ablate,
-    next_tokens,
 )
 from interp.interventions.components import Component, components
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
+from interp.run.gate import next_tokens
 from interp.stats.nulls import need_null, others_moments, paired_null
 from interp.tasks.base import Batch
 

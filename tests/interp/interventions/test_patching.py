@@ -7,12 +7,13 @@ from pandas.testing import assert_frame_equal
 from torch import Tensor
 
 from interp.errors import ArgumentError
-from interp.interventions.ablation_effects import ablate, next_tokens
+from interp.interventions.ablation_effects import ablate
 from interp.interventions.components import Component
 from interp.interventions.patching import Receiver, attributions, patch, patch_paths
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.run import LogitDifference, Loss
+from interp.run.gate import next_tokens
 from interp.tasks.base import Batch
 
 SPEC = TransformerSpec(

@@ -11,13 +11,14 @@ from torch import Tensor, nn
 
 from interp.attribution.direct_logit_attribution import direct_logit_attribution
 from interp.errors import ArgumentError, HookError
-from interp.interventions.ablation_effects import ablate, next_tokens
+from interp.interventions.ablation_effects import ablate
 from interp.interventions.components import Component, components, every_component
 from interp.interventions.patching import Receiver
 from interp.interventions.replacement import ablated
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.models.wrap import WrappedModule, wrap
+from interp.run.gate import next_tokens
 
 SPEC = TransformerSpec(
     d_in=6, d_out=6, n_ctx=7, d_model=8, n_layers=2, n_heads=2, d_head=4, ffn=(5,),

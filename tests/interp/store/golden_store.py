@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from interp.lock import LOCK
 from interp.store import layout
 from interp.store.measurements import write_measurement
 from interp.store.selection import to_array
@@ -71,7 +72,7 @@ def main(folder: Path) -> None:
         layout.append_index(folder, part.seal())
     table = pd.DataFrame({"head": [0, 1], "score": [0.5, np.nan], "role": ["induction", None]})
     write_measurement(folder, "heads", table, {"analysis": "by hand"})
-    (folder / layout.LOCK).unlink()
+    (folder / LOCK).unlink()
 
 
 if __name__ == "__main__":
