@@ -1,4 +1,4 @@
-"""What a detector is given: evidence, effects of changes, and a reader of latents."""
+"""What a detector is given: evidence, effects of changes, a reader of latents; what it gives."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 
 from interp.tasks.base import Memory
 from interp.tasks.counterfactual import Variable
+from probes.roles.decision import Found, Test
 from probes.roles.effects import Effects
-from probes.roles.evidence import Evidence
+from probes.roles.evidence import Evidence, Place
 from probes.roles.reader import Reader
 
 Watch = Callable[[Sequence[Any]], Iterable[Any]]
@@ -36,3 +37,26 @@ class Examined:
     answers: Mapping[str, Sequence[str]] = field(default_factory=dict)
     sought: Sequence[Variable] = ()
     watch: Watch = iter
+
+
+def of_head(
+    place: Place,
+    role: str,
+    tests: Sequence[Test],
+    cause: Sequence[Test] | None,
+    strength: float | None = None,
+    **more: Any,
+) -> Found:
+    """What was found of a head.
+
+    Args:
+        place: The head.
+        role: The role that it may play.
+        tests: The tests of its behaviour.
+        cause: The tests of its cause; None where nothing could be run.
+        strength: The number by which the role is measured; the first test's score by default.
+        more: Other fields of :class:`~probes.roles.decision.Found`.
+    """
+    layer, head = place
+    number = tests[0].score if strength is None else strength
+    return Found("head", layer, role, number, tests, cause, head=head, **more)

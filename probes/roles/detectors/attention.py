@@ -40,7 +40,7 @@ from probes.roles.decision import Found, Lacking, Test, holds
 from probes.roles.detectors.selectors import rules, selected
 from probes.roles.effects import Effects
 from probes.roles.evidence import Evidence, Place
-from probes.roles.examined import Examined
+from probes.roles.examined import Examined, of_head
 from probes.roles.looking import NO_KEYS, single_lags
 from probes.roles.selecting import closeness
 
@@ -122,7 +122,7 @@ def _of(
         tests = within if at else tests
         named |= holds(tests)
         cause = _cause(evidence, effects, place, role, tests)
-        found = _found(place, role, tests, cause, _missing(evidence, role))
+        found = of_head(place, role, tests, cause, missing=_missing(evidence, role))
         yield replace(found, positions=at)
     if "uniform" not in rows:
         yield from _positional(evidence, effects, place)
@@ -132,20 +132,13 @@ def _of(
         tests = _even_but_some(evidence, place) or tests
     named |= holds(tests)
     cause = _matters(evidence, effects, place, "gain") if holds(tests) else []
-    yield _found(place, "uniform", tests, cause)
+    yield of_head(place, "uniform", tests, cause)
     own = _score(evidence, place, "own")
     if not named and own < evidence.floors.share:
         away, floor = 1 - _score(evidence, place, "uniform"), 1 - evidence.floors.even
         tests = [Test("distance from even attention", away, floor)]
         cause = _uneven(evidence, effects, place, weights) if holds(tests) else []
-        yield _found(place, "dense", tests, cause)
-
-
-def _found(
-    place: Place, role: str, tests: list[Test], cause: list[Test] | None, missing: str = ""
-) -> Found:
-    layer, head = place
-    return Found("head", layer, role, tests[0].score, tests, cause, head=head, missing=missing)
+        yield of_head(place, "dense", tests, cause)
 
 
 def _missing(evidence: Evidence, role: str) -> str:
@@ -342,8 +335,7 @@ def _positional(
     cause: list[Test] | None = None
     if effects is not None:
         cause = effects.without_head(place) if holds(tests) else []
-    layer, head = place
-    yield Found("head", layer, "positional", alike.score, tests, cause, head=head)
+    yield of_head(place, "positional", tests, cause, alike.score)
 
 
 def _alike(evidence: Evidence, place: Place) -> list[Test]:

@@ -38,7 +38,7 @@ from probes.roles.decision import Found, Lacking, Test, holds
 from probes.roles.diagonal import Diagonal, diagonal_of
 from probes.roles.effects import Effects
 from probes.roles.evidence import Evidence, Place
-from probes.roles.examined import Examined
+from probes.roles.examined import Examined, of_head
 
 _FEWEST = 4
 _MOST = 512
@@ -82,16 +82,14 @@ def _equality(
 ) -> Iterator[Found]:
     model, kind = evidence.model, _matching(evidence)
     for place in evidence.heads:
-        layer, head = place
-        attn = model.blocks[layer].attn
+        attn = model.blocks[place[0]].attn
         asked = _asked(model, attn, place, embedded)
         if asked is not None:
             found = diagonal_of(asked, embedded, _rank(model, attn, place, "identity_qk"))
             tests = _tests(evidence, found, "W_E QK W_Eᵀ")
             tests[0] = replace(tests[0], score=found.relative)  # avoiding equal tokens is no match
             cause = [effects.without_equal(place, kind)] if holds(tests) else []
-            strength = found.relative
-            yield Found("head", layer, "symbol-equality", strength, tests, cause, head=head)
+            yield of_head(place, "symbol-equality", tests, cause, found.relative)
 
 
 def _copying(
@@ -116,8 +114,7 @@ def _copying(
             and holds(copying[other])
         ]
         cause = _written_straight(effects, place, alike) if holds(tests) else []
-        strength = circuits[place].relative
-        yield Found("head", place[0], "copying", strength, tests, cause, head=place[1])
+        yield of_head(place, "copying", tests, cause, circuits[place].relative)
 
 
 def _written_straight(effects: Effects, place: Place, alike: Sequence[Place]) -> list[Test]:

@@ -30,7 +30,7 @@ from probes.controls import decode_nonlinearly, first_fold
 from probes.linear import Decoding
 from probes.roles.decision import Found, Test, holds
 from probes.roles.effects import Effects
-from probes.roles.examined import Examined
+from probes.roles.examined import Examined, of_head
 from probes.roles.reader import Features, Reader
 
 
@@ -75,9 +75,8 @@ def _of(reader: Reader, effects: Effects, part: Component, variable: Variable) -
 
 
 def _found(part: Component, variable: Variable, tests: list[Test], cause: list[Test]) -> Found:
-    strength = cause[0].score if cause else 0.0
-    layer, head, target = part.layer, part.head, variable.name
-    return Found("head", layer, "counting", strength, tests, cause, head=head, target=target)
+    strength, place = cause[0].score if cause else 0.0, (part.layer, part.head)
+    return of_head(place, "counting", tests, cause, strength, target=variable.name)
 
 
 def _before(reader: Reader, layer: int, latent: str) -> float:

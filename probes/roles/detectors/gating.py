@@ -27,7 +27,7 @@ from interp.attention.key_sets import token_key_sets
 from probes.roles.change import over_rows
 from probes.roles.decision import Found, Lacking, Test, holds
 from probes.roles.evidence import Evidence, Keys
-from probes.roles.examined import Examined
+from probes.roles.examined import Examined, of_head
 from probes.roles.selecting import Seen
 
 _ROLE, _KEYS = "bos-gated", "moved"
@@ -55,18 +55,7 @@ def gating_roles(of: Examined) -> Iterator[Found | Lacking]:
         keys = partial(_moved, evidence, happens=event.happens)
         tests = _behaviour(evidence, seen.half(1), event)
         cause = effects.without_keys(place, _KEYS, keys) if holds(tests) else []
-        layer, head = place
-        yield Found(
-            "head",
-            layer,
-            _ROLE,
-            tests[0].score,
-            tests,
-            cause,
-            head=head,
-            target=event.words,
-            keys=keys,
-        )
+        yield of_head(place, _ROLE, tests, cause, target=event.words, keys=keys)
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from probes.roles.change import over_rows
 from probes.roles.decision import Found, Lacking, Test, holds
 from probes.roles.direct import Direct
 from probes.roles.evidence import Evidence, Place, has_readout
-from probes.roles.examined import Examined
+from probes.roles.examined import Examined, of_head
 from probes.roles.selecting import Seen
 
 _ROLE, _KIND = "successor", "shuffled"
@@ -64,8 +64,7 @@ def copying_roles(of: Examined) -> Iterator[Found | Lacking]:
         cause: list[Test] | None = None
         if of.effects is not None:
             cause = of.effects.without_head(place) if holds(tests) else []
-        layer, head = place
-        yield Found("head", layer, "copying", raised.score, tests, cause, head=head)
+        yield of_head(place, "copying", tests, cause, raised.score)
 
 
 def mapping_roles(of: Examined) -> Iterator[Found | Lacking]:
@@ -89,19 +88,9 @@ def mapping_roles(of: Examined) -> Iterator[Found | Lacking]:
         image = ids.index_copy(0, tokens, tokens[found.image])
         tests = found.tests(evidence)
         cause = effects.without_head(place) if holds(tests) else []
-        layer, head = place
-        strength = found.sign * tests[0].score
-        yield Found(
-            "head",
-            layer,
-            _ROLE,
-            strength,
-            tests,
-            cause,
-            head=head,
-            target=_words(tokens[found.image] - tokens),
-            tokens=partial(_images, evidence, image=image),
-        )
+        strength, target = found.sign * tests[0].score, _words(tokens[found.image] - tokens)
+        images = partial(_images, evidence, image=image)
+        yield of_head(place, _ROLE, tests, cause, strength, target=target, tokens=images)
 
 
 def _images(evidence: Evidence, kind: str, image: Tensor) -> Int[Tensor, "row key"]:

@@ -32,6 +32,7 @@ from probes.roles.change import Change, over_rows
 from probes.roles.decision import Found, Test, holds
 from probes.roles.effects import Effects
 from probes.roles.evidence import Evidence, Keys, KeysOf, Place
+from probes.roles.examined import of_head
 from probes.roles.fetched import Fetching
 from probes.roles.reading import Input, Reading, missed, names
 
@@ -135,7 +136,7 @@ def _keys_of(fetching: Fetching, kind: str, writer: Place, side: Input) -> Keys:
 
 def matched(effects: Effects, reading: Reading, fetching: Fetching, one: Match) -> Found:
     """The tests of one head, and of what it reads where its attention is as it should be."""
-    evidence, (layer, head) = effects.evidence, one.place
+    evidence = effects.evidence
     tests, cause, target = _behaviour(evidence, one, one.writers[0]), list[Test](), ""
     keys: KeysOf | None = None
     if holds(tests):
@@ -146,8 +147,7 @@ def matched(effects: Effects, reading: Reading, fetching: Fetching, one: Match) 
         keys = partial(_keys_of, fetching, writer=writers[0], side=one.read_as)
         cause = fallen.tests(writers)
         cause += effects.without_keys(one.place, _KEYS, keys) if holds(cause) else []
-    strength = tests[0].score
-    return Found("head", layer, _ROLE, strength, tests, cause, head=head, target=target, keys=keys)
+    return of_head(one.place, _ROLE, tests, cause, target=target, keys=keys)
 
 
 def _behaviour(evidence: Evidence, one: Match, writer: Place) -> list[Test]:

@@ -46,7 +46,7 @@ from interp.tasks.base import Batch, Memory
 from probes.kernels import writes_identity, written_along
 from probes.linear import direction
 from probes.roles.decision import Found, Test, holds
-from probes.roles.examined import Examined
+from probes.roles.examined import Examined, of_head
 from probes.roles.reader import FOLDS, Reader
 
 
@@ -120,17 +120,9 @@ def _of(
                 own = _kernel(kernels, memory, floors.concentration, head)
                 kernel, with_others = _better(summed, own), together[1:]
         cause += [test for test in with_others if test not in cause]  # a group of one head
-        yield Found(
-            "head",
-            layer,
-            "memory-correction" if corrects else "memory-location",
-            float(together[0].score),
-            [kernel, after, new, *beyond],
-            cause,
-            head=head,
-            group=memory.name,
-            target=memory.name,
-        )
+        role, named = "memory-correction" if corrects else "memory-location", memory.name
+        tests, strength = [kernel, after, new, *beyond], float(together[0].score)
+        yield of_head((layer, head), role, tests, cause, strength, group=named, target=named)
 
 
 def _kernel(kernels: Kernels, memory: Memory, floor: float, head: int | None = None) -> Test:

@@ -31,7 +31,7 @@ from interp.interventions.components import Component, components
 from interp.tasks.base import Memory
 from probes.roles.decision import Found, Test
 from probes.roles.detectors.memories import kernels_of
-from probes.roles.examined import Examined
+from probes.roles.examined import Examined, of_head
 from probes.roles.reader import Reader
 
 
@@ -81,16 +81,9 @@ def _of(
     together = _causes(reader, mid, names, group, ffn) if joint else []
     for head, tests in lost.items():
         one = replace(tests[0], name="r² that one loses without this head", family="one lost")
-        yield Found(
-            "head",
-            layer,
-            "memory-mixture",
-            there.score,
-            [*behaviour, one],
-            together if head in group else [],
-            head=head.head,
-            group=" + ".join(names),
-        )
+        place, cause = (layer, head.head), together if head in group else []
+        tests, named = [*behaviour, one], " + ".join(names)
+        yield of_head(place, "memory-mixture", tests, cause, there.score, group=named)
 
 
 def _served(reader: Reader, layer: int, names: Sequence[str]) -> float:

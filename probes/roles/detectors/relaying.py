@@ -32,6 +32,7 @@ from probes.roles.decision import Found, Test, holds
 from probes.roles.direct import Direct
 from probes.roles.effects import Effects
 from probes.roles.evidence import Evidence, Place
+from probes.roles.examined import of_head
 from probes.roles.fetched import Fetching
 from probes.roles.reading import Reading, missed, names
 
@@ -128,7 +129,7 @@ class Rises:
 
 def relayed(effects: Effects, reading: Reading, rises: Rises, one: Relayed) -> Found:
     """The tests of one head, and of what it reads where it raises, or lowers, such tokens."""
-    evidence, (layer, head) = effects.evidence, one.place
+    evidence = effects.evidence
     test, cause, target = _behaviour(evidence, one, one.writers[0]), list[Test](), ""
     tokens: Callable[[str], Tensor] | None = None
     if holds([test]):
@@ -140,9 +141,7 @@ def relayed(effects: Effects, reading: Reading, rises: Rises, one: Relayed) -> F
         if holds(cause):
             cause += [path.loss(effects, read), *effects.without_head(one.place)]
     strength = one.sign * test.score
-    return Found(
-        "head", layer, _ROLE, strength, [test], cause, head=head, target=target, tokens=tokens
-    )
+    return of_head(one.place, _ROLE, [test], cause, strength, target=target, tokens=tokens)
 
 
 def _behaviour(evidence: Evidence, one: Relayed, writer: Place) -> Test:

@@ -26,7 +26,7 @@ from torch import Tensor
 from probes.roles.change import over_rows
 from probes.roles.decision import Found, Lacking, Test, holds
 from probes.roles.evidence import Evidence, Keys, Place
-from probes.roles.examined import Examined
+from probes.roles.examined import Examined, of_head
 from probes.roles.selecting import OTHERS, Chosen, Seen, closeness
 
 _KEYS = {
@@ -83,9 +83,7 @@ def _of(of: Examined, place: Place, role: str, keys: str, seen: Seen) -> Found:
             told = keys != "fixed" or _tokens_differ(evidence, judged, chosen)
             untested = Test(_ALIKE, 0.0, 1.0, 1.0, untested=_ALIKE)
             cause = of.effects.without_keys(place, keys, own) if told else [untested]
-    layer, head = place
-    strength, target = tests[0].score, chosen.words
-    return Found("head", layer, role, strength, tests, cause, head=head, target=target, keys=own)
+    return of_head(place, role, tests, cause, target=chosen.words, keys=own)
 
 
 def _behaviour(evidence: Evidence, judged: Seen, chosen: Chosen, keys: str) -> list[Test]:

@@ -39,7 +39,7 @@ from probes.roles.decision import Found, Lacking, Test, holds
 from probes.roles.direct import Direct
 from probes.roles.effects import Effects
 from probes.roles.evidence import Evidence, Keys, KeysOf, Place, has_readout
-from probes.roles.examined import Examined
+from probes.roles.examined import Examined, of_head
 
 _ROLE, _KEYS = "copy-suppression", "predicted"
 _FEWEST = 8
@@ -64,9 +64,7 @@ def suppression_roles(of: Examined) -> Iterator[Found | Lacking]:
         keys = partial(forecasts.keys, layer=place[0])
         tests = _behaviour(evidence, forecasts, place, keys)
         cause = _cause(effects, forecasts, place, keys) if holds(tests) else []
-        layer, head = place
-        strength = tests[0].score
-        yield Found("head", layer, _ROLE, strength, tests, cause, head=head, keys=keys)
+        yield of_head(place, _ROLE, tests, cause, keys=keys)
 
 
 def _behaviour(evidence: Evidence, forecasts: Forecasts, place: Place, own: KeysOf) -> list[Test]:
