@@ -21,16 +21,9 @@ ENVIRONMENT = "environment.json"
 """The file that a folder of results tells it in."""
 
 _PACKAGES = (
-    "prooflens",
-    "torch",
-    "transformer-lens",
-    "transformers",
-    "numpy",
-    "scipy",
-    "scikit-learn",
-    "pandas",
-    "h5py",
-)
+    "prooflens", "torch", "transformer-lens", "transformers", "numpy", "scipy", "scikit-learn",
+    "pandas", "h5py",
+)  # fmt: skip
 
 
 def environment() -> dict[str, str]:

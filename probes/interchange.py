@@ -21,7 +21,7 @@ part of it. A direction that does not move the output there is not used at this 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -42,20 +42,6 @@ from probes.controls import need_latents
 from probes.exchange import run_at
 from probes.linear import Features, Kind, Latent, direction, logistic
 
-INTERCHANGE_COLUMNS = (
-    "latent",
-    "hook",
-    "kind",
-    "pairs",
-    "moved",
-    "placebo",
-    "changed",
-    "placebo_changed",
-    "low",
-    "high",
-    "p",
-    "q",
-)
 _PLACEBOS = 8
 _ROWS = 256
 """The largest number of rows in one forward pass."""
@@ -89,6 +75,13 @@ class Interchange:
     low: float
     high: float
     p: float
+
+
+INTERCHANGE_COLUMNS = (
+    *("latent", "hook", "kind", "pairs"),
+    *(field.name for field in fields(Interchange)),
+    "q",
+)
 
 
 @torch.no_grad()

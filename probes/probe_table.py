@@ -39,22 +39,9 @@ from probes.linear import FOLDS, Decoding, decode, folds_of, probe_for
 from probes.positions import at_positions, chosen_hooks, hook_sites, positions_in_words, usual_hooks
 
 COLUMNS = (
-    "hook",
-    "latent",
-    "kind",
-    "score",
-    "null_mean",
-    "null_std",
-    "p",
-    "q",
-    "control",
-    "selectivity",
-    "input",
-    "over_input",
-    "untrained",
-    "over_untrained",
-    "dropped",
-)
+    "hook", "latent", "kind", "score", "null_mean", "null_std", "p", "q", "control",
+    "selectivity", "input", "over_input", "untrained", "over_untrained", "dropped",
+)  # fmt: skip
 
 
 def probe_table(

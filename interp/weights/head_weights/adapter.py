@@ -32,26 +32,11 @@ _NAME = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<side>[AB])\.wei
 _CONV1D = re.compile(r"\.(c_attn|c_proj|c_fc|q_attn)$")  # of the types below
 _TRANSPOSED = {"gpt2", "openai-gpt", "imagegpt", "decision_transformer"}
 _ANY = {
-    "peft_type",
-    "auto_mapping",
-    "base_model_name_or_path",
-    "revision",
-    "inference_mode",
-    "r",
-    "lora_alpha",
-    "lora_dropout",
-    "target_modules",
-    "exclude_modules",
-    "task_type",
-    "use_rslora",
-    "fan_in_fan_out",
-    "layers_to_transform",
-    "layers_pattern",
-    "peft_version",
-    "megatron_core",
-    "qalora_group_size",
-    "eva_config",
-}
+    "peft_type", "auto_mapping", "base_model_name_or_path", "revision", "inference_mode", "r",
+    "lora_alpha", "lora_dropout", "target_modules", "exclude_modules", "task_type", "use_rslora",
+    "fan_in_fan_out", "layers_to_transform", "layers_pattern", "peft_version", "megatron_core",
+    "qalora_group_size", "eva_config",
+}  # fmt: skip
 """Entries that are read here, or say how it was trained; all others must be off."""
 _OFF: Mapping[str, tuple[Any, ...]] = {
     "bias": ("none",),
