@@ -134,7 +134,7 @@ def interchange(
     for some in torch.arange(len(base)).split(_ROWS):
         run = run_at(model, base[some], at[some])
         others = run_at(model, source[some], taken[some])
-        apart = _held(others, hook, taken[some]) - _held(run, hook, at[some])
+        apart = _value_at(others, hook, taken[some]) - _value_at(run, hook, at[some])
         where, outputs = tuple(at[some].tolist()), list[Tensor]()
         for move in (None, *_moves(apart, basis, placebos)):
             edits = [] if move is None else [Add(Site.of(hook), Array(move[:, None]), at=where)]
@@ -143,7 +143,7 @@ def interchange(
         left.append([distance(output, expected[some]).numpy() for output in outputs])
         before = outputs[0] if expected.is_floating_point() else outputs[0].argmax(-1)
         moves.append([distance(output, before).numpy() for output in outputs[1:]])
-    return _judged(np.concatenate(left, axis=1), np.concatenate(moves, axis=1), seed)
+    return _summary(np.concatenate(left, axis=1), np.concatenate(moves, axis=1), seed)
 
 
 def _span(directions: Float[Tensor, "rank d_model"]) -> Float[Tensor, "d_model independent"]:
@@ -158,7 +158,7 @@ def _random_basis(width: int, rank: int, seed: int) -> Float[Tensor, "d_model ra
     return torch.linalg.qr(drawn)[0]
 
 
-def _held(run: Run, hook: str, at: Int[Tensor, " row"]) -> Float[Tensor, "row d_model"]:
+def _value_at(run: Run, hook: str, at: Int[Tensor, " row"]) -> Float[Tensor, "row d_model"]:
     """What is at a hook at one position of each row."""
     site = Site.of(hook)
     return run.at([site])[site].cpu()[torch.arange(len(at)), at]
@@ -258,7 +258,8 @@ def _of_latent(
     inputs = batch.inputs
     put, taken = positions[base, at], positions[source, at]
     ours, theirs = (
-        _clean(model, inputs, rows[which], where) for which, where in ((base, put), (source, taken))
+        _output_at(model, inputs, rows[which], where)
+        for which, where in ((base, put), (source, taken))
     )
     expected = theirs if batch.targets.is_floating_point() else theirs.argmax(-1)
     differs = distance(ours, expected) > 0
@@ -294,7 +295,7 @@ def _pairs(
     return base, source, at
 
 
-def _clean(
+def _output_at(
     model: Any, inputs: Tensor, rows: Int[Tensor, " pair"], at: Int[Tensor, " pair"]
 ) -> Float[Tensor, "pair output"]:
     """The model's output at one position of each row."""
@@ -311,7 +312,7 @@ def distance(output: Tensor, expected: Tensor) -> Float[Tensor, "*draw row"]:
     return (output.argmax(-1) != expected).double()
 
 
-def _judged(
+def _summary(
     left: Float[np.ndarray, "output row"], moves: Float[np.ndarray, "change row"], seed: int
 ) -> Interchange:
     """Summarise an interchange, from distances to the expected output and to the clean output.

@@ -192,10 +192,10 @@ def exchanged(
     if moving < LEAST_PAIRS:
         return [{"pairs": moving} for _ in parts]
     clean, *outputs = outputs_of(model, batch.inputs, pairs, parts, variable)
-    return [{"pairs": moving} | _judged(clean, output, pairs, seed) for output in outputs]
+    return [{"pairs": moving} | _summary(clean, output, pairs, seed) for output in outputs]
 
 
-def _judged(clean: Tensor, output: Tensor, pairs: Pairs, seed: int) -> dict[str, float]:
+def _summary(clean: Tensor, output: Tensor, pairs: Pairs, seed: int) -> dict[str, float]:
     moving, expected = pairs.moving, pairs.expected
     left = distance(output[moving], expected[moving]).numpy()
     size = distance(clean[moving], expected[moving]).numpy()

@@ -156,7 +156,7 @@ def _row(
     found = _decoded(features, samples, name)
     null = _null(found, latent)
     labels = control_latent(samples.inputs, latent, positions=samples.positions, seed=seed)
-    told = _told(samples, name, found)
+    told = _kind(samples, name, found)
     labelled = np.ptp(labels) > 0 and told != "rare"
     control = _decoded(features, samples, name, labels).score if labelled else 0.0
     untrained = float("nan")
@@ -180,7 +180,7 @@ def _row(
     }
 
 
-def _told(samples: Samples, name: str, found: Decoding) -> str:
+def _kind(samples: Samples, name: str, found: Decoding) -> str:
     if not np.ptp(samples.latents[name]):
         return "constant"
     return "rare" if found.classes is not None and len(found.classes) < 2 else samples.kinds[name]

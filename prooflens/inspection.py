@@ -61,7 +61,7 @@ from prooflens.pages.inspection import (
     inspection_page,
     static_view,
 )
-from trained.loading import folder_of, load, model_of
+from trained.loading import folder_of, lasting_name, load, model_of
 
 __all__ = [
     "TABLES",
@@ -417,7 +417,7 @@ def _extracted(
     subject: Pretrained, chosen: InspectedRows, folder: Path, *, resume: bool, how: dict[str, Any]
 ) -> ActivationStore:
     """A store of what heads attend to on the first kind of rows."""
-    about: dict[str, Any] = {"model": _lasting(subject.name), "rows": chosen.trials[0].about}
+    about: dict[str, Any] = {"model": lasting_name(subject.name), "rows": chosen.trials[0].about}
     about |= {} if chosen.task is None else {"task": chosen.task.to_dict()}
     about |= {} if how["dtype"] is None else {"dtype": how["dtype"]}
     about |= {} if how["adapter"] is None else {"adapter": str(Path(how["adapter"]).resolve())}
@@ -426,12 +426,6 @@ def _extracted(
         subject.model, chosen.trials[0].batch, hooks, folder, batch=_BATCH,
         resume=resume and folder.exists(), about=about,
     )  # fmt: skip
-
-
-def _lasting(name: str) -> str:
-    """A model's name as a store keeps it: a folder's or file's with its whole path."""
-    place = Path(name)
-    return str(place.resolve()) if folder_of(name) == name and place.exists() else name
 
 
 def _of_store(

@@ -62,6 +62,13 @@ def folder_of(name: str | Path) -> str:
     return str(name)
 
 
+def lasting_name(name: str) -> str:
+    """A model's name as a store keeps it: a folder's or file's with its whole path, since a store
+    is opened from other working folders, where a relative path names something else."""
+    shipped = name in models()
+    return str(Path(name).resolve()) if not shipped and Path(name).exists() else name
+
+
 def load(
     name_or_path: str | Path,
     *,

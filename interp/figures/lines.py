@@ -104,7 +104,7 @@ def pair_lines(
         _grid(axes, heads)
         if pairs:
             _pair_lines(axes, sorted(pairs, key=lambda pair: pair[2]), label)
-        _named(axes, pairs, named or {})
+        _mark_heads(axes, pairs, named or {})
         axes.set(xlabel="head", ylabel="layer", title=title)
         axes.set_xticks(range(0, widest, max(1, widest // 16)))
         axes.set_yticks(range(len(heads)))
@@ -133,7 +133,9 @@ def _pair_lines(axes: Axes, pairs: Sequence[Pair], label: str) -> None:
     axes.figure.colorbar(drawn, ax=axes, label=label, pad=0.02)
 
 
-def _named(axes: Axes, pairs: Sequence[Pair], named: Mapping[str, Sequence[HeadPlace]]) -> None:
+def _mark_heads(
+    axes: Axes, pairs: Sequence[Pair], named: Mapping[str, Sequence[HeadPlace]]
+) -> None:
     colours = list(PALETTE.values())
     for i, (kind, places) in enumerate(named.items()):
         if places:

@@ -66,7 +66,10 @@ def membership_program(k: int) -> Program:
         ArgumentError: for k below 1.
     """
     _check_k("membership_program", k, 1)
-    wanted, excess = _seen("A", block_word(k)), _seen("B", block_word(k, first="b"))
+    wanted, excess = (
+        _runs_in_order("A", block_word(k)),
+        _runs_in_order("B", block_word(k, first="b")),
+    )
     return _program(*wanted, *excess, f"member = A{k} && !B{k}")
 
 
@@ -108,7 +111,7 @@ def subsequence_program(word: str) -> Program:
         ArgumentError: for an empty word.
     """
     need("subsequence_program", len(word) > 0, "word", "must have a letter", word, "e.g. aba")
-    return _program(*_seen("E", word))
+    return _program(*_runs_in_order("E", word))
 
 
 def dyck_program() -> Program:
@@ -142,7 +145,7 @@ def _program(*lines: str) -> Program:
     return parse_program("\n".join(lines))
 
 
-def _seen(prefix: str, word: str) -> list[str]:
+def _runs_in_order(prefix: str, word: str) -> list[str]:
     """A line per run of equal letters of the word: whether its letters so far have been read in
     order."""
     lines, before = [], ""

@@ -565,10 +565,10 @@ class _Checked:
             case Truth() | Symbol():
                 return "boolean"
             case Holds(predicate):
-                self._imported(predicate, 1)
+                self._need_import(predicate, 1)
                 return "boolean"
             case Name(name) | Key(name):
-                return self._named(part, name, inside)
+                return self._name_kind(part, name, inside)
             case Not(of):
                 return self.need(of, "boolean", inside=inside)
             case And(left, right) | Or(left, right):
@@ -595,9 +595,9 @@ class _Checked:
                 kind = self.kind(then, inside=inside)
                 self.need(other, kind or "number", inside=inside)
                 return kind
-        return self._looking(part)
+        return self._looking_kind(part)
 
-    def _named(self, part: Expression, name: str, inside: bool) -> Kind | None:
+    def _name_kind(self, part: Expression, name: str, inside: bool) -> Kind | None:
         found, wanted = self.known.get(name), "line"
         good = found is not None
         if isinstance(part, FormulaName | TermName):
@@ -614,18 +614,18 @@ class _Checked:
         self.problems.need(placed, "key", rule, f"key.{name}", advice)
         return found
 
-    def _imported(self, predicate: str, arity: int) -> None:
+    def _need_import(self, predicate: str, arity: int) -> None:
         if self.arities is not None:
             rule = f"must be imported and take {arity} position{'s' * (arity - 1)}"
             good = self.arities.get(predicate) == arity
             self.problems.need(good, "predicate", rule, predicate, "import it")
 
-    def _looking(self, part: Expression) -> Kind | None:
+    def _looking_kind(self, part: Expression) -> Kind | None:
         match part:
             case Count(of, guard, _):
                 self.need(of, "boolean")
                 if guard is not None:
-                    self._imported(guard, 2)
+                    self._need_import(guard, 2)
                 return "number"
             case CountWhere(where):
                 self.need(where, "boolean", inside=True)

@@ -762,11 +762,11 @@ def _readouts(plan: BuildPlan, start: int, times: float, *, gate: int) -> list[R
     for key in plan.keys:
         reads = {start + i: times * (2.0 if one else -2.0) for i, one in enumerate(key.pattern)}
         shift = 1.5 - 2.0 * sum(key.pattern) - away
-        ramps.append(Ramp({**reads, gate: away}, shift, _written(plan, key)))
+        ramps.append(Ramp({**reads, gate: away}, shift, _writes(plan, key)))
     return ramps
 
 
-def _written(plan: BuildPlan, key: BitPattern) -> dict[int, float]:
+def _writes(plan: BuildPlan, key: BitPattern) -> dict[int, float]:
     """What a key writes: a label, a source position's code, or a token with the last position's
     code."""
     if isinstance(key.outcome, float):

@@ -508,12 +508,12 @@ def _parted(
         at = np.argwhere(part.asked).tolist().index([row, position])
         decided = decide(run(program, part.tokens, part.vocabulary), part)[at]
         both = (decisions[name][at], decided)
-        model, found = (_told(value, part.vocabulary.texts) for value in both)
+        model, found = (_answer_text(value, part.vocabulary.texts) for value in both)
         shown = " ".join(texts[-16:])
         yield name.replace("_", " "), f"… {shown}" if len(texts) > 16 else shown, model, found
 
 
-def _told(value: Any, texts: tuple[str, ...]) -> str:
+def _answer_text(value: Any, texts: tuple[str, ...]) -> str:
     if np.ndim(value):
         return " ".join(texts[i] for i in np.flatnonzero(value)) or "nothing"
     return texts[int(value)] if int(value) >= 0 else "none"

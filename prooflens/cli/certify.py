@@ -91,7 +91,7 @@ def _tell(found: Any) -> None:
         bound=found.safe(best),
         strategy=best.strategy,
         skipped=found.skipped,
-        proofs=[_told(found, proof) for proof in found.proofs],
+        proofs=[_strategy_output(found, proof) for proof in found.proofs],
     )
     facts(**told)
     for proof in found.proofs:
@@ -106,7 +106,7 @@ def _tell(found: Any) -> None:
         typer.echo(f"{name:12} not tried: {reason}")
 
 
-def _told(found: Any, proof: Any) -> StrategyOutput:
+def _strategy_output(found: Any, proof: Any) -> StrategyOutput:
     return StrategyOutput(
         strategy=proof.strategy,
         bound=found.safe(proof),

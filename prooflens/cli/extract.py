@@ -134,8 +134,7 @@ def _stream(
 ) -> None:
     """Check the hooks, run the extraction, and print what was stored."""
     from interp.store import extract as run
-    from prooflens.cli.loading import lasting_name
-    from trained.loading import load
+    from trained.loading import lasting_name, load
 
     failed = _conformance(model, source, options["rows"], options["seed"])
     about = {"model": lasting_name(model.card.name), "dtype": place["dtype"], "conformance": failed}

@@ -16,7 +16,7 @@ from interp.tasks.base import Task
 from interp.tasks.catalogue import task_from_dict
 from probes.own_rows import OwnRows, read_own_rows
 from prooflens.cli.usage import MOST
-from trained.loading import load, models
+from trained.loading import load
 
 _OWN = "own"
 
@@ -71,15 +71,6 @@ def load_with_data(
     if whole and "left out" in found.about:
         raise ArgumentError(f"rows must be of one length for labels, got {found.about}: cut them")
     return model, found
-
-
-def lasting_name(name: str) -> str:
-    """A model's name as a store should keep it: a folder's or file's with its whole path.
-
-    A store is opened from other working folders, where a relative path names something else.
-    """
-    shipped = name in models()
-    return str(Path(name).resolve()) if not shipped and Path(name).exists() else name
 
 
 def task_of(text: str, card: ModelCard) -> Task:

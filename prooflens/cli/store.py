@@ -159,7 +159,7 @@ def _verify(store: Path) -> None:
 
     with _progress("verify", _bytes(store)) as advanced:
         faults = check(store, advanced=advanced)
-    facts(**VerifyOutput(sound=not faults, faults=[_told(one) for one in faults]))
+    facts(**VerifyOutput(sound=not faults, faults=[_fault_output(one) for one in faults]))
     for fault in faults:
         typer.echo(str(fault))
     if faults:
@@ -189,7 +189,7 @@ def _repair(store: Path, drop: bool) -> None:
     if any(name.startswith("part-") for name in moved):
         typer.echo("run the extraction again with --resume to refill the parts")
     left = check(store)
-    facts(**RepairOutput(moved=moved, faults=[_told(one) for one in left]))
+    facts(**RepairOutput(moved=moved, faults=[_fault_output(one) for one in left]))
     for fault in left:
         typer.echo(f"not mended: {fault}")
     if left:
@@ -199,7 +199,7 @@ def _repair(store: Path, drop: bool) -> None:
         typer.echo(f"{store}: nothing to move" + f"; {lines} lines left the index" * bool(lines))
 
 
-def _told(fault: Fault) -> FaultOutput:
+def _fault_output(fault: Fault) -> FaultOutput:
     return FaultOutput(file=fault.file, dataset=fault.dataset, reason=fault.reason)
 
 

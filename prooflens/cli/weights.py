@@ -160,10 +160,11 @@ def _over_training(
     from interp.weights.composition import PAIRED_UP_TO
     from interp.weights.revisions import opened_revisions, weights_over_training
     from prooflens.pages.over_training import (
+        TRAINING_COLUMNS,
         training_findings,
         write_training_page,
-        write_training_table,
     )
+    from prooflens.pages.weights import write_table
     from trained.loading import folder_of
 
     opened = opened_revisions(folder_of(model), revisions, mapping=mapping)
@@ -179,7 +180,8 @@ def _over_training(
     small = [*notes, f"options: {options}"]
     about: dict[str, Any] = {"model": model, "facts": small, "overwrite": overwrite, "told": top}
     page = partial(write_training_page, table, **about)
-    _put(table, out, partial(write_training_table, table, overwrite=overwrite), page)
+    as_csv = partial(write_table, table, overwrite=overwrite, columns=TRAINING_COLUMNS)
+    _put(table, out, as_csv, page)
 
 
 def _say(notes: list[str], findings: list[str], table: pd.DataFrame) -> None:

@@ -24,14 +24,13 @@ from interp.figures.style import save
 from interp.interventions.components import components
 from interp.models.card import ModelCard
 from interp.models.transformer import SequenceTransformer
-from interp.output import output_folder
+from interp.output import json_data, output_folder
 from interp.proofs.mechanism import Certificate, Construction
 from interp.proofs.memory import construct_fixed_memory
 from interp.tasks.memory import FixedMemory
 from interp.threads import one_thread
 from probes.agreement import agreement
 from probes.kernels import LayerKernels, layer_kernels
-from probes.roles import ROLE_COLUMNS
 from prooflens.inspection import Inspected, inspect
 from prooflens.pages.findings import status_counts
 from prooflens.pages.page import Page, Picture, Section, Table, render
@@ -464,9 +463,9 @@ def _page(comparison: ComparedModels, said: list[str], parts: list[Section], fol
             f"{comparison.trained.task.length} positions drawn with seed {SEED}, which no training "
             f"uses. Trained: the shipped {MODEL}; mixed: {CONTROL}, trained without weight decay; "
             "one seed each, what other seeds do is said in their recipes.",
-            "All numbers of this page: heads.csv, roles.csv, agreement.csv and numbers.json beside "
-            "it. Each model has a page of its own, models/NAME/report.html, with its tables sealed "
-            "into a store.",
+            "All numbers of this page: agreement.csv and numbers.json beside it. Each model has a "
+            "page of its own, models/NAME/report.html, beside its tables (heads.csv, roles.csv …), "
+            "which are sealed into a store, too.",
         ),
         picture=lead_picture(comparison, folder),
         doubts=doubts(comparison),
@@ -474,16 +473,7 @@ def _page(comparison: ComparedModels, said: list[str], parts: list[Section], fol
 
 
 def _write_numbers(comparison: ComparedModels, said: list[str], folder: Path) -> None:
-    models = comparison.subjects
-    tables = {
-        "heads": pd.concat(
-            [s.inspected.heads.assign(model=s.name) for s in models], ignore_index=True
-        ),
-        "roles": pd.concat(
-            [s.roles[list(ROLE_COLUMNS)].assign(model=s.name) for s in models], ignore_index=True
-        ),
-        "agreement": comparison.agreement,
-    }
+    table = comparison.agreement
     numbers: dict[str, Any] = {
         "findings": said,
         "task": comparison.trained.task.to_dict(),
@@ -492,11 +482,10 @@ def _write_numbers(comparison: ComparedModels, said: list[str], folder: Path) ->
             "parts": dict(comparison.construction.certificate.parts),
             "domain": comparison.construction.certificate.domain,
         },
-        "models": {s.name: _numbers(s) for s in models},
+        "models": {one.name: _numbers(one) for one in comparison.subjects},
+        "agreement": json_data(table),
     }
-    for name, table in tables.items():
-        table.to_csv(folder / f"{name}.csv", index=False)
-        numbers[name] = json.loads(table.to_json(orient="records", double_precision=15))
+    table.to_csv(folder / "agreement.csv", index=False)
     (folder / "numbers.json").write_text(json.dumps(numbers, indent=1, allow_nan=False) + "\n")
 
 

@@ -58,7 +58,7 @@ def behaviour_figures(heads: pd.DataFrame, unit: str, *, nulls: bool) -> Iterato
         unit: Unit of losses: ``nats`` or ``variance``.
         nulls: Whether to draw histograms beside the nulls instead of maps.
     """
-    layers, width = _places(heads)
+    layers, width = places(heads)
     for metric, panels in _by_metric(heads).items():
         for start in range(0, len(panels), _ACROSS):
             some = panels[start : start + _ACROSS]
@@ -67,9 +67,9 @@ def behaviour_figures(heads: pd.DataFrame, unit: str, *, nulls: bool) -> Iterato
                 _label(metric, unit),
             )
             wide, narrow = (
-                _histogram(label, some, columns)
+                histogram(label, some, columns)
                 if nulls
-                else _map(label, some, layers, width, columns)
+                else head_map(label, some, layers, width, columns)
                 for columns in (None, 1)
             )
             yield Drawn(name, wide, _caption(label, some, nulls), narrow)
@@ -89,10 +89,10 @@ def beside_nulls(heads: pd.DataFrame, unit: str) -> pd.DataFrame:
 
 def weight_maps(heads: pd.DataFrame) -> Iterator[Drawn]:
     """Maps of the diagonals of every head's circuits."""
-    layers, width = _places(heads)
+    layers, width = places(heads)
     for metric, panels in _circuits(heads).items():
         label = _LABELS[metric]
-        wide, narrow = (_map(label, panels, layers, width, columns) for columns in (None, 1))
+        wide, narrow = (head_map(label, panels, layers, width, columns) for columns in (None, 1))
         yield Drawn(f"map-{metric}", wide, _caption(label, panels, nulls=False), narrow)
 
 
@@ -154,14 +154,18 @@ def _circuits(weights: pd.DataFrame) -> dict[str, list[Panel]]:
     return groups
 
 
-def _places(heads: pd.DataFrame) -> tuple[range, range]:
+def places(heads: pd.DataFrame) -> tuple[range, range]:
     """All layers and heads."""
     layers, width = (range(int(heads[name].max()) + 1) for name in _PLACE)
     return layers, width
 
 
-def _map(
-    label: str, panels: Sequence[Panel], layers: range, heads: range, columns: int | None
+def head_map(
+    label: str,
+    panels: Sequence[Panel],
+    layers: range,
+    heads: range,
+    columns: int | None = None,
 ) -> Figure:
     """Maps of all layers and heads, empty where nothing was measured."""
     tables = (rows.pivot(index="layer", columns="head", values="score") for _, rows in panels)
@@ -170,7 +174,8 @@ def _map(
     return head_maps(grids, labels, titles=titles, strongest=6, columns=columns)
 
 
-def _histogram(label: str, panels: Sequence[Panel], columns: int | None) -> Figure:
+def histogram(label: str, panels: Sequence[Panel], columns: int | None = None) -> Figure:
+    """Scores of all heads beside their nulls."""
     triples = [
         (rows["score"].to_numpy(), rows["null_mean"].to_numpy(), rows["null_std"].to_numpy())
         for _, rows in panels

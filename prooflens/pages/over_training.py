@@ -16,9 +16,9 @@ from interp.figures.style import save
 from interp.output import output_folder
 from interp.weights.metric_names import COMPOSITIONS
 from prooflens.pages.page import Page, Picture, Section, Table, page_name, render
-from prooflens.pages.weights import CLEAR, CSV_COLUMNS, clear_diagonals, write_table
+from prooflens.pages.weights import CLEAR, CSV_COLUMNS, clear_diagonals
 
-_COLUMNS = ("revision", *CSV_COLUMNS)
+TRAINING_COLUMNS = ("revision", *CSV_COLUMNS)
 _TOLD, _SPREAD = 4, 3
 _RATIO = "times that of random directions"
 _LABELS = {
@@ -52,15 +52,6 @@ def training_findings(table: pd.DataFrame, told: int = _TOLD) -> list[str]:
     return [*_clear(table, revisions), *_moved(table, revisions, told)]
 
 
-def write_training_table(table: pd.DataFrame, path: Path, *, overwrite: bool) -> None:
-    """Write the table as CSV, and beside it what it was made with: ``NAME.environment.json``.
-
-    Raises:
-        OutputError: if a file exists and may not be replaced, or cannot be written.
-    """
-    write_table(table, path, overwrite=overwrite, columns=_COLUMNS)
-
-
 def write_training_page(
     table: pd.DataFrame,
     folder: Path,
@@ -78,7 +69,7 @@ def write_training_page(
     said, lines = training_findings(table, told), training_lines(table)
     revisions = list(dict.fromkeys(table["revision"]))
     with output_folder(folder, overwrite=overwrite, marker=".prooflens-weights") as draft:
-        table[list(_COLUMNS)].to_csv(draft / "weights.csv", index=False)
+        table[list(TRAINING_COLUMNS)].to_csv(draft / "weights.csv", index=False)
         (draft / "findings.txt").write_text("\n".join(said) + "\n", encoding="utf-8")
         path = draft / "heads-over-training"
         save(heads_over_training(lines, revisions), path)

@@ -23,11 +23,12 @@ from numpy.typing import NDArray
 
 from interp.environment import ENVIRONMENT, environment_json
 from interp.figures.lines import Pair, pair_lines
-from interp.figures.maps import circuit_crops, head_maps, null_histograms
+from interp.figures.maps import circuit_crops
 from interp.figures.style import save
 from interp.output import output_file, output_folder
 from interp.stats.head_table import COLUMNS
 from interp.weights.metric_names import CLEAR_EXCESS, COMPOSITIONS, SINGULAR
+from prooflens.pages.behaviour_figures import head_map, histogram, places
 from prooflens.pages.page import Page, Picture, Section, Table, page_name, render
 
 _NULL = (
@@ -395,10 +396,6 @@ def write_table(
         table[list(columns)].to_csv(draft, index=False)
 
 
-def _write_csv(table: pd.DataFrame, path: Path) -> None:
-    table[list(CSV_COLUMNS)].to_csv(path, index=False)
-
-
 def write_page(given: WeightTable, folder: Path, *, overwrite: bool, watch: Watch = iter) -> None:
     """Write everything about the model's weights into one folder; ``watch`` wraps the figures'
     loop.
@@ -421,7 +418,7 @@ def _write_tables(given: WeightTable, folder: Path) -> None:
         ("singular_values.csv", table[spectrum]),
     ):
         if len(rows):
-            _write_csv(rows, folder / name)
+            rows[list(CSV_COLUMNS)].to_csv(folder / name, index=False)
     (folder / "findings.txt").write_text("\n".join(said) + "\n", encoding="utf-8")
     heads = table[~pairs & ~spectrum]
     about = given.about | {
@@ -471,22 +468,12 @@ def _write_figures(given: WeightTable, folder: Path, watch: Watch) -> None:
             save(narrow, path.with_name(path.name + NARROW), formats=("png",))
     for metric, rows in watch(list(table.groupby("metric", sort=False))):
         label = _UNITS.get(metric, metric.replace("_", " "))
-        by_circuit = dict(iter(rows.groupby("circuit", sort=False)))
-        titles = [f"{circuit}: {metric}" for circuit in by_circuit]
-        maps = [
-            part.pivot(index="layer", columns="head", values="score").to_numpy()
-            for part in by_circuit.values()
-        ]
-        labels = [label] * len(maps)
-        drawn = head_maps(maps, labels, titles=titles, strongest=6)
+        panels = [(f"{c}: {metric}", part) for c, part in rows.groupby("circuit", sort=False)]
+        drawn = head_map(label, panels, *places(rows))
         save(drawn, folder / f"map-{metric}", formats=("png",))
-        known = {c: part for c, part in by_circuit.items() if part["null_std"].gt(0).any()}
+        known = [(title, part) for title, part in panels if part["null_std"].gt(0).any()]
         if known:
-            columns = ("score", "null_mean", "null_std")
-            triples = [tuple(part[c].to_numpy() for c in columns) for part in known.values()]
-            titles = [f"{circuit}: {metric}" for circuit in known]
-            drawn = null_histograms(triples, label, titles=titles)
-            save(drawn, folder / f"histogram-{metric}", formats=("png",))
+            save(histogram(label, known), folder / f"histogram-{metric}", formats=("png",))
 
 
 def _write_pairs(heads: Sequence[int], kind: str, rows: pd.DataFrame, folder: Path) -> None:

@@ -21,9 +21,9 @@ def test_the_area_under_the_curve_is_that_of_all_pairs() -> None:
     events = torch.rand(3, 5, 9, generator=generator) < 0.4
     events[0, 0] = False
     wins = gating._wins(seen(pattern))
-    found = gating._told(wins, events)
+    found = gating._aucs(wins, events)
     assert found.shape == (3, 5)
-    alone = gating._told(wins, events[1])
+    alone = gating._aucs(wins, events[1])
     torch.testing.assert_close(alone, found[1], atol=0, rtol=0, equal_nan=True)
     for event in range(3):
         for row in range(5):

@@ -83,7 +83,7 @@ def _equality(
     model, kind = evidence.model, _matching(evidence)
     for place in evidence.heads:
         attn = model.blocks[place[0]].attn
-        asked = _asked(model, attn, place, embedded)
+        asked = _query_vectors(model, attn, place, embedded)
         if asked is not None:
             found = diagonal_of(asked, embedded, _rank(model, attn, place, "identity_qk"))
             tests = _tests(evidence, found, "W_E QK W_Eᵀ")
@@ -101,7 +101,7 @@ def _copying(
     model, circuits, copying = evidence.model, {}, {}
     for place in evidence.heads:
         attn = model.blocks[place[0]].attn
-        written = _written(model, attn, place[1], embedded)
+        written = _write_vectors(model, attn, place[1], embedded)
         circuits[place] = diagonal_of(written, spoken, _rank(model, attn, place, "identity_ov"))
         verb = "suppresses" if circuits[place].share < 0 else "copies"
         copying[place] = _tests(evidence, circuits[place], "W_E OV W_U", f"{verb}: ")
@@ -113,11 +113,11 @@ def _copying(
             and circuits[other].share * circuits[place].share > 0
             and holds(copying[other])
         ]
-        cause = _written_straight(effects, place, alike) if holds(tests) else []
+        cause = _straight_cause(effects, place, alike) if holds(tests) else []
         yield of_head(place, "copying", tests, cause, circuits[place].relative)
 
 
-def _written_straight(effects: Effects, place: Place, alike: Sequence[Place]) -> list[Test]:
+def _straight_cause(effects: Effects, place: Place, alike: Sequence[Place]) -> list[Test]:
     """The cause of copying: by the head alone, or with those of its layer that do the same."""
     alone = effects.straight([place])
     if holds([alone]) or len(alike) < 2:
@@ -159,7 +159,7 @@ def _matching(evidence: Evidence) -> str:
     return "repeated"
 
 
-def _asked(
+def _query_vectors(
     model: Any, attn: Any, place: Place, embedded: Float[Tensor, "token d_model"]
 ) -> Float[Tensor, "token d_model"] | None:
     """The vector by which each token, as a query, scores keys' embeddings; None without such
@@ -183,7 +183,7 @@ def _scale(model: Any, layer: int) -> float:
     return float(1 / sqrt(width))
 
 
-def _written(
+def _write_vectors(
     model: Any, attn: Any, head: int, embedded: Float[Tensor, "token d_model"]
 ) -> Float[Tensor, "token d_model"]:
     written = embedded @ _of(attn, attn.W_V, head) @ _of(attn, attn.W_O, head)

@@ -79,7 +79,7 @@ class _Event:
             cls(words, partial(torch.isin, test_elements=members)),
         )
         wins = _wins(seen)
-        return max(tried, key=lambda one: float(_told(wins, one.happens(seen.inputs)).nanmean()))
+        return max(tried, key=lambda one: float(_aucs(wins, one.happens(seen.inputs)).nanmean()))
 
 
 def _behaviour(evidence: Evidence, seen: Seen, event: _Event) -> list[Test]:
@@ -88,7 +88,7 @@ def _behaviour(evidence: Evidence, seen: Seen, event: _Event) -> list[Test]:
     happens = event.happens(seen.inputs)
     of_others = torch.stack([happens.roll(by, 0) for by in range(1, len(happens))])
     wins = _wins(seen)
-    told, other = _told(wins, happens), _told(wins, of_others).nanmean(0)
+    told, other = _aucs(wins, happens), _aucs(wins, of_others).nanmean(0)
     kept = ~(told.isnan() | other.isnan())
     words = f"AUC with which attention on the first position tells that {event.words}"
     if int(kept.sum()) < _FEWEST:
@@ -115,7 +115,7 @@ def _wins(seen: Seen) -> Float[Tensor, "row one other"]:
     return (difference > 0).double() + 0.5 * (difference == 0)
 
 
-def _told(
+def _aucs(
     wins: Float[Tensor, "row one other"], happens: Bool[Tensor, "*event row query"]
 ) -> Float[Tensor, "*event row"]:
     """Row by row, how often of two queries the one without the event rests more; NaN where the row
