@@ -21,9 +21,16 @@ ENVIRONMENT = "environment.json"
 """The file that a folder of results tells it in."""
 
 _PACKAGES = (
-    "prooflens", "torch", "transformer-lens", "transformers", "numpy", "scipy", "scikit-learn",
-    "pandas", "h5py",
-)  # fmt: skip
+    "prooflens",
+    "torch",
+    "transformer-lens",
+    "transformers",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "pandas",
+    "h5py",
+)
 
 
 def environment() -> dict[str, str]:

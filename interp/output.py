@@ -15,8 +15,6 @@ Exchanging two folders in one step, which Python's standard library does not off
 Linux has ``renameat2`` with ``RENAME_EXCHANGE``, macOS ``renamex_np`` with ``RENAME_SWAP``: at no
 moment is either name without a folder. Elsewhere, and on file systems that refuse it, the caller
 has to do without.
-
-A value as JSON data: what tables, arrays and numbers without a value become.
 """
 
 from __future__ import annotations

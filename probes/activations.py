@@ -1,7 +1,5 @@
 """The activations that probes read: rows of a store or model at sampled, scored positions.
 
-Which positions these are, and which rows count as the same: see :mod:`probes.activations`.
-
 Which positions of which rows probes read, and which rows must be in the same fold.
 
 A causal model's activation at position p is a function of the tokens up to p. Two rows that begin

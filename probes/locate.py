@@ -49,9 +49,22 @@ from probes.exchange import Exchanged, Pairs, exchangeable, outputs_of, paired
 from probes.interchange import distance
 
 LOCATE_COLUMNS = (
-    "latent", "component", "circuit", "layer", "heads", "pairs", "share", "low", "high", "null",
-    "changed", "leak", "p", "q", "verdict",
-)  # fmt: skip
+    "latent",
+    "component",
+    "circuit",
+    "layer",
+    "heads",
+    "pairs",
+    "share",
+    "low",
+    "high",
+    "null",
+    "changed",
+    "leak",
+    "p",
+    "q",
+    "verdict",
+)
 HOLDS, LEAVES = 0.9, 0.1
 LEAST_PAIRS = 16
 _DRAWS = 200

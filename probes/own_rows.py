@@ -19,13 +19,8 @@ A model does anything on tokens or at positions that it never saw: random rows o
 then drawn from the tokens that these rows hold, by their frequency, and are no longer than the
 longest of them.
 
-Rows of a user's own in every form that ``--data`` takes, as they are decompiled and shown.
-
-    FILE.json                              words with labels (:mod:`probes.decompile.rows`)
-    FILE.jsonl, .npy, .safetensors, text   token ids (:mod:`probes.own_rows`)
-
-Ids have no words: their tokens are the numbers themselves, and after every position it is asked
-which token follows, where labels and mask say so.
+Ids have no words: decompiled, their tokens are the numbers themselves, and after every position it
+is asked which token follows, where labels and mask say so.
 """
 
 from __future__ import annotations

@@ -9,8 +9,6 @@ The null of ``score`` permutes the latent's rows against held-out predictions. A
 calling decodable when the score is high *and* all three differences are clearly positive; used it
 is only if an intervention says so (:mod:`probes.interchange`).
 
-All that probes find in one model or store, as tables.
-
 A table of scores; where latents first appear; and of each there, if asked for, whether the model
 uses what the probe reads.
 """
@@ -39,9 +37,22 @@ from probes.linear import FOLDS, Decoding, decode, folds_of, probe_for
 from probes.positions import at_positions, chosen_hooks, hook_sites, positions_in_words, usual_hooks
 
 COLUMNS = (
-    "hook", "latent", "kind", "score", "null_mean", "null_std", "p", "q", "control",
-    "selectivity", "input", "over_input", "untrained", "over_untrained", "dropped",
-)  # fmt: skip
+    "hook",
+    "latent",
+    "kind",
+    "score",
+    "null_mean",
+    "null_std",
+    "p",
+    "q",
+    "control",
+    "selectivity",
+    "input",
+    "over_input",
+    "untrained",
+    "over_untrained",
+    "dropped",
+)
 
 
 def probe_table(

@@ -17,8 +17,6 @@ than the step itself; a block's seed follows from (seed, block), so any step can
 ones before it. A fixed set of rows is drawn once and read in epochs, each in an order of its own;
 where an epoch ends inside a batch the next one begins there.
 
-Decide which runs can be trained as one stack of models.
-
 Runs share a stack if their models differ in nothing but numbers: initial weights, learning rates,
 seeds, tasks of equal shapes, and the identity scalars' settings: the stack then has a·XXᵀ and b
 (`template` §2.2) wherever one of its members has them, and holds them at zero in the others.

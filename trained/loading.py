@@ -34,9 +34,15 @@ from trained import zoo
 from trained.packaged import PACKAGED, packaged_folder
 
 _OF_MODELS = (
-    "config.json", "*.safetensors", "*.bin", "*.pt", "*.pth", "*.ckpt", "*.gguf",
+    "config.json",
+    "*.safetensors",
+    "*.bin",
+    "*.pt",
+    "*.pth",
+    "*.ckpt",
+    "*.gguf",
     "pytorch_model*",
-)  # fmt: skip
+)
 
 
 def models() -> list[str]:

@@ -14,8 +14,6 @@ as canonical JSON without options left at their defaults) is stored with every c
 changed recipe does not pass for the one a model was trained by. It does not notice a default that
 changes.
 
-Find the line of a TOML file on which a key stands, which the standard parser does not tell.
-
 Read what a file asks to be trained: one recipe, or a grid of them.
 
 A grid is a recipe with one more table, which gives lists of values for its options:

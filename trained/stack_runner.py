@@ -1,27 +1,13 @@
-"""Train one stack from start to end, saving its state every few minutes and on Ctrl-C.
+"""Train one stack of models from start to end, here, in worker processes or as Ray tasks.
 
-Save and load the state of a training, as one safetensors file.
+A stack's state is saved every few minutes and on Ctrl-C, as one safetensors file: its tensors are
+weights and AdamW's moments, its header says as JSON which runs it belongs to. Resuming from it
+gives what an uninterrupted training gives, bit by bit on the same machine with the same number of
+threads. A step that is under way is always finished, so that what is saved is a whole step; in
+other threads than the main one Python delivers no signals, and nothing ever asks.
 
-Its tensors are the ensemble's state, weights and AdamW's moments included; its header says as JSON
-which runs it belongs to. Resuming from it gives what an uninterrupted training gives, bit by bit on
-the same machine with the same number of threads.
-
-Stopping a training between two steps, on Ctrl-C or a termination signal.
-
-    with stop_asked() as asked:
-        for step in steps:
-            if asked():
-                ...                     save, then raise KeyboardInterrupt
-
-A step that is under way is always finished, so that what is saved is a whole step. In other threads
-than the main one Python delivers no signals, and nothing ever asks.
-
-Train stacks of models outside this process, in worker processes or as Ray tasks.
-
-Each stack leaves its state in a file, which this process reads when it is done. Workers run on one
-thread each. A worker that dies takes its stack's progress since the last save with it.
-
-The folder in which a training keeps its states: one process at a time trains there.
+Workers run on one thread each and leave their stack's state in a file, which this process reads. A
+worker that dies takes its stack's progress since the last save with it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Lines and points: what heads read and do, training, proved bounds.
 
-Which lag the heads of a layer select together.
-
 Which head reads which: heads as dots, layer 0 on top, and a line from each writer to its reader.
 
 A line's width and colour give its score; lines are few by choice of the caller. A composition of
@@ -12,10 +10,6 @@ Numbers of heads over training: a thin line a head, the heads that are told of i
 What chance gives is a grey band behind the lines, so that a line is read against it and not against
 the axis alone. Checkpoints stand at equal distances in the order in which they were given, since
 their names need not say how many steps lie between them.
-
-Figures of proved bounds: what each bound cost to prove, and what it is made of.
-
-All heads of a model at once: points over two numbers, and attention lag by lag.
 """
 
 from __future__ import annotations

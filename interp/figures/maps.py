@@ -1,11 +1,7 @@
 """Heat maps: tables of numbers, attention, rounds of a nested memory, diagonals of weights.
 
-Heat maps with the numbers written in, one panel per model.
-
 Colours run from 0 to 1. A number beyond is written as it is and has the colour of the nearer end,
 which the colour bar shows by a pointed end. What was not measured (NaN) is blank, with a dash.
-
-Heads' attention, query against key: as a mean over rows, or on one text with its tokens.
 
 The rounds of a nested memory, layer by layer: what is readable where, and where heads look.
 

@@ -7,8 +7,6 @@ The memory constructions that ship: families × sizes × seeds, for trying a too
 tight (``tests/interp/proofs/test_certificates.py``). The list is a sample of what can be built, not
 its boundary: the constructions themselves say what they refuse.
 
-Build the construction that solves a task: which construction belongs to which task.
-
 A task without one here may well have a proof: this knows those whose model takes inputs of the
 task's own kind, so that both can be measured alike.
 """

@@ -5,13 +5,9 @@ A :class:`Construction` is a proof written down as weights: the model, its :clas
 that bounds the output's error for all inputs of the stated domain). A trained model may solve the
 same task by another mechanism: disagreement refutes nothing but the claim that it does it this way.
 
-One named construction that can be built; lists of constructions are made of these.
-
 The lists (:mod:`interp.proofs.catalogue` for memories, and ``CASES`` of the depth, template and
 induction proofs) are samples of what can be built, for whoever wants to try a tool on many models
 whose mechanism is known.
-
-A transformer whose parameters are all zero, into which a construction writes its weights.
 
 Whatever a proof does not mention must contribute nothing. A head whose values are zero and a neuron
 without an output do so exactly, where randomly initialised ones would not.

@@ -12,14 +12,32 @@ FORMAT = 2
 """The format of head tables that this version writes."""
 
 IDENTITY = (
-    "component", "layer", "head", "group", "circuit", "metric", "target", "site", "method",
-    "null", "trial",
-)  # fmt: skip
+    "component",
+    "layer",
+    "head",
+    "group",
+    "circuit",
+    "metric",
+    "target",
+    "site",
+    "method",
+    "null",
+    "trial",
+)
 """Columns that say what a row is about; no two rows of a table agree in all of them."""
 
 COLUMNS = (
-    *IDENTITY, "score", "null_mean", "null_std", "p", "q", "effect", "low", "high", "draws",
-)  # fmt: skip
+    *IDENTITY,
+    "score",
+    "null_mean",
+    "null_std",
+    "p",
+    "q",
+    "effect",
+    "low",
+    "high",
+    "draws",
+)
 """All columns, in order."""
 
 _SHARED = {"circuit", "metric", "target", "null_mean", "null_std", "p", "q", "effect"}

@@ -18,8 +18,6 @@ Not for data that changes: a sealed part is never written again. That a store is
 verifies says that its bytes are those that were written, not that the model was the right one:
 for that the manifest has the SHA-256 of the weights.
 
-What a manifest and an index line must say; everything that reads a store reads through these.
-
 A line's file name follows from its kind and number or name: no line can name a file outside the
 store, or one of another kind.
 """

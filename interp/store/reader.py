@@ -11,8 +11,6 @@ and TransformerLens are imported only by :meth:`ActivationStore.cache` and
 
 Not for writing activations: that is :func:`interp.store.extract.extract`.
 
-Which parts does a store have? Its index says.
-
 Most parts of a store have the same hooks, and often the same shapes: equal ones are kept once, so
 that an index of a hundred thousand parts costs some tens of megabytes.
 """

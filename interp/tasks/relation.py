@@ -25,9 +25,20 @@ from interp.errors import Problems
 from interp.tasks.base import Batch, sampler
 
 Relation = Literal[
-    "previous-token", "duplicate-token", "induction", "sink", "uniform", "local", "dense",
-    "mirror", "halved", "smaller", "greater", "periodic", "all-but-first",
-]  # fmt: skip
+    "previous-token",
+    "duplicate-token",
+    "induction",
+    "sink",
+    "uniform",
+    "local",
+    "dense",
+    "mirror",
+    "halved",
+    "smaller",
+    "greater",
+    "periodic",
+    "all-but-first",
+]
 Value = Literal["copy", "negative", "relabel", "classes"]
 
 _CLASSES = 3

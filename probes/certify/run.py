@@ -13,8 +13,6 @@ Covers from roles: which cases a model's parts tell apart, and what they leave o
 Each role is a lemma with a number from the weights. A role that is wrong leaves the inputs that
 matter free: its number and the bound are large, and still true.
 
-Every row of Max-of-K.
-
 Whether a certificate that says nothing is right to: it may have been made to say nothing.
 
 Its strategies are bounded again as if they claimed something. A bound is vacuous if it is no better

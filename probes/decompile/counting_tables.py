@@ -10,8 +10,6 @@
 The table is exact for the inputs that were asked about, and for all others as far as no comparison
 was missed in step 2 of a network that bends at comparisons alone.
 
-Vectors that are equal but for rounding get the same number.
-
 Numbers of tokens of each class: at random, next to given comparisons, and in given cells.
 
 What a feed-forward network makes of a position depends on how often each class of token came so

@@ -28,8 +28,6 @@ right.
     C-RASP programs        random strings over the program's letters, each with its own frequencies
 
 A task of real values has no tokens, and no program of this language.
-
-The model that is asked and the rows that it is asked on, checked before any work.
 """
 
 from __future__ import annotations

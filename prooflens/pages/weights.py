@@ -5,8 +5,6 @@ head, circuit and metric), ``compositions.csv`` (a row a pair of heads), ``singu
 ``weights.json`` (all heads, the strongest pairs, the findings and where they come from),
 ``findings.txt`` and figures as PNG (the diagonals also as SVG). The folder is written under a
 temporary name and renamed when it is complete.
-
-The page of a weight inspection: what stands out, the strongest diagonals, every head.
 """
 
 from __future__ import annotations

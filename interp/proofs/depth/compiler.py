@@ -16,8 +16,6 @@ this shows is the upper bound, depth d suffices; that fewer layers do not is the
 The output at BOS means nothing. Programs that count the future, and guards other than ``predN``,
 are refused: their counts have a denominator of their own.
 
-The token ids that a compiled program takes for a string: BOS, then one id per token.
-
 Id 0 is BOS, 1 … are the letters of the program's alphabet, sorted, and the last is any other token.
 
 Which coordinate of a compiled program's residual stream holds what, and from which hook on.

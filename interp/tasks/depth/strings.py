@@ -7,8 +7,6 @@ Turn strings of a language into batches: BOS in front, padding behind, program l
 which is how a compiled program takes them. Padding stands on the right, so only causal models may
 be given such rows: what follows a string then changes nothing inside it.
 
-What both tasks on strings share: the language, its lengths, and how an answer is written.
-
 Membership: is the whole string in the language?
 
 Half of each bin's rows are in it, uniform among its strings of their length. The others are half

@@ -29,8 +29,6 @@ fixed symbol is substituted. With m wildcards and p_k = w_k / Σw that is, for t
 where the others ring independently by t with probability 1 − u^{p_j/p_1}. ρ says nothing about
 how well symbols of the tail are learned.
 
-Templates as text, and when two of them are the same.
-
 A template is a string such as ``αβα``: small Greek letters are wildcards, every other character is
 a regular token that stands for itself (``αβα→``). A substitution maps wildcards injectively to
 symbols that are no regular tokens, so two templates can give the same string exactly when they are

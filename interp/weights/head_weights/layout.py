@@ -23,9 +23,23 @@ from interp.errors import CheckpointError
 from interp.weights.head_weights.rope import Rope
 
 PartName = Literal[
-    "W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V", "b_O", "norm_gain", "norm_bias", "out_gain",
-    "q_gain", "k_gain", "sinks", "identity_a", "identity_b",
-]  # fmt: skip
+    "W_Q",
+    "W_K",
+    "W_V",
+    "W_O",
+    "b_Q",
+    "b_K",
+    "b_V",
+    "b_O",
+    "norm_gain",
+    "norm_bias",
+    "out_gain",
+    "q_gain",
+    "k_gain",
+    "sinks",
+    "identity_a",
+    "identity_b",
+]
 
 
 @dataclass(frozen=True)
