@@ -74,10 +74,6 @@ Place = tuple[int, int]
 Step = Callable[[str], None]
 
 
-def _quiet(words: str) -> None:
-    """Where nobody wants to know what is being done."""
-
-
 @dataclass(frozen=True)
 class Measurements:
     """What was measured of a model.
@@ -154,7 +150,7 @@ def measure(
     resume: bool = False,
     backend: str = "local",
     loader: Callable[[], Any] | None = None,
-    step: Step = _quiet,
+    step: Step = lambda words: None,
     watch: Watch = lambda items: items,
 ) -> Measurements:
     """Measure a model on rows, and decide the roles of its components.

@@ -81,10 +81,6 @@ MARKER = ".prooflens-inspect"
 _BATCH = 32
 
 
-def _quiet(words: str) -> None:
-    """Where nobody wants to know what is being done."""
-
-
 @dataclass
 class Inspected:
     """What an inspection found.
@@ -284,7 +280,7 @@ def inspect(
     how: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     how |= {"device": device, "dtype": dtype, "adapter": adapter}
     asked: dict[str, Any] = {"seed": seed, "effects": effects, "backend": backend}
-    asked |= {"step": step or _quiet, "watch": watch or list, "resume": resume}
+    asked |= {"step": step or (lambda words: None), "watch": watch or list, "resume": resume}
     place = None if out is None else Path(out)
     if place is not None:
         sources = (model, rows, tokens_from, mapping, adapter)
@@ -320,7 +316,7 @@ def _of_model(
     card = card_of(subject.model)
     given["task"] = card.task if given["task"] is None else given["task"]
     asked |= {"factors": factors, "prompts": list(prompt_rows(card, prompts))}
-    asked["loader"] = partial(_loaded, str(model), how) if named else None
+    asked["loader"] = partial(load, str(model), **how) if named else None
     if out is None:
         chosen = inspected_rows(subject, **given)
         return Inspected(measure(subject, chosen, chosen.profile, **asked))
@@ -386,14 +382,12 @@ def _opened(
             if layout is not None:
                 raise
     card = card_of(built)
-    vocabulary, n_ctx = card.vocabulary, card.n_ctx
+    vocabulary = card.vocabulary
     if not vocabulary and rows is not None and not isinstance(rows, str | Path):
         vocabulary = _outputs(built, rows)
-    subject = Pretrained(
-        name if named else card.name, built, card.family, vocabulary, n_ctx or 1 << 20, card.bos,
-        card.tokenizer, card.notes, card.analysed,
-    )  # fmt: skip
-    return subject, factors
+    known = {"name": name if named else card.name, "vocabulary": vocabulary}
+    known["n_ctx"] = card.n_ctx or 1 << 20
+    return Pretrained(**vars(card) | known, model=built), factors
 
 
 def _outputs(model: Any, rows: Any) -> int:
@@ -406,11 +400,6 @@ def _outputs(model: Any, rows: Any) -> int:
     with torch.no_grad(), evaluating(model):
         found = Whole(model).output(inputs[:1].to(model_device(model)), {})
     return max(int(found.shape[-1]), int(inputs.max()) + 1)
-
-
-def _loaded(name: str, how: dict[str, Any]) -> Any:
-    """The model alone, as workers load it."""
-    return load(name, **how)
 
 
 def _extracted(

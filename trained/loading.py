@@ -16,6 +16,7 @@ read heads of a large checkpoint without building the model, use
 
 from __future__ import annotations
 
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -124,9 +125,7 @@ def load(
             f"model {name!r} is not a shipped model (see 'prooflens models'), not a checkpoint's "
             f"folder, and no pretrained model: {error}"
         ) from error
-    said = ("family", "tokenizer", "vocabulary", "n_ctx", "bos", "notes", "analysed")
-    card = ModelCard(name, **{field: getattr(found, field) for field in said}, about=_about(name))
-    found.model.card = card  # type: ignore[attr-defined]
+    found.model.card = replace(found.card, name=name, about=_about(name))
     return found.model
 
 

@@ -29,6 +29,7 @@ from interp.errors import CheckpointError
 from interp.hooks.conformance import ConformanceReport, conformance
 from interp.hooks.site import Site
 from interp.hooks.transformer_lens_adapter import HookedModel
+from interp.models.card import ModelCard
 from interp.models.placing import check_place, placed
 from interp.models.refusals import refusal, stated_class
 from interp.weights.head_weights.adapter import LoraAdapter, merge, read_adapter
@@ -59,32 +60,20 @@ _CONTEXTS = ("n_positions", "max_position_embeddings", "n_ctx", "max_sequence_le
 
 
 @dataclass(frozen=True)
-class Pretrained:
-    """A loaded model and what is known about it.
+class Pretrained(ModelCard):
+    """A loaded model with its card.
 
     Attributes:
-        name: The path or id as the user gave it.
         model: The hooked model; it fires TransformerLens' hooks and takes token ids ``[batch,
             pos]``.
-        family: ``model_type`` of its configuration, or ``prooflens``.
-        vocabulary: Number of token ids; ids are below it.
-        n_ctx: Length of the longest row it takes, in positions.
-        bos: Id of the token a row begins with; −1 where the model names none.
-        tokenizer: Its tokenizer; None where the files hold none.
-        notes: What a reader of results should know.
-        analysed: One line that says what is run: class, number format, tied or not, norm, scales,
-            and what was left out.
     """
 
-    name: str
-    model: HookedModel
-    family: str
-    vocabulary: int
-    n_ctx: int
-    bos: int
-    tokenizer: Any = None
-    notes: tuple[str, ...] = ()
-    analysed: str = ""
+    model: Any = None
+
+    @property
+    def card(self) -> ModelCard:
+        """The card alone, as a model carries it."""
+        return ModelCard(**{name: value for name, value in vars(self).items() if name != "model"})
 
 
 def load_pretrained(
@@ -180,7 +169,8 @@ def _own(name: str, device: str, dtype: str | None) -> Pretrained:
         raise CheckpointError(f"{name} takes real values: only models of tokens can be inspected")
     bos = (about.get("task") or {}).get("bos", -1)
     told = analysed(live_source(model), run_in=dtype or "")
-    return Pretrained(name, model, "prooflens", spec.d_in, spec.n_ctx, int(bos), analysed=told)
+    sizes: dict[str, Any] = {"vocabulary": spec.d_in, "n_ctx": spec.n_ctx, "bos": int(bos)}
+    return Pretrained(name, **sizes, analysed=told, model=model)
 
 
 def _added(source: Source, load: Callable[[Path], Any], dtype: str | None) -> Pretrained:
@@ -196,8 +186,9 @@ def _added(source: Source, load: Callable[[Path], Any], dtype: str | None) -> Pr
     bos = config.get("bos_token_id")
     bos = bos if isinstance(bos, int) and 0 <= bos < vocabulary else -1
     told = analysed(source, run_in=dtype or "")
+    sizes: dict[str, Any] = {"vocabulary": vocabulary, "n_ctx": n_ctx, "bos": bos}
     kind = str(config["model_type"])
-    return Pretrained(source.name, model, kind, vocabulary, n_ctx, bos, analysed=told)
+    return Pretrained(source.name, kind, **sizes, analysed=told, model=model)
 
 
 def _check_config(source: Source, trust_remote_code: bool) -> None:
@@ -347,7 +338,7 @@ def _checked(found: Pretrained) -> Pretrained:
     """The model with notes on its hooks; hooks that carry what their names do not say are
     refused."""
     tokens = _row(found.vocabulary, found.n_ctx)
-    tokens = tokens.to(next(iter(found.model.parameters())).device)  # type: ignore[attr-defined]
+    tokens = tokens.to(next(iter(found.model.parameters())).device)
     with warnings.catch_warnings():  # changing a norm's hooks is what is being tried
         for words in ("A forward hook edited hook_scale", r"A hook on \S+ returned a modified"):
             warnings.filterwarnings("ignore", message=words)
@@ -364,7 +355,7 @@ def _checked(found: Pretrained) -> Pretrained:
         notes.append("no tokenizer: tests on text are left out, tests on random tokens run")
     if found.bos < 0:
         notes.append("no BOS token: random rows begin with a random token")
-    return Pretrained(**{**vars(found), "notes": tuple(notes)})
+    return replace(found, notes=tuple(notes))
 
 
 def _understood(found: Pretrained, tokens: torch.Tensor) -> tuple[set[str], list[str]]:

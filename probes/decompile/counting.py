@@ -38,7 +38,7 @@ long as the whole reads shorter. Short, not shortest.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 
 import numpy as np
@@ -54,7 +54,7 @@ from interp.program.evaluation import evaluate_codes
 from interp.program.predicates import Predicate, built_in
 from interp.program.printer import expression_text
 from interp.program.syntax import Assignment, Expression, Program, Term, children
-from probes.decompile.counting_covers import Cover, cover, support
+from probes.decompile.counting_covers import Cover, cover, support, widened
 from probes.decompile.counting_machine import Factor, Machine, Scene, build_machine
 from probes.decompile.counting_network import NotCountingError, read_network
 from probes.decompile.counting_tables import Number
@@ -147,11 +147,7 @@ def _conditions(rows: np.ndarray, sizes: Sequence[int]) -> Iterator[Bool[np.ndar
 
 
 def _wide(found: Cover, kept: Sequence[int], variables: int) -> Cover:
-    cubes = []
-    for cube in found.cubes:
-        known = dict(zip(kept, cube, strict=True))
-        cubes.append(tuple(known.get(variable) for variable in range(variables)))
-    return Cover(tuple(cubes), found.negated)
+    return replace(found, cubes=tuple(widened(cube, kept, variables) for cube in found.cubes))
 
 
 _SIMPLE = 3

@@ -90,7 +90,7 @@ def cover(
         for side in (True, False)
     ]
     best = min(found, key=lambda option: option.cost)
-    wide = tuple(_widened(cube, kept, len(sizes)) for cube in best.cubes)
+    wide = tuple(widened(cube, kept, len(sizes)) for cube in best.cubes)
     return Cover(wide, best.negated)
 
 
@@ -164,6 +164,7 @@ def _inside(rows: np.ndarray, cube: Sequence[np.ndarray]) -> np.ndarray:
     return inside
 
 
-def _widened(cube: Cube, kept: Sequence[int], variables: int) -> Cube:
+def widened(cube: Cube, kept: Sequence[int], variables: int) -> Cube:
+    """A cube over some of the variables as one over all of them."""
     known = dict(zip(kept, cube, strict=True))
     return tuple(known.get(variable) for variable in range(variables))

@@ -88,9 +88,8 @@ def probe(
     from interp.output import check_output
 
     if out is not None:
-        check_output(
-            out, overwrite=overwrite, marker=".prooflens-probes", inputs=_read(model, data)
-        )
+        read: list[str | Path] = [model] if data is None else [model, data]
+        check_output(out, overwrite=overwrite, marker=".prooflens-probes", inputs=read)
 
     from probes.labels import read_labels, with_labels
     from prooflens.pages.probing import write_probing
@@ -175,10 +174,6 @@ def _source(
         "rows": rows,
     }
     return built, chosen.sample(rows, seed=seed), about
-
-
-def _read(model: str, data: Path | None) -> list[str | Path]:
-    return [model] if data is None else [model, data]
 
 
 def _own(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any
 
 import typer
@@ -51,7 +52,9 @@ def _describe(kind: str, cls: Any) -> None:
     }
     facts(**TaskOutput(kind=kind, arguments=arguments))
     for name, argument in known.items():
-        default = "must be given" if argument.needed else f"default {_as_json(argument.default)}"
+        default = "must be given"
+        if not argument.needed:
+            default = f"default {json.dumps(argument.default, ensure_ascii=False)}"
         typer.echo(f"{name}: {argument.type}; {default}")
         if argument.meaning:
             typer.echo(f"    {_plain(argument.meaning)}")
@@ -67,9 +70,3 @@ def _about(cls: Any) -> str:
 
 def _plain(text: str) -> str:
     return " ".join(text.split()).replace("`", "")
-
-
-def _as_json(value: Any) -> str:
-    import json
-
-    return json.dumps(value, ensure_ascii=False)

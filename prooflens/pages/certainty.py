@@ -99,10 +99,13 @@ def certainty(roles: pd.DataFrame, level: float) -> str:
     left = f" Not confirmed: {'; '.join(others)}." if others else ""
     if not sure:
         return f"Is it sure? No role passes all of its tests.{left}"
-    nearest = nearest_to_failing(some[some["status"] == "confirmed"])
-    told = "" if nearest is None else f"; nearest to failing is {_margin(*nearest)}"
+    nearest, told = nearest_to_failing(some[some["status"] == "confirmed"]), ""
+    if nearest is not None:
+        ratio, name, test = nearest
+        told = f"; nearest to failing is {name}: {against(test)} ({ratio:.2f} times what is asked)"
+    each = f"{sure} confirmed roles pass" if sure > 1 else "One confirmed role passes"
     return (
-        f"Is it sure? {_each(sure)} all of {'their' if sure > 1 else 'its'} tests, at a "
+        f"Is it sure? {each} all of {'their' if sure > 1 else 'its'} tests, at a "
         f"false-discovery rate of {level:g}{told}.{left}"
     )
 
@@ -129,14 +132,6 @@ def _put(test: Fitting) -> bool:
     return bool(test["score"] or test["p"] < 1)
 
 
-def _each(count: int) -> str:
-    return f"{count} confirmed roles pass" if count > 1 else "One confirmed role passes"
-
-
-def _margin(ratio: float, name: str, test: Fitting) -> str:
-    return f"{name}: {against(test)} ({ratio:.2f} times what is asked)"
-
-
 def _all_pass(tests: Sequence[Fitting]) -> str:
     return f"all {len(tests)} tests pass" if len(tests) > 1 else "its test passes"
 
@@ -145,11 +140,8 @@ def _nearest(tests: Sequence[Fitting]) -> str:
     floored = [test for test in tests if test["floor"] and test["score"] is not None]
     if not floored:
         return ""
-    return f"; nearest to failing: {against(min(floored, key=_in_floors))}"
-
-
-def _in_floors(test: Fitting) -> float:
-    return float(test["score"] / test["floor"])
+    least = min(floored, key=lambda test: test["score"] / test["floor"])
+    return f"; nearest to failing: {against(least)}"
 
 
 def against(test: Fitting) -> str:

@@ -108,7 +108,9 @@ def test_files_of_other_kinds_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bos", [-1, 0, 11])
 def test_random_rows_hold_known_tokens_alone(bos: int) -> None:
-    model = Pretrained("m", SequenceTransformer(SPEC), "gpt2", vocabulary=32, n_ctx=20, bos=bos)
+    model = Pretrained(
+        "m", "gpt2", model=SequenceTransformer(SPEC), vocabulary=32, n_ctx=20, bos=bos
+    )
     known = torch.tensor([2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31])
     counts = torch.zeros(32).index_fill(0, known, 1.0)
     for trial in token_trials(model, rows=8, counts=counts)[0]:
@@ -128,7 +130,7 @@ def test_random_rows_hold_known_tokens_alone(bos: int) -> None:
 
 def test_an_inspection_measures_on_the_rows_given(tmp_path: Path) -> None:
     built = SequenceTransformer(SPEC)
-    model = Pretrained("m", built, "gpt2", vocabulary=32, n_ctx=20, bos=-1)
+    model = Pretrained("m", "gpt2", model=built, vocabulary=32, n_ctx=20, bos=-1)
     rows = [[(start + step) % 12 for step in range(14)] for start in range(8)]
     file = written(tmp_path / "a.jsonl", rows)
     options = {"data": file, "rows": 8, "length": 20}

@@ -150,7 +150,7 @@ def test_with_rows_given_passages_repeat_and_tokens_follow_their_frequency(
 
 
 def test_passages_are_the_given_ones_over_and_over() -> None:
-    model = Pretrained("m", SequenceTransformer(SPEC), "gpt2", vocabulary=32, n_ctx=40, bos=0)
+    model = Pretrained("m", "gpt2", model=SequenceTransformer(SPEC), vocabulary=32, n_ctx=40, bos=0)
     given = torch.arange(1, 31)[None]
     trial = passage_trial(model, given, rows=8, length=40)
     assert trial is not None
@@ -169,7 +169,9 @@ def test_passages_are_the_given_ones_over_and_over() -> None:
 
 
 def test_random_tokens_are_drawn_in_proportion() -> None:
-    model = Pretrained("m", SequenceTransformer(SPEC), "gpt2", vocabulary=32, n_ctx=40, bos=-1)
+    model = Pretrained(
+        "m", "gpt2", model=SequenceTransformer(SPEC), vocabulary=32, n_ctx=40, bos=-1
+    )
     counts = torch.tensor([0] * 2 + [1000] * 15 + [1] * 15)
     batch = token_trials(model, rows=64, length=12, counts=counts)[0][0].batch
     often = (batch.inputs < 17).double().mean()

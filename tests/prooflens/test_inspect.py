@@ -310,16 +310,18 @@ def test_text_is_a_trial_where_there_is_a_tokenizer(tmp_path: Path) -> None:
 
 
 def test_trials_fit_the_model_or_say_why_not() -> None:
-    small = Pretrained("m", SequenceTransformer(SPEC), "gpt2", vocabulary=12, n_ctx=12, bos=-1)
+    small = Pretrained(
+        "m", "gpt2", model=SequenceTransformer(SPEC), vocabulary=12, n_ctx=12, bos=-1
+    )
     trials, left_out = token_trials(small, rows=4)
     assert [t.name for t in trials] == ["repeated"]
     assert len(left_out) == 2
     with pytest.raises(ArgumentError, match=r"rows must be at least 4.*length must be"):
         token_trials(small, rows=1, length=3)
-    tiny = Pretrained("m", SequenceTransformer(SPEC), "gpt2", vocabulary=3, n_ctx=4, bos=-1)
+    tiny = Pretrained("m", "gpt2", model=SequenceTransformer(SPEC), vocabulary=3, n_ctx=4, bos=-1)
     with pytest.raises(ArgumentError, match=r"vocabulary of the model must be.*context of the"):
         token_trials(tiny)
-    least = Pretrained("m", SequenceTransformer(SPEC), "gpt2", vocabulary=4, n_ctx=6, bos=0)
+    least = Pretrained("m", "gpt2", model=SequenceTransformer(SPEC), vocabulary=4, n_ctx=6, bos=0)
     assert token_trials(least, rows=4)[0][0].batch.inputs.max() < 4
 
 

@@ -221,9 +221,12 @@ class Membership(StringTask):
         order = generator.permutation(n)
         lengths, kinds = lengths[order], kinds[order]
         codes = np.full((n, int(lengths.max(initial=0))), -1, dtype=np.int64)
-        for kind, draw in ((0, _members), (1, _others), (2, _near_misses)):
+        for kind in range(3):
             rows = np.flatnonzero(kinds == kind)
-            drawn = draw(spoken, lengths[rows], generator)
+            if kind == 2:
+                drawn = _near_misses(spoken, lengths[rows], generator)
+            else:
+                drawn = spoken.draw(lengths[rows], generator, member=kind == 0)
             codes[rows, : drawn.shape[1]] = drawn
         found = run(self.program, codes, spoken, lengths)
         inputs = to_inputs(self.program, codes, spoken.letters, self.longest)
@@ -239,16 +242,8 @@ def _kinds(rows: int) -> np.ndarray:
     return np.array([(0, 1, 0, 2)[row % 4] for row in range(rows)], dtype=np.int64)
 
 
-def _members(spoken: Language, lengths: _Lengths, generator: np.random.Generator) -> _Codes:
-    return spoken.draw(lengths, generator)
-
-
-def _others(spoken: Language, lengths: _Lengths, generator: np.random.Generator) -> _Codes:
-    return spoken.draw(lengths, generator, member=False)
-
-
 def _near_misses(spoken: Language, lengths: _Lengths, generator: np.random.Generator) -> _Codes:
-    codes = _others(spoken, lengths, generator)
+    codes = spoken.draw(lengths, generator, member=False)
     open_rows = np.arange(len(lengths))
     for _ in range(_TRIES):
         if not len(open_rows):
