@@ -290,10 +290,7 @@ def inspect(
     if store is None:
         return _of_model(model, mapping, given, how, prompts, asked, place, overwrite)
     _need_own_rows(given, prompts)
-    found = _of_store(store, given["profile"], device, asked)
-    if place is not None:
-        found.save(place, overwrite=overwrite)
-    return found
+    return _of_store(store, given["profile"], device, asked, place, overwrite=overwrite)
 
 
 def _of_model(
@@ -418,6 +415,22 @@ def _extracted(
 
 
 def _of_store(
+    store: ActivationStore,
+    asked: Profile | None,
+    device: str,
+    options: dict[str, Any],
+    out: Path | None,
+    *,
+    overwrite: bool,
+) -> Inspected:
+    """What a store says, with its page written to a folder if one is named."""
+    found = _measured_in(store, asked, device, options)
+    if out is not None:
+        found.save(out, overwrite=overwrite)
+    return found
+
+
+def _measured_in(
     store: ActivationStore, asked: Profile | None, device: str, options: dict[str, Any]
 ) -> Inspected:
     """The sealed measurement of a store; else its model measured on its rows; else its patterns."""
