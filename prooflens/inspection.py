@@ -264,8 +264,7 @@ def inspect(
         watch: Called with the pieces of the longest part of the work; goes through them.
 
     Returns:
-        What was found: ``findings`` in sentences, the tables ``roles`` and ``heads``, the page
-        (``save``).
+        What was found: ``findings`` in sentences, the tables ``roles`` and ``heads``, the page.
 
     Raises:
         ArgumentError: for arguments that do not fit.
