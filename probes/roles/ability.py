@@ -7,8 +7,8 @@ without knowing which is right half of the time, and so is that answer. A model 
                                over rows, with the lower end of its 95 % interval above 0
     or it loses less           than the entropy of the row's answers, by the same rule
 
-Rows with fewer than four scored positions have no most frequent answer of their own; there it is
-that of all rows. A model that does better need not do it by the rule that made the rows.
+Rows with fewer than four scored positions have no most frequent answer of their own, and in rows of
+one answer that is what is asked for; there it is that of all rows. A model that does better need not do it by the rule that made the rows.
 
 On rows that a model cannot do no cause counts. They are those on which it does no better, and
 
@@ -20,7 +20,8 @@ On rows that a model cannot do no cause counts. They are those on which it does 
                             knowledge of the answer
 
 Between the two, where answers are many and the loss is below ln V, whatever lowers it is knowledge,
-however little the model gets right.
+however little the model gets right. Where a model can do no kind of rows, those with many answers
+are asked all the same: a head that takes back a wrong prediction is needed there too.
 """
 
 from __future__ import annotations
@@ -51,14 +52,18 @@ def does_better(run: Run) -> bool:
     return any(over_rows(one[rows].double().numpy()).low > 0 for one in ahead)
 
 
+def only_guesses(run: Run) -> bool:
+    """Whether rows of tokens have few answers, and the model does no better than one of them."""
+    few = float(_constant(run.batch)[0].mean()) >= _FEW_ANSWERS
+    return few and not does_better(run)
+
+
 def cannot_do(run: Run) -> bool:
-    """Whether a model does rows of tokens no better than always the same answer of few, or no
-    better than an even guess."""
+    """Whether a model only guesses on rows of tokens, or does them no better than an even guess."""
     if does_better(run):
         return False
-    few = float(_constant(run.batch)[0].mean()) >= _FEW_ANSWERS
     below = run.by_row(run.value(_below_even))[run.batch.mask.any(1)]
-    return few or not over_rows(below.double().numpy()).low > 0
+    return only_guesses(run) or not over_rows(below.double().numpy()).low > 0
 
 
 def _constant(batch: Batch) -> tuple[Tensor, Tensor]:
@@ -66,7 +71,8 @@ def _constant(batch: Batch) -> tuple[Tensor, Tensor]:
     all_ = _frequencies(batch.targets[batch.mask])
     found = []
     for targets, mask in zip(batch.targets, batch.mask, strict=True):
-        found.append(_frequencies(targets[mask]) if int(mask.sum()) >= _FEWEST else all_)
+        own = _frequencies(targets[mask]) if int(mask.sum()) >= _FEWEST else all_
+        found.append(all_ if own[0] == 1 else own)
     share, entropy = torch.tensor(found, dtype=torch.float64).T
     return share, entropy
 

@@ -74,6 +74,13 @@ def test_rows_with_one_answer_each_are_compared_with_the_answer_of_all() -> None
     assert not does_better(Told(alone, wrong.float()))
 
 
+def test_rows_of_one_answer_each_are_done_by_a_model_that_knows_which() -> None:
+    targets = (torch.arange(ROWS) % 6)[:, None].expand(-1, POS)
+    batch = Batch(targets, targets, torch.ones(ROWS, POS, dtype=torch.bool))
+    assert does_better(Told(batch, 9.0 * nn.functional.one_hot(targets, NAMES)))
+    assert not does_better(Told(batch, 9.0 * nn.functional.one_hot(targets * 0, NAMES)))
+
+
 def test_of_many_answers_a_loss_below_an_even_guess_is_knowledge() -> None:
     """Targets are eight of twelve tokens: to give these a little more is to know something, though
     less than which answers a row has."""

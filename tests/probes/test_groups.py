@@ -73,7 +73,7 @@ def test_heads_that_back_each_other_up_are_a_group() -> None:
     planted = Planted(others=0.0)
     (group,) = [one for one in found_of(planted) if one.component == "group"]
     assert group.together == PAIR
-    *_, random = group.cause or ()
+    *_, random, _ = group.cause or ()
     assert random.name.startswith("beyond what is lost without any of 6 random sets of 2 other")
     assert random.score == pytest.approx(1.0, rel=0.1)
     # Every set is two heads of that layer, none of the group, and none twice.

@@ -53,7 +53,10 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "a name for a site": (lambda m: pl.run.Mean("L1H0"), "such as Site(1, 'z', head=0)"),
     "another metric": (lambda m: pl.ablate(m, IDS, metric="loss"), "such as pl.run.Loss()"),
-    "a metric of a number": (lambda m: pl.ablate(m, IDS, metric=lambda o, y: 3), "got int: reduce"),
+    "a metric of a number": (
+        lambda m: pl.ablate(m, IDS, metric=lambda o, y: 3),
+        "got int of metric: reduce",
+    ),
     "tokens of another shape": (
         lambda m: pl.ablate(m, IDS, metric=pl.run.LogitDifference(IDS[:2])),
         "against must be a token a place [row, pos] of the batch",
