@@ -8,7 +8,8 @@ without knowing which is right half of the time, and so is that answer. A model 
     or it loses less           than the entropy of the row's answers, by the same rule
 
 Rows with fewer than four scored positions have no most frequent answer of their own, and in rows of
-one answer that is what is asked for; there it is that of all rows. A model that does better need not do it by the rule that made the rows.
+one answer that is what is asked for; there it is that of all rows. A model that does better need
+not do it by the rule that made the rows.
 
 On rows that a model cannot do no cause counts. They are those on which it does no better, and
 

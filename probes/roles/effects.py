@@ -32,7 +32,7 @@ from interp.stats.head_table import adjust
 from interp.tasks.counterfactual import Variable
 from probes.exchange import Exchanged
 from probes.locate import LEAST_PAIRS, exchanged
-from probes.roles.ability import cannot_do, does_better, only_guesses
+from probes.roles.ability import cannot_do, only_guesses
 from probes.roles.change import NONE, Change, beyond, from_finding, over_rows
 from probes.roles.decision import Test
 from probes.roles.evidence import Evidence, Keys, KeysOf, Place
@@ -234,12 +234,6 @@ class Effects:
         able = tuple(kind for kind in kinds if not cannot_do(self.evidence.run(kind)))
         return able or tuple(k for k in kinds if not only_guesses(self.evidence.run(k)))
 
-    @cached_property
-    def _cannot_do_given(self) -> bool:
-        """Whether the rows of a task have targets, and the model does no better on them than always
-        the same answer."""
-        return self.evidence.targets and not does_better(self.evidence.run("given"))
-
     def decides(self, kind: str) -> bool:
         """Whether right answers can be counted on rows of one kind, in a task's profile."""
         given = self.evidence.views.get("given")
@@ -251,8 +245,6 @@ class Effects:
         """The test that the output changes where it counts. Of answers that are tokens it is told
         how many fewer are right; where the output changes less than is asked, they decide."""
         name = f"{words} the output changes by a share of its variance of"
-        if kind == "given" and self._cannot_do_given:
-            return Test(_CANNOT, 0.0, self._floors.change, 1.0, untested=_CANNOT, loss=True)
         change = self._change(kind, over, edits)
         test = replace(change.test(name, self._floors.change), loss=True)
         if not self.decides(kind):
