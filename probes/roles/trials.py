@@ -29,9 +29,9 @@ from interp.tasks.induction import InContextTemplate, RepeatedTokens
 
 ROWS, LENGTH = 32, 64
 _EXAMPLES = 8
-_REPEATS, _FOLLOWED = 0.3, 0.6
-"""Rows repeat themselves if so many scored positions have an earlier equal token, and if what
-followed it is due at so many of these."""
+_REPEATS, _FOLLOWED, _DIFFERENT = 0.3, 0.6, 5
+"""Rows repeat themselves if so many scored positions have an earlier equal token, if what followed
+it is due at so many of these, and if they have so many different tokens on average."""
 
 
 @dataclass(frozen=True)
@@ -225,6 +225,8 @@ def repeats_given(batch: Batch, *, seed: int = 0) -> Trial | None:
     same = inputs.gather(1, (last + 1).clamp(max=inputs.shape[1] - 1)) == batch.targets
     if mask.sum() < _REPEATS * batch.mask.sum() or same[mask].double().mean() < _FOLLOWED:
         return None
+    if sum(len(row.unique()) for row in inputs) < _DIFFERENT * len(inputs):
+        return None  # of two tokens in turn each is what followed the last one
     generator = torch.Generator().manual_seed(seed)
     start = int(bool((inputs[:, 0] == inputs[0, 0]).all()))
     order = torch.rand(len(inputs), inputs.shape[1] - start, generator=generator).argsort(1) + start

@@ -116,6 +116,8 @@ def test_rows_that_repeat_themselves_are_known_with_a_control_that_does_not() ->
     assert torch.equal(control.targets[:, :-1], control.inputs[:, 1:])
     free = torch.randint(6, (6, 16), generator=torch.Generator().manual_seed(0))
     assert repeats_given(pl.next_tokens(free)) is None, "tokens come again, and what follows varies"
+    turns = torch.tensor([[0, 1] * 8, [1, 0] * 8])
+    assert repeats_given(pl.next_tokens(turns)) is None, "of few tokens anything repeats"
 
 
 def test_rows_given_are_not_cut_where_random_rows_would_be() -> None:
