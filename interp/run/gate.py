@@ -152,10 +152,21 @@ def _need_targets(problems: Problems, model: Any, batch: Batch) -> None:
     width = getattr(getattr(model, "cfg", None), "d_vocab_out", None)
     width = getattr(getattr(model, "spec", None), "d_out", width)
     if scored and not batch.targets.is_floating_point() and isinstance(width, int) and width > 0:
-        some = batch.targets[batch.mask]
-        ends = int(some.min()), int(some.max())
-        rule = f"must be from 0 to {width - 1} where they are scored"
-        problems.need(ends[0] >= 0 and ends[1] < width, "targets", rule, ends, "correct them")
+        need_outputs(problems, "targets", batch.targets[batch.mask], width)
+
+
+def need_outputs(problems: Problems, name: str, ids: Tensor, width: int) -> None:
+    """Need ids of tokens that are scored to be among a model's outputs.
+
+    Args:
+        problems: Where it is noted if they are not.
+        name: The argument that holds them.
+        ids: The ids, of any shape.
+        width: How many outputs the model has at a position.
+    """
+    ends = (int(ids.min()), int(ids.max())) if ids.numel() else (0, 0)
+    rule = f"must be from 0 to {width - 1} where they are scored"
+    problems.need(ends[0] >= 0 and ends[1] < width, name, rule, ends, "correct them")
 
 
 def need_finite(values: Tensor, what: str) -> None:

@@ -19,8 +19,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.errors import ArgumentError, refuse_unless
+from interp.errors import ArgumentError, Problems, refuse_unless
 from interp.run.edits import Array
+from interp.run.gate import need_outputs
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class Loss(Metric):
         output = output.to(torch.promote_types(output.dtype, torch.float32))
         largest = output.detach().amax(-1, keepdim=True)
         total = (output - largest).exp_().sum(-1).double().log() + largest[..., 0].double()
-        _need_outputs(targets, output, "targets")
+        _need_outputs("targets", targets, output)
         return total - output.gather(-1, targets.long()[:, None])[:, 0].double()
 
 
@@ -145,7 +146,7 @@ class LogitDifference(Metric):
             refuse_unless(wide, "against", rule, self.against.tensor, advice)
             other = self.against.tensor[places.rows, places.positions]
         ids = torch.stack((places.targets, other), -1).to(output.device).long()
-        _need_outputs(ids, output, "LogitDifference: tokens")
+        _need_outputs("LogitDifference", ids, output)
         right, wrong = output.gather(-1, ids).double().unbind(-1)
         return right - wrong
 
@@ -196,12 +197,11 @@ class _Function(Metric):
         return found.double()
 
 
-def _need_outputs(ids: Tensor, output: Tensor, what: str) -> None:
-    """Refuse ids that the model has no output for."""
-    width = output.shape[-1]
-    ends = (int(ids.min()), int(ids.max())) if ids.numel() else (0, 0)
-    rule = f"must be from 0 to {width - 1}, the model's outputs"
-    refuse_unless(ends[0] >= 0 and ends[1] < width, what, rule, ends, "correct them")
+def _need_outputs(name: str, ids: Tensor, output: Tensor) -> None:
+    """The gate's rule, of a model that does not say how many outputs it has."""
+    problems = Problems("metric")
+    need_outputs(problems, name, ids, output.shape[-1])
+    problems.raise_if_any()
 
 
 def as_metric(metric: Any) -> Metric:

@@ -288,14 +288,14 @@ def _judged(
         open_ = (enough and not passed) or (kind in _BY_INTERVAL and not enough and test.may_pass)
         failed |= not enough and not open_
         if open_:
-            undecided.append(f"{kind} undecided, it needs more rows: {_measured(test)}")
+            undecided.append(f"{kind} undecided, it needs more rows: {_score_in_words(test)}")
         if test.loss and (passed or not enough):
             measured = test.family == "loss"
             lost[measured] = lost.get(measured, False) or passed
     return _Judged(failed, tuple(untested), tuple(undecided), lost.get(True, lost.get(False)))
 
 
-def _measured(test: Test) -> str:
+def _score_in_words(test: Test) -> str:
     """``the loss rises, in nats, by 0.17 (−0.02 to 0.36)``: the score with its interval."""
     told = f"{test.name.rstrip(' ,:')} {test.score:.2f}"
     return told if test.low != test.low else f"{told} ({test.low:.2f} to {test.high:.2f})"

@@ -46,7 +46,7 @@ another loss leave open that there was less to lose.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
@@ -375,29 +375,28 @@ class _Case:
         weights = self._mask(kind) & self._some(same)
         if int(weights.any(1).sum()) < _FEWEST:
             return []
-        lost = [
-            self._lost(kind, self._written(kind, same, Array(inputs)))
-            for inputs in (batch.inputs.roll(1, 0), others)
-        ]
+        many = [Array(inputs) for inputs in (batch.inputs.roll(1, 0), others)]
+        lost = [self._lost(kind, edits) for edits in self._exchanges(kind, same, many)]
         own, control = (_Side(values, weights.double()) for values in lost)
         share = _compared(own, control, self._of(kind))[1]
         name = "with the same answer's write, by another route, it keeps, of what another's costs,"
         return [share.test(name, self._evidence.floors.specific, SAME_ANSWER)]
 
-    def _written(self, kind: str, where: Marks, inputs: Array) -> Edits:
-        """The edits with which heads write at some positions what they write there on other
-        inputs."""
-        run, found = self._evidence.run(kind), []
-        for site in map(self._evidence.site, self._heads):
-            rows = torch.arange(len(where)) if self._rows is None else torch.tensor(self._rows)
-            own, other = (
-                site.take(run.clean_values(site.every_head, rows, some)) for some in (None, inputs)
-            )
-            here = where[rows].to(own.device)[..., None]
-            values = own.new_zeros(len(where), *own.shape[1:])  # of rows that are not looked at
-            values[rows] = torch.where(here, other, own)
-            found.append(Replace(site, Array(values)))
-        return tuple(found)
+    def _exchanges(self, kind: str, where: Marks, many: Sequence[Array]) -> Iterator[Edits]:
+        """For each of many other inputs the edits with which heads write at some positions what
+        they write there on these."""
+        run, sites = self._evidence.run(kind), [self._evidence.site(head) for head in self._heads]
+        rows = torch.arange(len(where)) if self._rows is None else torch.tensor(self._rows)
+        whole = run.at(sites, rows.tolist())
+        for inputs in many:
+            found = []
+            for site, own in whole.items():
+                other = site.take(run.clean_values(site.every_head, rows, inputs))
+                here = where[rows].to(own.device)[..., None]
+                values = own.new_zeros(len(where), *own.shape[1:])  # 0 in rows not looked at
+                values[rows] = torch.where(here, other, own)
+                found.append(Replace(site, Array(values)))
+            yield tuple(found)
 
     def _mask(self, kind: str) -> Marks:
         """The scored positions: of a head that acts over some, these."""

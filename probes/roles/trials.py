@@ -26,6 +26,7 @@ from interp.errors import ArgumentError, Problems
 from interp.models.pretrained import Pretrained
 from interp.tasks.base import Batch
 from interp.tasks.induction import InContextTemplate, RepeatedTokens
+from probes.roles.views import first_alone
 
 ROWS, LENGTH = 32, 64
 _EXAMPLES = 8
@@ -219,22 +220,27 @@ def repeats_given(batch: Batch, *, seed: int = 0) -> Trial | None:
         seed: Seed of the order.
     """
     inputs, places = batch.inputs, torch.arange(batch.inputs.shape[1])
-    equal = (inputs[:, :, None] == inputs[:, None]) & (places[:, None] > places)
-    last = (equal * places).amax(-1)  # of the earlier equal tokens the last
-    mask = batch.mask & equal.any(-1)
-    same = inputs.gather(1, (last + 1).clamp(max=inputs.shape[1] - 1)) == batch.targets
+    last = torch.stack([_last_equal(row) for row in inputs])
+    mask = batch.mask & (last >= 0)
+    same = inputs.gather(1, last + 1) == batch.targets
     if mask.sum() < _REPEATS * batch.mask.sum() or same[mask].double().mean() < _FOLLOWED:
         return None
     if sum(len(row.unique()) for row in inputs) < _DIFFERENT * len(inputs):
         return None  # of two tokens in turn each is what followed the last one
-    generator = torch.Generator().manual_seed(seed)
-    start = int(bool((inputs[:, 0] == inputs[0, 0]).all()))
+    generator, start = torch.Generator().manual_seed(seed), int(first_alone(inputs))
     order = torch.rand(len(inputs), inputs.shape[1] - start, generator=generator).argsort(1) + start
     mixed = torch.cat([inputs[:, :start], inputs.gather(1, order)], dim=1)
     control = Batch(mixed, mixed.roll(-1, 1), mask & (places < inputs.shape[1] - 1))
     found = Batch(inputs, batch.targets, mask)
     about = "the rows given, where they repeat themselves"
     return Trial("again", "Repeats in the rows given", about, found, control)
+
+
+def _last_equal(row: Tensor) -> Tensor:
+    """For each position the last earlier one with an equal token, −1 for none."""
+    places = torch.arange(len(row))
+    earlier = (row[:, None] == row) & (places[:, None] > places)
+    return torch.where(earlier, places, -1).amax(-1)
 
 
 def _after_bos(model: Pretrained, rows: Tensor) -> Tensor:
