@@ -423,13 +423,13 @@ def _of_store(
     overwrite: bool,
 ) -> Inspected:
     """What a store says, with its page written to a folder if one is named."""
-    found = _measured_in(store, asked, device, options)
+    found = _measurement_in(store, asked, device, options)
     if out is not None:
         found.save(out, overwrite=overwrite)
     return found
 
 
-def _measured_in(
+def _measurement_in(
     store: ActivationStore, asked: Profile | None, device: str, options: dict[str, Any]
 ) -> Inspected:
     """The sealed measurement of a store; else its model measured on its rows; else its patterns."""

@@ -31,7 +31,7 @@ from analyses.apart.heads import Heads, HeadsApart, random_sets, repeated_rows, 
 from analyses.benchmarks.result import write_result
 from prooflens.errors import ArgumentError
 
-__all__ = ["disagreements", "main"]
+__all__ = ["LEAST_LOSS", "LEAST_SHARE", "disagreements", "main"]
 
 TABLES = Path(__file__).parents[1] / "tables"
 _PACKAGES = {
@@ -40,7 +40,9 @@ _PACKAGES = {
 }
 _ROLES = {"previous-token": "previous", "induction": "followed"}
 _SHARES = tuple(_ROLES.values())
-_SHARE, _LOSS = 0.3, 0.05
+LEAST_SHARE, LEAST_LOSS = 0.3, 0.05
+"""The floors of prooflens: a share of attention, and a rise of the loss in nats."""
+
 _FEW = 8
 """Rows on which heads are measured that have less than half of either behaviour."""
 
@@ -98,7 +100,7 @@ def _measure(name: str) -> None:
     heads_at = {(one["layer"], one["head"]): one for one in apart["heads"]}
     apart |= {"model": name, "rows": len(tokens), "length": tokens.shape[1], "clean": heads.clean}
     seen = sorted(heads.attention(), key=lambda one: -max(one[2:]))
-    behaving = [one for one in seen if max(one[2:]) >= _SHARE / 2]
+    behaving = [one for one in seen if max(one[2:]) >= LEAST_SHARE / 2]
 
     def alone(some: Sequence[tuple[int, int, float, float]], rows: int) -> None:
         for layer, head, *shares in some:
@@ -126,7 +128,7 @@ def _measure(name: str) -> None:
 def _groups(heads: Sequence[Row], roles: Sequence[Row]) -> Iterator[tuple[str, Heads]]:
     """All heads that behave so, of each role, and the groups that prooflens confirmed."""
     for role, share in _ROLES.items():
-        yield role, [(h["layer"], h["head"]) for h in heads if h[share] >= _SHARE]
+        yield role, [(h["layer"], h["head"]) for h in heads if h[share] >= LEAST_SHARE]
     for one in roles:
         if one["component"] == "group":
             yield one["group"], _members(one["group"])
@@ -220,7 +222,7 @@ def disagreements(apart: Row, roles: Sequence[Row]) -> list[Row]:
             together = group is not None and needed(group) and beyond_random(group)
             alone = needed(head)
             wrong = status == "confirmed" and not (alone or together)
-            missed = head[share] >= _SHARE and alone and status in ("rejected", "no row")
+            missed = head[share] >= LEAST_SHARE and alone and status in ("rejected", "no row")
             if wrong or missed:
                 about = {"loss": head["loss"], "low": head["low"], "share": head[share]}
                 place = f"L{head['layer']}H{head['head']}"
@@ -231,7 +233,7 @@ def disagreements(apart: Row, roles: Sequence[Row]) -> list[Row]:
 def needed(one: Row) -> bool:
     """Whether the loss rises by the floor without a head or group, with an interval that does not
     reach below half of it."""
-    return bool(one["loss"] >= _LOSS and one["low"] >= _LOSS / 2)
+    return bool(one["loss"] >= LEAST_LOSS and one["low"] >= LEAST_LOSS / 2)
 
 
 def beyond_random(group: Row) -> bool:

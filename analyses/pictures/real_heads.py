@@ -375,8 +375,8 @@ def _section(name: str, one: Kept) -> Iterator[str]:
                 f"{r.strength:.2f}",
                 _interval(r.alone),
                 r.rows,
-                _told(r.same_answer),
-                _told(r.effect_of_group),
+                _number(r.same_answer),
+                _number(r.effect_of_group),
                 r.group if isinstance(r.group, str) else "",
             )
             for r in _rows(sure.sort_values(["role", "strength"], ascending=[True, False]))
@@ -410,7 +410,8 @@ def _measured_apart(name: str) -> Iterator[str]:
     apart, roles = heads_apart.kept(name)
     if not (apart["heads"] and roles):
         return
-    behaving = [one for one in apart["heads"] if max(one["previous"], one["followed"]) >= 0.3]
+    share, loss = heads_apart.LEAST_SHARE, heads_apart.LEAST_LOSS
+    behaving = [one for one in apart["heads"] if max(one["previous"], one["followed"]) >= share]
     alone = sum(heads_apart.needed(one) for one in behaving)
     wrong = heads_apart.disagreements(apart, roles)
     said = "; ".join(f"{one['head']} ({one['role']}, {one['status']})" for one in wrong)
@@ -418,15 +419,15 @@ def _measured_apart(name: str) -> Iterator[str]:
         f"`find_roles` on the same rows disagrees on {said}."
         if wrong
         else "`find_roles` on the same rows confirms no head that is not needed, alone or in its "
-        "group, and rejects none that is."
+        "group, and rejects or leaves out none that is needed alone; a candidate says neither."
     )
     yield "### The same heads without prooflens"
     yield (
         "Transformers and hooks alone (`python -m analyses benchmark heads_apart`), "
-        f"{apart['rows']} rows of {apart['length']} tokens: {len(behaving)} heads give .3 or more "
-        "of their attention to the token before or to what followed earlier equal tokens; without "
-        f"{alone} of them alone the loss rises by .05 nats or more. {agreed} Together they are "
-        "missed more:"
+        f"{apart['rows']} rows of {apart['length']} tokens: {len(behaving)} heads give {share} or "
+        "more of their attention to the token before or to what followed earlier equal tokens; "
+        f"without {alone} of them alone the loss rises by {loss} nats or more. {agreed} Taken away "
+        "together:"
     )
     rows = [
         (
@@ -503,7 +504,7 @@ def _interval(test: Mapping[str, Any]) -> str:
     return f"{test['score']:.2f} ({test['low']:.2f} to {test['high']:.2f})"
 
 
-def _told(number: float) -> str:
+def _number(number: float) -> str:
     return f"{number:.2f}" if number == number else ""
 
 

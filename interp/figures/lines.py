@@ -207,6 +207,9 @@ def _head_lines(axes: Axes, panel: HeadLines, checkpoints: Sequence[str]) -> Non
     if panel.low is not None:
         band: Any = (panel.low, panel.high)
         axes.fill_between(places, *band, color="#E6E6E6", lw=0, label="random weights")
+    else:
+        axes.axhline(0, color=MUTED, lw=0.6, zorder=0)
+        axes.set_xlim(-0.3, len(checkpoints) - 0.7)  # also where some have no number
     for name, values in zip(panel.heads, panel.values, strict=True):
         if name not in panel.told:
             axes.plot(places, values, color=_OTHERS, lw=0.8, zorder=1)

@@ -1,7 +1,7 @@
 """The roles of a model at several checkpoints of its training: sentences, a figure and a table.
 
 Drawn is what is lost without each head that is confirmed at some checkpoint, or without its group,
-a panel a role; 0 where it does not behave so.
+a panel a role; nothing where it does not behave so, or nothing could be measured.
 """
 
 from __future__ import annotations
@@ -20,9 +20,13 @@ from prooflens.pages.page import Page, Picture, Section, Table, page_name, rende
 _TOLD = 5
 _UNITS = {"nats": "nats lost without it", "variance": "share of the output's variance"}
 _DOUBTS = (
-    "Every checkpoint is decided by itself, on the same rows: a head that is confirmed at one and "
-    "a candidate at the next need not have changed. The checkpoint's own page has the tests.",
+    "Every checkpoint is decided by itself: a head that is confirmed at one and a candidate at the "
+    "next need not have changed. The checkpoint's own page has the tests.",
     "Checkpoints stand at equal distances, whatever number of steps lies between them.",
+)
+_OTHER_ROWS = (
+    "The rows are not the same at all checkpoints, since they follow from what a model has "
+    "learned; each page says which it had. Losses and effects are then of different rows."
 )
 
 
@@ -36,9 +40,9 @@ def roles_findings(
         trials: Checkpoint → how well the model does there.
         asked: The roles that were looked for, in the order of the sentences.
     """
-    sure = _named(roles[roles["status"] == "confirmed"])
+    sure = _with_names(roles[roles["status"] == "confirmed"])
     known = [role for role in asked if role in set(sure["role"])]
-    said = [*_performed(trials), *(_appeared(sure, role, list(trials)) for role in known)]
+    said = [*_losses(trials), *(_where_confirmed(sure, role, list(trials)) for role in known)]
     return said if known else [*said, "No role is confirmed at any checkpoint."]
 
 
@@ -46,8 +50,10 @@ def roles_page(
     roles: pd.DataFrame,
     findings: Sequence[str],
     revisions: Sequence[str],
+    *,
     model: str,
     unit: str,
+    same_rows: bool,
     folder: Path,
 ) -> str:
     """The page as one HTML file; its figure is written to a folder.
@@ -58,21 +64,28 @@ def roles_page(
         revisions: The checkpoints, in the order of training.
         model: The model's name.
         unit: Unit of the effects, ``nats`` or ``variance``.
+        same_rows: Whether all checkpoints were run on the same rows.
         folder: Where the figure goes.
     """
-    rows = _named(roles)
+    rows = _with_names(roles)
     title = f"Roles of {page_name(model)} over training"
     sections = [Section("Every role", (), (), [_statuses(rows, revisions)], folded=True)]
-    pages = [f"{name}: {name.replace('/', '-')}/report.html" for name in revisions]
+    pages = [f"{name}: {folder_name(name)}/report.html" for name in revisions]
     picture = _picture(rows, revisions, unit, folder)
-    return render(Page(title, findings, sections, pages, picture, _DOUBTS))
+    doubts = _DOUBTS if same_rows else (_OTHER_ROWS, *_DOUBTS)
+    return render(Page(title, findings, sections, pages, picture, doubts))
 
 
-def _named(roles: pd.DataFrame) -> pd.DataFrame:
+def folder_name(revision: str) -> str:
+    """The name of the folder that a checkpoint is inspected into."""
+    return revision.replace("/", "-")
+
+
+def _with_names(roles: pd.DataFrame) -> pd.DataFrame:
     return roles.assign(name=part_names(roles), lost=missed(roles))
 
 
-def _performed(trials: Mapping[str, pd.DataFrame]) -> Iterator[str]:
+def _losses(trials: Mapping[str, pd.DataFrame]) -> Iterator[str]:
     """The loss on the first kind of rows at each checkpoint."""
     some = {name: table.iloc[0] for name, table in trials.items() if len(table)}
     if some:
@@ -80,7 +93,7 @@ def _performed(trials: Mapping[str, pd.DataFrame]) -> Iterator[str]:
         yield f"Loss on {next(iter(some.values()))['trial']} rows: {in_words(losses)}."
 
 
-def _appeared(sure: pd.DataFrame, role: str, revisions: Sequence[str]) -> str:
+def _where_confirmed(sure: pd.DataFrame, role: str, revisions: Sequence[str]) -> str:
     """Which components are confirmed in a role at each checkpoint."""
     mine = sure[(sure["role"] == role) & (sure["component"] != "group")]
     told = []
@@ -106,7 +119,7 @@ def _picture(
         path.with_suffix(".png"),
         f"What is lost without each component that is confirmed at some of {len(revisions)} "
         f"checkpoints, or without its group; in colour the {_TOLD} that are missed most, at most. "
-        "0: it does not behave so there, or nothing could be measured.",
+        "No mark: it does not behave so there, or nothing could be measured.",
         narrow=narrow.with_suffix(".png"),
     )
 
@@ -118,7 +131,7 @@ def _panel(
     mine: Any = rows[(rows["role"] == role) & rows["name"].isin(names)]
     mine = mine[mine["component"] != "group"]
     wide = mine.pivot_table(index="name", columns="revision", values="lost", aggfunc="max")
-    wide = wide.reindex(columns=list(revisions)).fillna(0.0)
+    wide = wide.reindex(columns=list(revisions))
     told = list(wide.max(axis=1).nlargest(_TOLD).index)
     return HeadLines(role, _UNITS[unit], list(wide.index), wide.to_numpy(float), told=told)
 

@@ -39,6 +39,10 @@ def test_what_cannot_be_done_is_told_before_anything_is_run(tmp_path: Path) -> N
         inspect_over_training("code-lm", ["main", "step-7"], tmp_path / "a")
     with pytest.raises(ArgumentError, match="must be named once each"):
         inspect_over_training("code-lm", ["main", "main"], tmp_path / "a")
+    for name in ("a/b", "a-b"):
+        (tmp_path / "model" / name).mkdir(parents=True)
+    with pytest.raises(ArgumentError, match="must be names of different folders"):
+        inspect_over_training(tmp_path / "model", ["a/b", "a-b"], tmp_path / "a")
     with pytest.raises(ArgumentError, match="beside revisions"):
         inspect_over_training("code-lm", ["main"], tmp_path / "a", revision="step-500")
     assert not (tmp_path / "a").exists()
