@@ -473,35 +473,42 @@ def _recorded(store: ActivationStore) -> tuple[Any, list[str]]:
 
 
 @contextmanager
-def inspection_folder(out: Path, *, resume: bool, overwrite: bool) -> Iterator[Path]:
+def inspection_folder(
+    out: Path, *, resume: bool, overwrite: bool, marker: str = MARKER
+) -> Iterator[Path]:
     """The folder that an inspection works in: ``out``, or a draft that replaces an older one.
 
     A new inspection works in ``out`` itself, so that it can be resumed; one that replaces another
     begins beside it, and the older one stands until the new one is whole.
+
+    Args:
+        out: The folder that was asked for.
+        resume, overwrite: Go on in it, or replace it.
+        marker: The name of the file by which such a folder is known.
 
     Raises:
         OutputError: if it exists and is neither to be resumed nor replaced, is no inspection's, or
             another process is inspecting into it.
     """
     begun = out.is_dir() and {path.name for path in out.iterdir()} <= {LOCK}  # and then killed
-    if resume and out.exists() and not begun and not (out / MARKER).exists():
+    if resume and out.exists() and not begun and not (out / marker).exists():
         raise OutputError(f"{out} holds no inspection to resume: leave resume=True (--resume) out")
     if not resume:
-        check_output(out, overwrite=overwrite, marker=MARKER)
+        check_output(out, overwrite=overwrite, marker=marker)
     if not resume and out.exists() and any(out.iterdir()):
         with (
             alone(out, "inspecting into this folder", keep=False),
-            output_folder(out, overwrite=True, marker=MARKER) as draft,
+            output_folder(out, overwrite=True, marker=marker) as draft,
         ):
             yield draft
         return
     try:
         out.mkdir(parents=True, exist_ok=True)
         with alone(out, "inspecting into this folder", keep=False):
-            (out / MARKER).touch()
+            (out / marker).touch()
             yield out
     except OSError as error:
         raise OutputError(f"cannot write to {out}: {error.strerror or error}") from error
     finally:
-        if out.is_dir() and {path.name for path in out.iterdir()} == {MARKER}:
+        if out.is_dir() and {path.name for path in out.iterdir()} == {marker}:
             drop(out)  # nothing came of it

@@ -13,7 +13,7 @@ need not have changed. That a role appears between two checkpoints does not say 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,20 @@ import pandas as pd
 from interp.errors import OutputError, Problems
 from interp.output import check_output, output_file
 from interp.weights.revisions import place_of_revision, refuse_repeated
-from prooflens.inspection import MARKER, inspect, table_records
+from prooflens.inspection import (
+    MARKER,
+    Measurements,
+    inspect,
+    inspection_folder,
+    table_records,
+)
 from prooflens.pages.roles_over_training import folder_name, roles_findings, roles_page
 from trained.loading import folder_of
 
 __all__ = ["OverTraining", "inspect_over_training"]
+
+_SERIES = ".prooflens-inspections"
+"""The file by which a folder is known to hold the inspections of several checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -80,36 +89,37 @@ def inspect_over_training(
         rule, advice = "must not be given beside revisions", "leave it out"
         problems.need(given is None, name, rule, given, advice)
     problems.raise_if_any()
-    whole, folder = folder_of(model), Path(out)
+    whole, place = folder_of(model), Path(out)
     places = {name: place_of_revision(whole, name) for name in revisions}
-    inside = {name: folder / folder_name(name) for name in revisions}
-    apart, advice = len({*inside.values()}) == len(inside), "inspect them one by one"
-    problems.need(apart, "revisions", "must be names of different folders", revisions, advice)
+    folders, advice = {folder_name(name) for name in revisions}, "inspect them one by one"
+    rule = "must be names of different folders"
+    problems.need(len(folders) == len(places), "revisions", rule, revisions, advice)
     problems.raise_if_any()
-    if folder.is_dir() and (folder / MARKER).exists():
-        raise OutputError(f"{folder} holds an inspection of one checkpoint: name another folder")
-    for place in inside.values():
-        check_output(place, overwrite=overwrite or resume, marker=MARKER, inputs=[whole])
-    found, trials, rows = list[pd.DataFrame](), dict[str, pd.DataFrame](), list[Any]()
-    for name, (source, revision) in places.items():
-        step(f"{model} at {name}")
-        how = options | {"overwrite": overwrite, "resume": resume and inside[name].exists()}
-        one = inspect(source, out=inside[name], revision=revision, step=step, **how).measured
-        found.append(one["roles"].assign(revision=name))
-        trials[name] = one["trials"]
-        rows.append(one.about["rows_sha256"])
-    roles = pd.concat(found, ignore_index=True)
+    if place.is_dir() and (place / MARKER).exists():
+        raise OutputError(f"{place} holds an inspection of one checkpoint: name another folder")
+    check_output(place, overwrite=overwrite or resume, marker=_SERIES, inputs=[whole])
+    with inspection_folder(place, resume=resume, overwrite=overwrite, marker=_SERIES) as folder:
+        measured = dict[str, Measurements]()
+        for name, (source, revision) in places.items():
+            step(f"{model} at {name}")
+            inside = folder / folder_name(name)
+            how = options | {"resume": resume and inside.exists()}
+            one = inspect(source, out=inside, revision=revision, step=step, **how)
+            measured[name] = one.measured
+        return _combine(measured, str(model), folder)
+
+
+def _combine(measured: Mapping[str, Measurements], model: str, folder: Path) -> OverTraining:
+    """The tables of all checkpoints as one, with the page on them."""
+    tables = [one["roles"].assign(revision=name) for name, one in measured.items()]
+    roles = pd.concat(tables, ignore_index=True)
     roles.insert(0, "revision", roles.pop("revision"))
-    said = roles_findings(roles, trials, list(one.about["asked"]))
-    page = roles_page(
-        roles,
-        said,
-        list(revisions),
-        model=str(model),
-        unit=str(one.about["unit"]),
-        same_rows=all(one == rows[0] for one in rows),
-        folder=folder,
-    )
+    first, *others = (one.about for one in measured.values())
+    trials = {name: one["trials"] for name, one in measured.items()}
+    said = roles_findings(roles, trials, list(first["asked"]))
+    same = all(one["rows_sha256"] == first["rows_sha256"] for one in others)
+    about: dict[str, Any] = {"model": model, "unit": str(first["unit"]), "same_rows": same}
+    page = roles_page(roles, said, list(measured), **about, folder=folder)
     for name, text in (("roles.csv", roles.to_csv(index=False)), ("report.html", page)):
         with output_file(folder / name, overwrite=True) as draft:
             draft.write_text(text, encoding="utf-8")

@@ -128,7 +128,8 @@ def inspect(
     words = None if text is None else _text(text)
     files = (text, data, tokens_from, mapping, adapter)
     read = [model, *(given for given in files if given is not None)]
-    check_output(out, overwrite=overwrite or resume, marker=".prooflens-inspect", inputs=read)
+    if revisions is None:  # a series has folders of its own, and checks them
+        check_output(out, overwrite=overwrite or resume, marker=".prooflens-inspect", inputs=read)
     count = min(rows or _QUICK, _QUICK) if quick else rows
     if count is not None and count < 4:
         from interp.errors import ArgumentError

@@ -43,6 +43,8 @@ def test_what_cannot_be_done_is_told_before_anything_is_run(tmp_path: Path) -> N
         (tmp_path / "model" / name).mkdir(parents=True)
     with pytest.raises(ArgumentError, match="must be names of different folders"):
         inspect_over_training(tmp_path / "model", ["a/b", "a-b"], tmp_path / "a")
+    with pytest.raises(ArgumentError, match="must give at least 4 pieces"):
+        inspect_over_training("code-lm", ["main"], tmp_path / "a", text="a sentence")
     with pytest.raises(ArgumentError, match="beside revisions"):
         inspect_over_training("code-lm", ["main"], tmp_path / "a", revision="step-500")
     assert not (tmp_path / "a").exists()
@@ -61,3 +63,10 @@ def test_the_command_prints_what_changed(tmp_path: Path) -> None:
     told = json.loads(done.stdout)
     assert {row["revision"] for row in told["roles"]} == {"step-500"}
     assert told["findings"][0].startswith("Loss on repeated rows")
+    done = CliRunner().invoke(app, asked)
+    assert "exists: choose another name" in str(done.exception)
+    done = CliRunner().invoke(app, [*asked, "--resume"])
+    assert done.exit_code == 0, repr(done.exception)
+    assert json.loads(done.stdout)["findings"] == told["findings"]
+    done = CliRunner().invoke(app, [*asked, "--overwrite"])
+    assert done.exit_code == 0, repr(done.exception)
