@@ -16,13 +16,14 @@ On rows that a model cannot do no cause counts. They are those on which it does 
     answers are few         always the same one is right a third of the time or more. A head that
                             copies labels is missed there, though the model does not know which is
                             due
-    or a guess is as good   the loss is not below ln V, that of an even guess among all V outputs,
-                            with its 95 % interval. What a head takes off so high a loss is no
-                            knowledge of the answer
+    or a guess is better    the loss is above ln V, that of an even guess among all V outputs, by
+                            more than the floor of a cause, with its 95 % interval. What a head
+                            takes off so high a loss is no knowledge of the answer
 
-Between the two, where answers are many and the loss is below ln V, whatever lowers it is knowledge,
-however little the model gets right. Where a model can do no kind of rows, those with many answers
-are asked all the same: a head that takes back a wrong prediction is needed there too.
+Between the two, where answers are many and the loss is no higher than that, whatever lowers it is
+knowledge, however little the model gets right. Where a model does better on no kind of rows, those
+with many answers are asked all the same: a head that takes back a wrong prediction is needed there
+too.
 """
 
 from __future__ import annotations
@@ -59,12 +60,17 @@ def only_guesses(run: Run) -> bool:
     return few and not does_better(run)
 
 
-def cannot_do(run: Run) -> bool:
-    """Whether a model only guesses on rows of tokens, or does them no better than an even guess."""
+def cannot_do(run: Run, floor: float) -> bool:
+    """Whether a model only guesses on rows of tokens, or loses more there than an even guess.
+
+    Args:
+        run: The model on these rows.
+        floor: By how much more, in nats.
+    """
     if does_better(run):
         return False
-    below = run.by_row(run.value(_below_even))[run.batch.mask.any(1)]
-    return only_guesses(run) or not over_rows(below.double().numpy()).low > 0
+    above = run.by_row(run.value(_above_even))[run.batch.mask.any(1)]
+    return only_guesses(run) or over_rows(above.double().numpy()).low > floor
 
 
 def _constant(batch: Batch) -> tuple[Tensor, Tensor]:
@@ -83,10 +89,10 @@ def _frequencies(answers: Tensor) -> tuple[float, float]:
     return float(share.max()) if len(share) else 0.0, float(-(share * share.log()).sum())
 
 
-def _below_even(output: Tensor, targets: Tensor) -> Tensor:
-    """By how many nats the loss is below that of an even guess."""
+def _above_even(output: Tensor, targets: Tensor) -> Tensor:
+    """By how many nats the loss is above that of an even guess."""
     loss = torch.nn.functional.cross_entropy(output, targets, reduction="none")
-    return math.log(output.shape[-1]) - loss
+    return loss - math.log(output.shape[-1])
 
 
 def _right(output: Tensor, targets: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ from interp.stats.head_table import adjust
 from interp.tasks.counterfactual import Variable
 from probes.exchange import Exchanged
 from probes.locate import LEAST_PAIRS, exchanged
-from probes.roles.ability import cannot_do, only_guesses
+from probes.roles.ability import cannot_do, does_better, only_guesses
 from probes.roles.change import NONE, Change, beyond, from_finding, over_rows
 from probes.roles.decision import Test
 from probes.roles.evidence import Evidence, Keys, KeysOf, Place
@@ -228,11 +228,13 @@ class Effects:
 
     @cached_property
     def trials(self) -> tuple[str, ...]:
-        """The kinds of rows on which the loss may rise: those that the model can do, or where
-        there are none those on which it does more than guess one of few answers."""
+        """The kinds of rows on which the loss may rise: those that the model can do, or where it
+        does better on none those on which it does more than guess one of few answers."""
         kinds = [kind for kind in self.evidence.views if kind != "shuffled"]
-        able = tuple(kind for kind in kinds if not cannot_do(self.evidence.run(kind)))
-        return able or tuple(k for k in kinds if not only_guesses(self.evidence.run(k)))
+        runs = {kind: self.evidence.run(kind) for kind in kinds}
+        if any(does_better(run) for run in runs.values()):
+            return tuple(kind for kind in kinds if not cannot_do(runs[kind], self._floors.loss))
+        return tuple(kind for kind in kinds if not only_guesses(runs[kind]))
 
     def decides(self, kind: str) -> bool:
         """Whether right answers can be counted on rows of one kind, in a task's profile."""

@@ -70,6 +70,9 @@ from probes.roles.views import ELSEWHERE, other_routes
 _FEWEST = 8
 """The least number of rows on which both sides are compared."""
 
+_LARGEST = 1 / 4
+"""The largest share of what all controls weigh that those of one row may have."""
+
 _BAND = 1.0
 """Nats of clean loss that lie in one band."""
 
@@ -525,7 +528,7 @@ def _balanced(
 ) -> tuple[Numbers, Numbers] | None:
     """The positions of classes that both sides have, with losses alike if they are given; controls
     weigh as much in every class as the event does. None if that leaves less than half of the
-    event's positions, or too few rows."""
+    event's positions, or too few rows, or if the controls of one row stand for most of the rest."""
     size = int(classes.max()) + 1
     own, other = (torch.bincount(classes[side], minlength=size) for side in (happens, absent))
     kept = (own > 0) & (other > 0)
@@ -540,6 +543,8 @@ def _balanced(
     weight = torch.where(kept, own / other.clamp_min(1), 0.0).double()
     event, control = (happens & kept[classes]).double(), absent * weight[classes]
     if min(int((side > 0).any(1).sum()) for side in (event, control)) < _FEWEST:
+        return None
+    if float(control.sum(1).max()) > _LARGEST * float(control.sum()):
         return None
     return event, control
 
