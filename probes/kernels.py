@@ -23,6 +23,7 @@ from interp.attention.by_lag import LagMass
 from interp.attention.patterns import concentration, kernel_by_offset
 from interp.errors import Problems
 from interp.hooks.capture import model_device
+from interp.hooks.site import Site
 from interp.store.attention_mask import attention_mask_of
 from interp.tasks.base import Batch
 from probes.activations import sampled_positions
@@ -71,13 +72,14 @@ def layer_kernels(model: Any, rows: Batch, layer: int, memories: Mapping[str, in
     rule = f"must name latents among {', '.join(rows.latents)}"
     problems.need(not absent, "memories", rule, absent, "see the task's latents")
     problems.raise_if_any()
-    at, heads, scored = f"blocks.{layer}.", spec.heads[layer], rows.mask.cpu().numpy()
+    heads, scored = spec.heads[layer], rows.mask.cpu().numpy()
     _, cache = model.run_with_cache(
-        rows.inputs.to(model_device(model)), names_filter=lambda name: name.startswith(at)
+        rows.inputs.to(model_device(model)),
+        names_filter=lambda name: Site.of(name).layer == layer,
     )
     inside = {name: value.double().cpu() for name, value in cache.items()}
-    pattern = inside[at + "attn.hook_pattern"][:, :heads]
-    stream = inside[at + "hook_resid_mid"].numpy()
+    pattern = inside[Site(layer, "pattern").name][:, :heads]
+    stream = inside[Site(layer, "resid_mid").name].numpy()
     places, n = sampled_positions(scored), scored.shape[1]
     kernels = {}
     for name in memories:
@@ -108,14 +110,19 @@ def written_along(
         w: A direction of the residual stream.
         heads: The heads.
     """
-    at, attn, chosen = f"blocks.{layer}.", model.blocks[layer].attn, list(heads)
-    v = inside[at + "attn.hook_v"][:, :, chosen].double().numpy()
+    attn, chosen = model.blocks[layer].attn, list(heads)
+    v = inside[Site(layer, "v").name][:, :, chosen].double().numpy()
     w_o = attn.W_O.detach().double().cpu().numpy()[chosen]
     found: Float[np.ndarray, "row key head"] = np.einsum("rkhd,hd->rkh", v, w_o @ w)
     if writes_identity(model):
-        x = inside[at + "ln1.hook_normalized"].double().numpy()
+        x = inside[normalized(layer).name].double().numpy()
         found += (x @ w)[..., None] * attn.effective_b.detach().double().cpu().numpy()[chosen]
     return found
+
+
+def normalized(layer: int) -> Site:
+    """What enters the attention of a layer, after its norm."""
+    return Site(layer, "ln1.hook_normalized")
 
 
 def writes_identity(model: Any) -> bool:

@@ -34,6 +34,7 @@ from scipy.special import zeta
 from torch import Tensor
 
 from interp.errors import Problems, need
+from interp.hooks.site import Site
 from interp.models.ffn import FFN
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
@@ -213,7 +214,7 @@ def _mechanism(task: PodCoupling, sides: list[_Functions], m_h: int, width: int)
         for k in range(1, min(m_h, task.named) + 1):
             directions[f"{letter}[{k}]"] = axes[side.start + k - 1]
     parts = (Part("head", 0, 0, "coupling", "coupling"),)
-    return Mechanism(parts, directions, dict.fromkeys(directions, "hook_embed"))
+    return Mechanism(parts, directions, dict.fromkeys(directions, Site(-1, "embed").name))
 
 
 def _certificate(

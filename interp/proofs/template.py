@@ -406,7 +406,7 @@ def mechanism_of(plan: BuildPlan) -> Mechanism:
     if plan.readout:
         parts.append(Part("head", 0, 0, "symbol-equality", "equality"))
         held |= {
-            f"equality[{j}]": (plan.row.start + j, "blocks.0.hook_resid_mid") for j in range(plan.k)
+            f"equality[{j}]": (plan.row.start + j, Site(0, "resid_mid").name) for j in range(plan.k)
         }
     if plan.fixes:
         parts += [
@@ -417,7 +417,7 @@ def mechanism_of(plan: BuildPlan) -> Mechanism:
         parts.append(Part("ffn", 0, None, "snap", "equality"))
         parts.append(Part("head", 1, 0, "uniform", "equality"))
         held |= {
-            bit.name: (plan.means.start + i, "blocks.1.hook_resid_mid")
+            bit.name: (plan.means.start + i, Site(1, "resid_mid").name)
             for i, bit in enumerate(plan.asked)
         }
     at = plan.readout - 1

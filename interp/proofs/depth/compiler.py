@@ -387,7 +387,7 @@ def _mechanism(plan: StreamPlan, precision: Precision) -> Mechanism:
     for line in plan.program.lines:
         level, name = plan.level(line.expression), line.name
         directions[name] = axes[plan.names[name]]
-        written[name] = Site(level - 1, "resid_post").name if level > 0 else "hook_embed"
+        written[name] = (Site(level - 1, "resid_post") if level > 0 else Site(-1, "embed")).name
         if level >= 0 and precision == "sign" and isinstance(line.expression, Term):
             _hold_linear(plan, line.expression, name, directions, written)
         elif level > 0:

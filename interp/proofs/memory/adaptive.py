@@ -337,7 +337,8 @@ def _mechanism(plan: AdaptivePlan) -> Mechanism:
             parts.append(Part("ffn", layer - 1, None, "readout", f"t_{memory}", round=layer))
     last = len(slots.rounds)
     parts.append(Part("ffn", last, None, "readout", "f"))
-    written = {"x[t]": "hook_embed", "a[t]": "hook_embed", "f": Site(last, "resid_post").name}
+    embed, after = Site(-1, "embed").name, Site(last, "resid_post").name
+    written = {"x[t]": embed, "a[t]": embed, "f": after}
     for layer, memories in enumerate(slots.rounds, start=1):
         for i in memories:
             written[f"t_{i}"] = Site(layer - 1, "resid_post").name

@@ -34,6 +34,7 @@ import numpy as np
 import torch
 
 from interp.errors import Problems
+from interp.hooks.site import Site
 from interp.models.ffn import FFN
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
@@ -280,12 +281,12 @@ def _mechanism(task: FixedMemory, fits: tuple[LagFit, ...]) -> Mechanism:
             head += 1
     parts.append(Part("ffn", 0, None, "readout", "f"))
     latents = (*task.arguments, "f")
-    hooks = ("hook_embed", *["blocks.0.hook_resid_mid"] * len(fits), "blocks.0.hook_resid_post")
+    sites = (Site(-1, "embed"), *[Site(0, "resid_mid")] * len(fits), Site(0, "resid_post"))
     axes = torch.eye(len(latents), dtype=torch.float64)
     return Mechanism(
         parts=tuple(parts),
         directions=dict(zip(latents, axes, strict=True)),
-        written=dict(zip(latents, hooks, strict=True)),
+        written={name: site.name for name, site in zip(latents, sites, strict=True)},
     )
 
 

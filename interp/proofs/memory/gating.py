@@ -17,6 +17,7 @@ from itertools import product
 import torch
 
 from interp.errors import Problems
+from interp.hooks.site import Site
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.lagfits import LagFit
@@ -127,8 +128,8 @@ def _ramps(
 def _mechanism(parts: list[Part], slots: dict[int, int], answer: int) -> Mechanism:
     axes = torch.eye(answer + 1, dtype=torch.float64)
     directions = {"x[t]": axes[0]} | {f"x[t-{lag}]": axes[at] for lag, at in slots.items()}
-    middle = {f"x[t-{lag}]": "blocks.0.hook_resid_mid" for lag in slots}
-    written = {"x[t]": "hook_embed"} | middle | {"f": "blocks.0.hook_resid_post"}
+    middle = {f"x[t-{lag}]": Site(0, "resid_mid").name for lag in slots}
+    written = {"x[t]": Site(-1, "embed").name} | middle | {"f": Site(0, "resid_post").name}
     return Mechanism(tuple(parts), directions | {"f": axes[answer]}, written)
 
 

@@ -46,6 +46,7 @@ from jaxtyping import Float64
 from scipy.optimize import minimize
 
 from interp.errors import Problems
+from interp.hooks.site import Site
 from interp.models.ffn import FFN
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
@@ -473,11 +474,14 @@ def _mechanism(plan: _KernelPlan) -> Mechanism:
         parts += [Part("head", 0, head, role, memory.name, lag) for head in heads]
     parts.append(Part("ffn", 0, None, "readout", "f"))
     latents = ("x[t]", *plan.memories, "f")
-    middle = ["blocks.0.hook_resid_mid"] * len(plan.fits)
-    hooks = ("hook_embed", *middle, "blocks.0.hook_resid_post")
+    sites = (Site(-1, "embed"), *[Site(0, "resid_mid")] * len(plan.fits), Site(0, "resid_post"))
     axes = torch.eye(plan.width, dtype=torch.float64)
     directions = dict(zip(latents, axes, strict=True))
-    return Mechanism(tuple(parts), directions, dict(zip(latents, hooks, strict=True)))
+    return Mechanism(
+        tuple(parts),
+        directions,
+        {name: site.name for name, site in zip(latents, sites, strict=True)},
+    )
 
 
 def _certificate(plan: _KernelPlan) -> Certificate:

@@ -43,7 +43,7 @@ from interp.hooks.site import Site
 from interp.interventions.components import Component, components
 from interp.stats.nulls import paired_null
 from interp.tasks.base import Batch, Memory
-from probes.kernels import writes_identity, written_along
+from probes.kernels import normalized, writes_identity, written_along
 from probes.linear import direction
 from probes.roles.decision import Found, Test, holds
 from probes.roles.examined import Examined, of_head
@@ -223,12 +223,13 @@ class Kernels:
 def kernels_of(reader: Reader, layer: int, memory: Memory) -> Kernels:
     """What each head of a layer puts, from each lag, into the direction that holds a memory."""
     model, batch = reader.model, reader.batch
-    at = f"blocks.{layer}."
     heads = [part.head for part in components(model) if part.kind == "head" and part.layer == layer]
-    names = ["attn.hook_pattern", "attn.hook_v", *["ln1.hook_normalized"] * writes_identity(model)]
-    inside = reader.inside(layer, tuple(at + name for name in names))
-    pattern = inside[at + "attn.hook_pattern"][:, heads].double().numpy()
-    w = direction(reader.features(at + "hook_resid_mid"), reader.truth(memory.name))
+    pattern_site = Site(layer, "pattern")
+    sites = [pattern_site, Site(layer, "v"), *[normalized(layer)] * writes_identity(model)]
+    inside = reader.inside(layer, tuple(site.name for site in sites))
+    pattern = inside[pattern_site.name][:, heads].double().numpy()
+    stream = reader.features(Site(layer, "resid_mid").name)
+    w = direction(stream, reader.truth(memory.name))
     values = written_along(model, layer, inside, w, heads)
     mask, n = batch.mask.numpy(), pattern.shape[-1]
     shape = np.zeros(2 * n - 1)
