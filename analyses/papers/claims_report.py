@@ -80,9 +80,31 @@ class _Entry:
         return f"Stopped with an error: {self.failure}" if self.failure else "Not run yet."
 
     @property
-    def changed(self) -> str:
-        """The ledger's values of the options that this claim was run with differently."""
-        return "" if self.result is None else json.dumps(dict(self.result.changed))[1:-1]
+    def certainty(self) -> str:
+        """How sure a verdict is: its seeds, and what it was run with; empty without one."""
+        if self.result is None or self.status == "not run":
+            return ""
+        seeds, changed = len(self.result.seeds), json.dumps(dict(self.result.changed))[1:-1]
+        said = [
+            f"{seeds} seed{'s' * (seeds > 1)}, profile {self.result.profile}."
+            if seeds
+            else f"No seeds: models as they are shipped, profile {self.result.profile}."
+        ]
+        if 0 < seeds < _SEEDS:
+            said.append(f"Fewer than {_SEEDS} seeds tell nothing of how results spread.")
+        if self.claim.fragile:
+            said.append(f"Fragile: {self.claim.fragile}")
+        if changed:
+            said.append(
+                "Run with other options than the ledger's, which the rule was written for. "
+                f"The ledger has {changed}."
+            )
+        if self.stale:
+            said.append(
+                "The ledger's rule or settings have changed since this was run: this verdict "
+                "follows those below."
+            )
+        return " ".join(said)
 
     @property
     def rule(self) -> str:
@@ -216,7 +238,7 @@ def _named_models(entries: list[_Entry]) -> dict[str, list[str]]:
 def _counted(entries: list[_Entry]) -> str:
     counts = Counter(entry.status for entry in entries)
     words = ", ".join(f"{counts[status]} {status}" for status in _STATUSES if counts[status])
-    changed = sum(bool(entry.changed) for entry in entries)
+    changed = sum(bool(entry.result and entry.result.changed) for entry in entries)
     other = f" Of these, {changed} with other options than the ledger's." if changed else ""
     return f"{len(entries)} claim{'s' * (len(entries) > 1)}: {words}.{other}"
 
@@ -241,6 +263,9 @@ def _doubts(entries: list[_Entry]) -> list[str]:
     few = [result.claim for result in ran if 0 < len(result.seeds) < _SEEDS]
     if few:
         said.append(f"Fewer than {_SEEDS} seeds: {in_words(few)}.")
+    fragile = [e.claim.id for e in entries if e.claim.fragile and e.status != "not run"]
+    if fragile:
+        said.append(f"Fragile, since rounding alone may move the verdict: {in_words(fragile)}.")
     quick = [result.claim for result in ran if result.profile != "full"]
     if quick:
         said.append(f"Run smaller than the ledger's full profile: {in_words(quick)}.")

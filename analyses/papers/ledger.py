@@ -30,7 +30,7 @@ PAPERS = ("memory", "template", "depth", "coupling", "compact", "decompile", "tr
 PROFILES = ("zoo", "quick", "full")
 
 _WORDS = ("paper", "source", "statement", "rule", "refuted_by", "run")
-_OTHERS = ("yours", "seconds", "before")
+_OTHERS = ("yours", "seconds", "before", "fragile")
 _BEFORE = ("rule", "profile", "status", "key", "reason")
 _RUN = re.compile(r"[a-z_][\w.]*:[a-z_]\w*")
 
@@ -77,6 +77,7 @@ class Claim:
         yours: Options that no profile gives: the user's text, model or images.
         seconds: Profile → about how long it takes on two cores, by which claims are ordered.
         before: The rule and settings before the last change, if there was one.
+        fragile: Why rounding alone may move the verdict, with what was seen; empty if nothing was.
     """
 
     id: str
@@ -90,6 +91,7 @@ class Claim:
     yours: tuple[str, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
     before: Before | None = None
+    fragile: str = ""
 
     @property
     def options(self) -> set[str]:
@@ -153,6 +155,7 @@ def read_ledger(path: Path | None = None) -> dict[str, Claim]:
             yours=tuple(table.get("yours", ())),
             seconds=table.get("seconds", {}),
             before=_before(table["before"]) if "before" in table else None,
+            fragile=" ".join(table.get("fragile", "").split()),
         )
         for name, table in tables.items()
     }
@@ -195,6 +198,9 @@ def _check(name: str, table: Mapping[str, Any], problems: Problems) -> None:
         value = table.get(key)
         good = isinstance(value, str) and bool(value.strip())
         need(good, f"{name}.{key}", "must be given as text", value, "write it")
+    fragile = table.get("fragile", "why")
+    good = isinstance(fragile, str) and bool(fragile.strip())
+    need(good, f"{name}.fragile", "must be given as text", fragile, "write it, or leave it out")
     paper, run = table.get("paper"), table.get("run", "")
     need(paper in PAPERS, f"{name}.paper", f"must be one of {', '.join(PAPERS)}", paper, "choose")
     start = f"{paper}-"
