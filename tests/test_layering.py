@@ -165,7 +165,6 @@ ENGINES = ("interp.run", "interp.hooks", "interp.models", "interp.interventions"
            "interp.weights.head_weights", "interp.weights.weight_table")  # fmt: skip
 DRAWS = {
     "probes.columns", "probes.roles", "probes.roles.decision", "probes.roles.profile",
-    "probes.roles.stability",
     "trained.shipped_names",
 }  # fmt: skip
 """What a page may ask of measurement: names and meanings."""

@@ -24,7 +24,15 @@ alone) there is no cause, and nothing is more than a candidate. A role whose eve
 position has no controls: ``missing`` says so, and its other tests decide.
 
 A confirmed role must be stable: where its scores reach their floors on fewer than nine in ten
-resamples of the rows (:mod:`probes.roles.stability`), it is a candidate, and ``missing`` says so.
+resamples of the rows, it is a candidate, and ``missing`` says so.
+
+    stability   the share of 200 resamples of the rows on which every score is at least its floor
+    halves      the share of 100 splits of the rows in two on whose halves the scores say the same:
+                all at least their floors, or not all
+
+There a score is the mean of what its rows showed. That it is significant, and its interval, are
+asked of all rows: both speak of resamples already, and that many components were looked at is paid
+for once. Tests on as many rows are resampled alike; one whose rows are not kept stays as it is.
 
     primary       a head that is missed alone
     secondary     one that is missed only together with its group
@@ -50,10 +58,11 @@ from jaxtyping import Float
 
 from interp.stats.head_table import adjust
 from probes.columns import RoleRow, columns
-from probes.roles.stability import halves, stability
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+_RESAMPLES, _SPLITS = 200, 100
 
 MEANINGS = {
     "confirmed": "it behaves so; ablating it, alone or together with a named group, hurts exactly "
@@ -427,3 +436,25 @@ def _words(test: Test) -> str:
     near = f"{test.score:.2f}" == f"{test.floor:.2f}"
     score = f"{test.score:.{3 if near else 2}f}"
     return f"{test.name} {score}, below the floor of {test.floor:.2g}"
+
+
+def stability(tests: Sequence[Test], seed: int = 0) -> float:
+    """The share of resamples on which all scores are at least their floors."""
+    every = np.full(_RESAMPLES, all(one.score >= one.floor for one in tests if one.by_row is None))
+    for test in tests:
+        if test.by_row is not None:
+            count = len(test.by_row)
+            drawn = np.random.default_rng(seed).integers(count, size=(_RESAMPLES, count))
+            every &= test.by_row[drawn].mean(1) >= test.floor
+    return float(every.mean())
+
+
+def halves(tests: Sequence[Test], seed: int = 0) -> float:
+    """The share of splits on whose halves the scores say the same; NaN where no test has rows."""
+    kept = [(t.by_row, t.floor) for t in tests if t.by_row is not None and len(t.by_row) > 1]
+    passed = np.full((2, _SPLITS), True)
+    for rows, floor in kept:
+        order = np.random.default_rng(seed).random((_SPLITS, len(rows))).argsort(1)
+        for side, some in enumerate(np.split(order, [len(rows) // 2], axis=1)):
+            passed[side] &= rows[some].mean(1) >= floor
+    return float((passed[0] == passed[1]).mean()) if kept else float("nan")

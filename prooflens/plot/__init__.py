@@ -1,7 +1,35 @@
-"""Figures: of tables and arrays (:mod:`interp.figures`), and straight from a model."""
+"""Figures: of tables and arrays (:mod:`interp.figures`), and straight from a model.
+
+A figure on the last line of a notebook's cell is shown as a picture, also without pyplot: IPython
+shows matplotlib's figures once pyplot was imported, or after ``%matplotlib inline``. Ours are made
+without pyplot, so the door to them says how they are shown.
+"""
+
+import io
+import sys
+from typing import Any
 
 from interp.lazy import lazy
-from prooflens.plot.in_notebooks import show_figures
 
 __getattr__, __dir__, __all__ = lazy(__name__, __file__)
+
+
+def show_figures() -> None:
+    """Tell a running IPython how to show a figure; elsewhere, and where it knows, do nothing."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if shell is not None:
+        formatter = shell.display_formatter.formatters["image/png"]
+        formatter.for_type_by_name("matplotlib.figure", "Figure", _png)
+
+
+def _png(figure: Any) -> bytes:
+    from interp.figures.style import style
+
+    drawn = io.BytesIO()
+    with style():
+        figure.savefig(drawn, format="png")
+    return drawn.getvalue()
+
+
 show_figures()

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from probes.roles.diagonal import diagonal_of
+from probes.roles.detectors.circuits import diagonal_of
 from probes.roles.profile import TASK
 
 Rng = np.random.Generator

@@ -12,8 +12,7 @@ from interp.interventions.patching import Receiver, paths_to
 from interp.models.pretrained import load_pretrained
 from interp.run.gate import next_tokens
 from probes.roles import TASK, find_roles
-from probes.roles.detectors.circuits import circuit_roles
-from probes.roles.diagonal import identity_share
+from probes.roles.detectors.circuits import circuit_roles, identity_share
 from probes.roles.effects import Effects
 from probes.roles.examined import Examined
 from probes.roles.gathering import evidence_of

@@ -24,7 +24,7 @@ from probes import fresh_models
 from probes.roles import TASK, candidates, find_roles
 from probes.roles.decision import Found, Test, decide
 from probes.roles.detectors.attention import attention_roles
-from probes.roles.diagonal import identity_share
+from probes.roles.detectors.circuits import identity_share
 from probes.roles.effects import Effects
 from probes.roles.examined import Examined
 from probes.roles.gathering import evidence_of

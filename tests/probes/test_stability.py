@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from probes.roles.change import over_rows
-from probes.roles.decision import Found, Test, decide
-from probes.roles.stability import halves, stability
+from probes.roles.decision import Found, Test, decide, halves, stability
 
 GOOD = Test("share", 0.9, 0.6, 1e-6)
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from matplotlib.figure import Figure
 
-from prooflens.plot.in_notebooks import show_figures
+from prooflens.plot import show_figures
 
 formatters = pytest.importorskip("IPython.core.formatters", reason="IPython is not installed")
 

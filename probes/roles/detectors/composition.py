@@ -1,24 +1,77 @@
 """Detect heads that read what earlier heads wrote: in their values, their keys or their queries.
 
-    V            what an earlier head fetched is copied (:mod:`probes.roles.detectors.relaying`)
-    K, Q         it is compared with a token (:mod:`probes.roles.detectors.matching`)
+    V            what an earlier head fetched is copied: two heads that act as one (virtual heads)
+    K, Q         it is compared with a token
 
-What heads fetch, and what they may read, is looked at for both at once, a layer at a time.
+What heads fetch, and what they may read, is looked at for both at once, a layer at a time. Which
+earlier head, and whether V, K or Q, is chosen on every second row and judged on the others. Of
+several that fetch the same, those count whose writes the behaviour is lost without.
+
+**Copying** (virtual-copying)
+
+    relayed     of a head's key j: the token that an earlier head fetched there, if it is not the
+                key's own
+    behaviour   what the head writes, read through the final norm and the unembedding, raises the
+                tokens relayed at its keys above those relayed in other rows, attention counted
+    cause       that rise is gone when its values lack what the earlier head wrote, and not when
+                they lack what the loudest others wrote; without that the loss rises; without the
+                head it does
+
+The head alone attends to the earlier head's position, the earlier head alone writes for its own:
+only together do they move a token from where it stands to where it is said. Strength is signed:
+negative where such tokens are lowered. A head that attends to the token by itself raises it as
+well; its values do not need what the earlier head wrote.
+
+Chains of three heads are not looked for.
+
+**Comparing** (composed-equality)
+
+    keys        K  the earlier head fetched the query's token there:  token fetched at j = x_i
+                Q  the key holds what it fetched for the query:       x_j = token fetched at i
+    behaviour   of queries that have such keys, attention goes to these, beyond what goes to those
+                of other rows
+    cause       that attention falls when the head's keys (K) or queries (Q) lack what the earlier
+                head wrote, and not as much when they lack what the loudest others wrote; without
+                that attention the loss rises
+
+Keys with the query's own token are left out: they can be found by the embedding. So are, of K,
+keys after such a token: a head that finds those by what a previous-token head wrote is an induction
+head, which is the same mechanism and has that name. A query of Q counts if the token that was
+fetched stands elsewhere, too: a head that attends to the same place by itself compares nothing.
+
+A comparison in which both sides were fetched is not looked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 
-from probes.roles.decision import Found, Lacking
-from probes.roles.detectors.matching import Match, closest, matched
-from probes.roles.detectors.relaying import Relayed, Rises, relayed
-from probes.roles.evidence import has_readout
-from probes.roles.examined import Examined
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from probes.roles.change import Change, over_rows
+from probes.roles.decision import Found, Lacking, Test, holds
+from probes.roles.direct import Direct
+from probes.roles.effects import Effects
+from probes.roles.evidence import Evidence, Keys, KeysOf, Place, has_readout
+from probes.roles.examined import Examined, of_head
 from probes.roles.fetched import Fetching
-from probes.roles.reading import Reading
+from probes.roles.reading import Input, Reading, missed, names
 
-_ROLES = ("virtual-copying", "composed-equality")
+_RELAYING, _MATCHING = "virtual-copying", "composed-equality"
+_RELAYED_ON, _KEYS = "shuffled", "matched"
+
+_FEWEST = 8
+"""The least number of rows with queries that have keys."""
+
+_TRIED = 6
+"""The most earlier heads that fetch the same and are tried one by one."""
+
+Rows = Float[Tensor, " row"]
+Shares = Float[Tensor, "row head writer"]
 
 
 def composition_roles(of: Examined) -> Iterator[Found | Lacking]:
@@ -26,13 +79,13 @@ def composition_roles(of: Examined) -> Iterator[Found | Lacking]:
     evidence, effects = of.evidence, of.effects
     if effects is None or not has_readout(evidence.model):
         why = "no weights are named that heads' writes could be read with"
-        yield from (Lacking(role, why) for role in _ROLES)
+        yield from (Lacking(role, why) for role in (_RELAYING, _MATCHING))
         return
     reading, fetching = Reading(effects), Fetching(evidence)
     lacking = reading.lacks()
     if lacking:
         why = f"the model has no hook {lacking[0]}"
-        yield from (Lacking(role, why) for role in _ROLES)
+        yield from (Lacking(role, why) for role in (_RELAYING, _MATCHING))
         return
     rises, kind = Rises(evidence, fetching), evidence.profile.rows["matched"]
     copied: list[Relayed] = []
@@ -43,3 +96,322 @@ def composition_roles(of: Examined) -> Iterator[Found | Lacking]:
         fetching.by(kind, layer)  # while the layer's attention is at hand
     yield from (relayed(effects, reading, rises, one) for one in copied)
     yield from (matched(effects, reading, fetching, one) for one in compared)
+
+
+@dataclass(frozen=True)
+class Relayed:
+    """The earlier heads whose fetched tokens a head may copy.
+
+    Attributes:
+        place: The head that copies.
+        writers: The earlier heads that fetch the same, the best one first.
+        sign: 1 where it raises what they fetched, −1 where it lowers it.
+        rows: By how much, row by row, of what each of them fetched.
+    """
+
+    place: Place
+    writers: tuple[Place, ...]
+    sign: float
+    rows: Float[Tensor, "row writer"]
+
+
+class Rises:
+    """By how much heads raise the tokens that earlier heads fetched at their keys, above those of
+    other rows."""
+
+    def __init__(self, evidence: Evidence, fetching: Fetching) -> None:
+        self.evidence, self._fetching = evidence, fetching
+        self._direct = Direct(evidence)
+        inputs = evidence.batch(_RELAYED_ON).inputs
+        self._columns = self._direct.read.T[inputs].cpu()
+
+    def best(self, layer: int) -> Iterator[Relayed]:
+        """For each head of a layer, the earlier heads whose fetched tokens it raises, or lowers,
+        most on every second row."""
+        earlier = [other for other in self.evidence.heads if other[0] < layer]
+        for place in self.evidence.heads:
+            if place[0] == layer and earlier:
+                yield self._best(place, earlier)
+
+    def _best(self, place: Place, earlier: Sequence[Place]) -> Relayed:
+        found = self._of(place, earlier)
+        mean = found[::2].mean(0)
+        best = int(mean.abs().argmax())
+        sign = 1.0 if float(mean[best]) >= 0 else -1.0
+        size = sign * mean
+        order, least = size.argsort(descending=True).tolist(), float(size[best]) / 2
+        alike = [at for at in order if float(size[at]) >= least][:_TRIED]
+        return Relayed(place, tuple(earlier[at] for at in alike), sign, sign * found[:, alike])
+
+    def without(self, reading: Reading, one: Relayed, lost: Sequence[Place]) -> Rows:
+        """The rise of what the first earlier head fetched, when the head's values lack what some
+        wrote."""
+        value = reading.written(_RELAYED_ON, one.place, lost)
+        return one.sign * self._of(one.place, one.writers[:1], value)[:, 0]
+
+    def named(self, kind: str, writer: Place) -> Int[Tensor, "row key"]:
+        """The tokens that an earlier head fetched, where they are not the keys' own; else −1."""
+        inputs = self.evidence.batch(kind).inputs
+        tokens = self._fetching.by(kind, writer[0]).tokens[:, writer[1]]
+        return torch.where(tokens != inputs, tokens, -1)
+
+    def _of(
+        self, place: Place, writers: Sequence[Place], value: Tensor | None = None
+    ) -> Float[Tensor, "row writer"]:
+        evidence, (layer, head) = self.evidence, place
+        pattern = torch.cat([some[:, head] for some in evidence.patterns(_RELAYED_ON, layer)])
+        counted = evidence.views[_RELAYED_ON].counted.to(pattern)
+        written = self._direct.written(_RELAYED_ON, place, value).to(pattern).cpu()
+        by_key = torch.einsum("rqk,rqd->rkd", pattern * counted[..., None], written)
+        by_key = by_key / counted.sum(1).clamp_min(1)[:, None, None]
+        named = torch.stack([self.named(_RELAYED_ON, one) for one in writers], dim=2)
+        places = torch.stack([self._places(one) for one in writers], dim=2)
+        scores = [
+            self._summed(by_key, named.roll(by, 0), places.roll(by, 0), self._columns.roll(by, 0))
+            for by in (0, 1)
+        ]
+        return (scores[0] - scores[1]).double()
+
+    def _places(self, writer: Place) -> Int[Tensor, "row key"]:
+        return self._fetching.by(_RELAYED_ON, writer[0]).places[:, writer[1]]
+
+    @staticmethod
+    def _summed(by_key: Tensor, named: Tensor, places: Tensor, columns: Tensor) -> Tensor:
+        logits = torch.einsum("rkd,rtd->rkt", by_key, columns.to(by_key))
+        return (logits.gather(2, places) * (named >= 0)).sum(1)
+
+
+def relayed(effects: Effects, reading: Reading, rises: Rises, one: Relayed) -> Found:
+    """The tests of one head, and of what it reads where it raises, or lowers, such tokens."""
+    evidence = effects.evidence
+    test, cause, target = _rise(evidence, one, one.writers[0]), list[Test](), ""
+    tokens: Callable[[str], Tensor] | None = None
+    if holds([test]):
+        path = _Raised(reading, rises, one)
+        read = path.read()
+        test, target = _rise(evidence, one, read[0]), names(read)
+        tokens = partial(rises.named, writer=read[0])
+        cause = path.tests(read)
+        if holds(cause):
+            cause += [path.loss(effects, read), *effects.without_head(one.place)]
+    strength = one.sign * test.score
+    return of_head(one.place, _RELAYING, [test], cause, strength, target=target, tokens=tokens)
+
+
+def _rise(evidence: Evidence, one: Relayed, writer: Place) -> Test:
+    """The rise of what one earlier head fetched, on the rows that nothing was chosen on."""
+    verb = "raises" if one.sign > 0 else "lowers"
+    name = f"{verb} the logits of what {names([writer])} fetched where it attends by"
+    rows = one.rows[1::2, one.writers.index(writer)]
+    return over_rows(rows.numpy()).test(name, evidence.floors.copying, "relayed")
+
+
+@dataclass(frozen=True)
+class _Raised:
+    """The path from earlier heads through a head's values to the output.
+
+    Attributes:
+        reading: What is lost when the values lack some writes.
+        rises: What heads raise.
+        one: The head, and the earlier heads that fetch the same.
+    """
+
+    reading: Reading
+    rises: Rises
+    one: Relayed
+
+    def read(self) -> tuple[Place, ...]:
+        """Those of the heads that fetch the same whose write is read, on every second row; all
+        where none is missed by itself."""
+        alone = {writer: float(self._lost([writer])[::2].mean()) for writer in self.one.writers}
+        return missed(alone, self.rises.evidence.floors.fall)
+
+    def tests(self, writers: Sequence[Place]) -> list[Test]:
+        """The tests that the rise is due to what these heads wrote."""
+        floors, others = self.rises.evidence.floors, self.reading.loudest(_RELAYED_ON, writers)
+        lost = self._lost(writers)
+        words = f"without what {names(writers)} wrote in its values that falls by a share of"
+        tests = [over_rows(lost[1::2].numpy()).test(words, floors.specific, "unrelayed")]
+        if others and holds(tests):
+            words = f"beyond what it falls by without {names(others)} there"
+            beyond = over_rows((lost - self._lost(others))[1::2].numpy())
+            tests.append(beyond.test(words, floors.fall, "unrelayed beyond"))
+        return tests
+
+    def loss(self, effects: Effects, writers: Sequence[Place]) -> Test:
+        """The test that the loss rises on the kind of rows where it rises most."""
+
+        unread = {k: self.reading.unread(k, self.one.place, writers) for k in effects.trials}
+        words = f"without what {names(writers)} wrote in its values"
+        return effects.worst(words, unread)
+
+    def _lost(self, writers: Sequence[Place]) -> Rows:
+        """The share of the mean rise that is lost, row by row."""
+        rows, left = self.one.rows[:, 0], self.rises.without(self.reading, self.one, writers)
+        return (rows - left) / max(float(rows.mean()), 1e-9)
+
+
+@dataclass(frozen=True)
+class Match:
+    """The earlier heads whose fetched token a head may compare, and how much it attends so.
+
+    Attributes:
+        place: The head that compares.
+        read_as: ``k`` or ``q``.
+        writers: The earlier heads, the best one first.
+        share: Share of attention on each one's keys, row by row; NaN where no query has any.
+        beyond: How much of it is beyond that on other rows' keys.
+    """
+
+    place: Place
+    read_as: Input
+    writers: tuple[Place, ...]
+    share: Float[Tensor, "row writer"]
+    beyond: Float[Tensor, "row writer"]
+
+
+def closest(evidence: Evidence, fetching: Fetching, layer: int) -> Iterator[Match]:
+    """For each head of a layer, the earlier heads whose keys it attends to most, on every second
+    row."""
+    heads = [place for place in evidence.heads if place[0] == layer]
+    earlier = [place for place in evidence.heads if place[0] < layer]
+    if not earlier:
+        return
+    kinds: tuple[Input, Input] = ("k", "q")
+    tried = [(side, writer) for side in kinds for writer in earlier]
+    found = [_attended(evidence, fetching, layer, side) for side in kinds]
+    own, other = (torch.cat([some[i] for some in found], dim=2) for i in range(2))
+    excess = (own - other)[::2].nanmean(0).nan_to_num(-1.0)
+    for place in heads:
+        mine = excess[place[1]]
+        order = mine.argsort(descending=True).tolist()
+        side, most = tried[order[0]][0], float(mine[order[0]])
+        least = min(most, most / 2)
+        alike = [at for at in order if tried[at][0] == side and float(mine[at]) >= least][:_TRIED]
+        share = own[:, place[1], alike]
+        writers = tuple(tried[at][1] for at in alike)
+        yield Match(place, side, writers, share, share - other[:, place[1], alike])
+
+
+def _attended(
+    evidence: Evidence, fetching: Fetching, layer: int, side: Input
+) -> tuple[Shares, Shares]:
+    """Every head's share of attention on the keys of every earlier head, and on those of the next
+    row."""
+    kind = evidence.profile.rows[_KEYS]
+    pattern = torch.cat(evidence.patterns(kind, layer)).float()
+    pattern = pattern / pattern.sum(-1, keepdim=True).clamp_min(1e-12)
+    counted, inputs = evidence.views[kind].counted, evidence.batch(kind).inputs
+    owns, others = [], []
+    for before in sorted({one for one, _ in evidence.heads if one < layer}):
+        fetched = fetching.by(kind, before)
+        keys, asked = _keys(inputs, fetched.tokens, fetched.places, side)
+        asked = (asked & counted[:, None]).float()
+        weight = keys * (asked / asked.sum(-1, keepdim=True))[..., None]  # NaN: none is asked
+        owns.append(torch.einsum("rhij,reij->rhe", pattern, weight))
+        others.append(torch.einsum("rhij,reij->rhe", pattern, weight.roll(1, 0)))
+    return torch.cat(owns, dim=2), torch.cat(others, dim=2)
+
+
+def _keys(
+    inputs: Int[Tensor, "row pos"], tokens: Tensor, places: Tensor, side: Input
+) -> tuple[Bool[Tensor, "row head query key"], Bool[Tensor, "row head query"]]:
+    """The keys of every head that fetches, and the queries that have such keys."""
+    size = inputs.shape[1]
+    earlier = torch.ones(size, size, dtype=torch.bool).tril()
+    same = inputs[:, :, None] == inputs[:, None, :]
+    if side == "k":
+        after = torch.nn.functional.pad(same, (1, 0))[..., :-1]
+        keys = tokens[:, :, None, :] == inputs[:, None, :, None]
+        keys &= (earlier & ~same & ~after)[:, None]
+        return keys, keys.any(-1)
+    keys = tokens[..., None] == inputs[:, None, None, :]
+    keys &= (earlier & ~same)[:, None]
+    elsewhere = torch.arange(size) != places[..., None]
+    return keys, (keys & elsewhere).any(-1)
+
+
+def _keys_of(fetching: Fetching, kind: str, writer: Place, side: Input) -> Keys:
+    """The keys that hold what one earlier head fetched, or where it fetched the query's token."""
+    fetched, head = fetching.by(kind, writer[0]), slice(writer[1], writer[1] + 1)
+    inputs = fetching.evidence.batch(kind).inputs
+    keys, asked = _keys(inputs, fetched.tokens[:, head], fetched.places[:, head], side)
+    return (keys & asked[..., None])[:, 0]
+
+
+def matched(effects: Effects, reading: Reading, fetching: Fetching, one: Match) -> Found:
+    """The tests of one head, and of what it reads where its attention is as it should be."""
+    evidence = effects.evidence
+    tests, cause, target = _attention(evidence, one, one.writers[0]), list[Test](), ""
+    keys: KeysOf | None = None
+    if holds(tests):
+        fallen = _Fallen(reading, fetching, one)
+        writers = fallen.read()
+        tests = _attention(evidence, one, writers[0])
+        target = f"{one.read_as.upper()} {names(writers)}"
+        keys = partial(_keys_of, fetching, writer=writers[0], side=one.read_as)
+        cause = fallen.tests(writers)
+        cause += effects.without_keys(one.place, _KEYS, keys) if holds(cause) else []
+    return of_head(one.place, _MATCHING, tests, cause, target=target, keys=keys)
+
+
+def _attention(evidence: Evidence, one: Match, writer: Place) -> list[Test]:
+    """Attention to one earlier head's keys, on the rows that nothing was chosen on."""
+    floors, at = evidence.floors, one.writers.index(writer)
+    side = "where {} fetched the query's token" if one.read_as == "k" else "what {} fetched for it"
+    words = f"share of attention to {side.format(names([writer]))}"
+    share, beyond = one.share[1::2, at], one.beyond[1::2, at]
+    kept = ~(share.isnan() | beyond.isnan())
+    if int(kept.sum()) < _FEWEST:
+        return [Test.too_few(words, _FEWEST, floors.share)]
+    return [
+        over_rows(share[kept].numpy()).test(words, floors.share, _KEYS),
+        over_rows(beyond[kept].numpy()).test(
+            "beyond that to other rows' such keys", floors.excess, f"{_KEYS} beyond"
+        ),
+    ]
+
+
+class _Fallen:
+    """By how much a head's attention to its keys falls without what earlier heads wrote."""
+
+    def __init__(self, reading: Reading, fetching: Fetching, one: Match) -> None:
+        self._reading, self._one = reading, one
+        self._floors = reading.evidence.floors
+        self._kind = reading.evidence.profile.rows[_KEYS]
+        self._keys = _keys_of(fetching, self._kind, one.writers[0], one.read_as)
+        self._counted = reading.evidence.views[self._kind].counted
+        pattern = torch.cat(reading.evidence.patterns(self._kind, one.place[0]))[:, one.place[1]]
+        self._clean = self._shares(pattern)
+
+    def read(self) -> tuple[Place, ...]:
+        """Those of the heads that fetch the same whose write is read, on every second row; all
+        where none is missed by itself."""
+        alone = {one: float(self._rows([one])[::2].mean()) for one in self._one.writers}
+        return missed(alone, self._floors.fall)
+
+    def tests(self, writers: Sequence[Place]) -> list[Test]:
+        """The tests that the head finds its keys by what these heads wrote."""
+        rows, others = self._rows(writers), self._reading.loudest(self._kind, writers)
+        side = "keys" if self._one.read_as == "k" else "queries"
+        words = f"without what {names(writers)} wrote in its {side} that share falls by"
+        tests = [self._over(rows).test(words, self._floors.fall, "unread")]
+        if others and holds(tests):
+            words = f"beyond what it falls by without {names(others)} there"
+            beyond = self._over(rows - self._rows(others))
+            tests.append(beyond.test(words, self._floors.fall, "unread beyond"))
+        return tests
+
+    def _rows(self, writers: Sequence[Place]) -> Float[Tensor, " row"]:
+        one = self._one
+        pattern = self._reading.attention(self._kind, one.place, writers, one.read_as)
+        return (self._clean - self._shares(pattern)).nan_to_num(0.0)
+
+    def _over(self, rows: Float[Tensor, " row"]) -> Change:
+        return over_rows(rows[1::2].numpy())
+
+    def _shares(self, pattern: Float[Tensor, "row query key"]) -> Float[Tensor, " row"]:
+        asked = (self._keys.any(-1) & self._counted).double()
+        total = pattern.double().sum(-1).clamp_min(1e-12)
+        share = (pattern.double() * self._keys).sum(-1) / total
+        return (share * asked).sum(1) / asked.sum(1)
