@@ -62,10 +62,16 @@ def draw(tables: Tables, folder: Path, unit: str = "nats") -> list[Path]:
     return written
 
 
-def figures(tables: Tables, unit: str = "nats") -> Iterator[Drawn]:
-    """Every figure with its caption; the first shows what was found."""
+def figures(tables: Tables, unit: str = "nats", *, maps: bool = True) -> Iterator[Drawn]:
+    """Every figure with its caption; the first shows what was found.
+
+    Args:
+        tables: By name.
+        unit: Unit of losses: ``nats`` or ``variance``.
+        maps: Whether to draw every score of every head, which a table of few heads shows better.
+    """
     roles = tables.get("roles", pd.DataFrame())
-    if "heads" in tables:
+    if "heads" in tables and maps:
         yield from behaviour_figures(tables["heads"], unit, nulls=False)
     if len(roles):
         yield _roles(roles)
@@ -76,8 +82,9 @@ def figures(tables: Tables, unit: str = "nats") -> Iterator[Drawn]:
         yield from _every_pattern(tables)
     if "heads" in tables:
         heads = tables["heads"]
-        yield from weight_maps(heads)
-        yield from behaviour_figures(heads, unit, nulls=True)
+        if maps:
+            yield from weight_maps(heads)
+            yield from behaviour_figures(heads, unit, nulls=True)
         reading = reading_figure(heads, roles)
         if reading is not None:
             yield Drawn("pairs", *reading, reading[0])

@@ -125,10 +125,11 @@ def inspection_page(tables: Tables, about: About, folder: Path) -> str:
         folder: Where its figures go, as PNG.
     """
     name = page_name(str(about["model"]))
-    pictures = {d.name: _pictured(d, folder) for d in figures(tables, loss_unit(tables, about))}
+    small = len(places_of(tables)) <= _FEW
+    drawn = figures(tables, loss_unit(tables, about), maps=not small)
+    pictures = {one.name: _pictured(one, folder) for one in drawn}
     language, sections = about["profile"] == "language", [*_role_sections(tables, about)]
     lead = pictures.get("map-attention_mass-0" if language else "roles")
-    small = len(places_of(tables)) <= _FEW
     lead = None if language and small else lead
     title = f"Heads of {name}"
     sections.insert(1, Section("Every head", html=_viewer(tables, about, title)))
@@ -150,7 +151,7 @@ def _pictured(drawn: Drawn, folder: Path) -> Picture:
     """A figure as a file, and its panels below one another for narrow screens."""
     (wide,) = save(drawn.figure, folder / drawn.name, formats=("png",))
     narrow = None
-    if drawn.narrow is not drawn.figure:
+    if drawn.narrow.get_size_inches().tolist() != drawn.figure.get_size_inches().tolist():
         (narrow,) = save(drawn.narrow, folder / f"{drawn.name}-narrow", formats=("png",))
     return Picture(wide, drawn.caption, narrow=narrow, told=drawn.told)
 
