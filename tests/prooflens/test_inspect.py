@@ -87,13 +87,18 @@ def direct_rise(name: str, layer: int, head: int) -> float:
     return loss(without) - loss(model(batch.inputs))
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(scope="module")
 def trained_model(request: Any, tmp_path_factory: Any) -> tuple[str, Path, Inspected]:
     folder = tmp_path_factory.mktemp(request.param)
     export_gpt2(zoo.load(request.param).model, folder / "model", bos=0)
     return request.param, folder, inspected(folder / "model", folder / "out")
 
 
+both = pytest.mark.parametrize("trained_model", MODELS, indirect=True)
+one = pytest.mark.parametrize("trained_model", MODELS[1:], indirect=True)
+
+
+@both
 def test_an_exported_induction_model_is_recognised_head_by_head(
     trained_model: tuple[str, Path, Inspected],
 ) -> None:
@@ -114,6 +119,7 @@ def test_an_exported_induction_model_is_recognised_head_by_head(
     assert repeated["p"] < 1e-3
 
 
+@both
 def test_evidence_and_targets_name_the_heads(trained_model: tuple[str, Path, Inspected]) -> None:
     name, _, found = trained_model
     line = found.roles[found.roles["role"] == "induction"].iloc[0]
@@ -127,8 +133,7 @@ def test_evidence_and_targets_name_the_heads(trained_model: tuple[str, Path, Ins
 
 def test_a_model_of_random_weights_has_no_roles(tmp_path: Path) -> None:
     export_gpt2(SequenceTransformer(SPEC, seed=5), tmp_path / "model", bos=0)
-    found = inspected(tmp_path / "model", tmp_path / "out")
-    assert found.roles.empty
+    assert inspect(tmp_path / "model", count=16).roles.empty
 
 
 @pytest.mark.slow
@@ -147,6 +152,7 @@ def test_of_large_models_heads_without_behaviour_are_not_ablated(
     assert not any("were not ablated" in note for note in every.notes)
 
 
+@one
 def test_an_interrupted_inspection_goes_on(
     trained_model: tuple[str, Path, Inspected], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +176,7 @@ def test_an_interrupted_inspection_goes_on(
     pd.testing.assert_frame_equal(again.heads, whole.heads)
 
 
+@one
 def test_the_page_holds_everything_and_fetches_nothing(
     trained_model: tuple[str, Path, Inspected],
 ) -> None:
@@ -191,6 +198,7 @@ def test_the_page_holds_everything_and_fetches_nothing(
             "k_composition"} <= set(scores["metric"])  # fmt: skip
 
 
+@one
 def test_the_same_tables_give_the_same_page_without_the_model(
     trained_model: tuple[str, Path, Inspected], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,6 +227,7 @@ Path("page.html").write_text(inspection_page(tables, about, Path("figures")))
 """
 
 
+@one
 def test_a_page_is_drawn_without_torch(
     trained_model: tuple[str, Path, Inspected], tmp_path: Path
 ) -> None:
@@ -234,22 +243,21 @@ def test_a_page_is_drawn_without_torch(
     assert (tmp_path / "page.html").read_bytes() == page
 
 
+@one
 def test_plot_draws_again_what_the_inspection_drew(
-    trained_model: tuple[str, Path, Inspected], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained_model: tuple[str, Path, Inspected], tmp_path: Path
 ) -> None:
     _, folder, _ = trained_model
-    for given, name in ((folder / "out", "whole"), (folder / "out" / "store", "store")):
-        done = CliRunner().invoke(
-            app, ["store", str(given), "--figures", "--out", str(tmp_path / name)]
-        )
-        assert done.exit_code == 0, repr(done.exception)
-        drawn = {path.stem for path in (tmp_path / name).glob("*.png")}
-        assert drawn >= {"roles", "map-attention_mass-0", "map-copying-0", "map-loss_increase-0",
-                         "histogram-attention_mass-0", "map-trace_share", "map-diag_ratio",
-                         "pairs", "diagonals-QK", "diagonals-OV"}  # fmt: skip
-        for path in (folder / "out" / "figures").glob("*.png"):
-            if not path.stem.endswith("-narrow"):
-                assert (tmp_path / name / path.name).read_bytes() == path.read_bytes(), path.name
+    again = str(tmp_path / "again")
+    done = CliRunner().invoke(app, ["store", str(folder / "out"), "--figures", "--out", again])
+    assert done.exit_code == 0, repr(done.exception)
+    drawn = {path.stem for path in (tmp_path / "again").glob("*.png")}
+    assert drawn >= {"roles", "map-attention_mass-0", "map-copying-0", "map-loss_increase-0",
+                     "histogram-attention_mass-0", "map-trace_share", "map-diag_ratio",
+                     "pairs", "diagonals-QK", "diagonals-OV"}  # fmt: skip
+    for path in (folder / "out" / "figures").glob("*.png"):
+        if not path.stem.endswith("-narrow"):
+            assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes(), path.name
 
 
 def write_llama(folder: Path) -> None:
@@ -354,7 +362,8 @@ def test_refusals_are_one_line(tmp_path: Path) -> None:
     assert "cannot be read" in str(done.exception)
 
 
-@pytest.mark.parametrize("size", [pytest.param(6, marks=pytest.mark.slow), 8])
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [6, 8])
 def test_a_model_of_few_positions_is_inspected(size: int, tmp_path: Path) -> None:
     model = SequenceTransformer(replace(SPEC, n_ctx=size), seed=0)
     export_gpt2(model, tmp_path / "model", bos=0)
@@ -369,8 +378,15 @@ def test_a_model_of_few_positions_is_inspected(size: int, tmp_path: Path) -> Non
     assert f"length must be at least {size}, got 5" in str(told.exception)
 
 
-def test_a_members_effect_is_its_own_and_its_groups_stands_beside() -> None:
-    found = inspect("code-lm", count=16, prompts=["for i in range(3):"])
+@pytest.fixture(scope="module")
+def language() -> Inspected:
+    """A trained language model on a text, with a prompt."""
+    text = Path(textwrap.__file__).read_text()
+    return inspect("code-lm", count=16, text=text, prompts=["for i in range(3):"])
+
+
+def test_a_members_effect_is_its_own_and_its_groups_stands_beside(language: Inspected) -> None:
+    found = language
     sure = found.roles[found.roles["status"] == "confirmed"]
     member = sure[sure["group"].astype(bool) & (sure["head"] >= 0)].iloc[0]
     own, whole = float(member["effect"]), float(member["effect_of_group"])
@@ -392,9 +408,8 @@ def test_a_members_effect_is_its_own_and_its_groups_stands_beside() -> None:
     assert "Attention of every head on one of the prompt rows" in text
 
 
-def test_the_caveat_of_text_is_in_the_finding() -> None:
-    text = Path(textwrap.__file__).read_text()
-    found = inspect("code-lm", count=16, text=text)
+def test_the_caveat_of_text_is_in_the_finding(language: Inspected) -> None:
+    found = language
     (said,) = [line for line in found.findings if line.startswith("Most rows are not repeats")]
     heads = found.heads[found.heads["trial"] == "text"]
     rows = heads[(heads["target"] == "first") & (heads["null"] == "positions")]

@@ -3,11 +3,15 @@
 import json
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 from matplotlib.text import Text
+from typer.testing import CliRunner
 
 import prooflens as pl
 from interp.models.checkpoint import save_checkpoint
@@ -17,7 +21,7 @@ from interp.store import ActivationStore, extract
 from interp.tasks.relation import TokenRelation
 from probes.measure import decodability_table
 from probes.roles import ROLE_COLUMNS
-from prooflens.cli.main import main
+from prooflens.cli.main import app, main
 from prooflens.pages.head_figures import roles_figure
 from trained import zoo
 
@@ -34,6 +38,28 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return save_checkpoint(BUILT, tmp_path / "model")
 
 
+@pytest.fixture(scope="module")
+def inspected(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder with a model and its inspection, and what the command said."""
+    root = tmp_path_factory.mktemp("inspected")
+    save_checkpoint(BUILT, root / "model")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(root)
+        done = CliRunner().invoke(app, ["inspect", "model", "--task", TASK, "--rows", "48"])
+    assert done.exit_code == 0, repr(done.exception)
+    return root, done.stdout
+
+
+@pytest.fixture
+def out(
+    inspected: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
+    """A copy of the inspection; its model lies where it was, and is there for the next test."""
+    monkeypatch.chdir(tmp_path)
+    yield Path(shutil.copytree(inspected[0] / "out/model-inspect", tmp_path / "out/model-inspect"))
+    save_checkpoint(BUILT, inspected[0] / "model", overwrite=True)
+
+
 def run(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
     monkeypatch.setattr("sys.argv", ["prooflens", *map(str, words)])
     with pytest.raises(SystemExit) as caught:
@@ -41,12 +67,11 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
     return int(caught.value.code or 0)
 
 
-def test_table_figures_and_store(model: Path, monkeypatch, capsys) -> None:
-    out = model.parent / "out"
-    assert run(monkeypatch, "inspect", model, "--task", TASK, "--rows", 48, "--out", out) == 0
-    said = capsys.readouterr().out
-    assert "plays previous-token" in said
-    assert "previous-token: confirmed" in said
+def test_table_figures_and_store(
+    inspected: tuple[Path, str], out: Path, monkeypatch, capsys
+) -> None:
+    assert "plays previous-token" in inspected[1]
+    assert "previous-token: confirmed" in inspected[1]
     table = pd.read_csv(out / "roles.csv")
     assert tuple(table.columns) == (*ROLE_COLUMNS, "tests")
     assert set(table[table["status"] == "confirmed"]["role"]) == {"previous-token", "copying"}
@@ -64,12 +89,10 @@ def test_table_figures_and_store(model: Path, monkeypatch, capsys) -> None:
     assert sealed["evidence"].tolist() == table["evidence"].tolist()
     first = {p.name: p.read_bytes() for p in (out / "figures").iterdir() if "narrow" not in p.name}
     assert {"attention-previous-token.png", "attention-copying.png", "roles.png"} <= set(first)
-    assert (
-        run(monkeypatch, "store", "--figures", out / "store", "--out", model.parent / "again") == 0
-    )
-    again = {p.name: p.read_bytes() for p in (model.parent / "again").iterdir()}
+    assert run(monkeypatch, "store", "--figures", "out/model-inspect") == 0
+    again = {p.name: p.read_bytes() for p in Path("out/model-inspect-figures").iterdir()}
     assert {name: again[name] for name in first} == first
-    shutil.rmtree(model)
+    shutil.rmtree(inspected[0] / "model")
     capsys.readouterr()
     assert run(monkeypatch, "inspect", out / "store", "--out", "sealed") == 0
     assert Path("sealed/report.html").read_text() == page
@@ -79,21 +102,15 @@ def test_table_figures_and_store(model: Path, monkeypatch, capsys) -> None:
     assert "candidates (cause: no model could be run)" in told.out
     assert "no more than candidates" in told.err
     assert "No model was run" in Path("candidates/report.html").read_text()
-    assert (
-        run(monkeypatch, "store", "--figures", out / "store", "--out", model.parent / "later") == 0
-    )
-    later = {p.name for p in (model.parent / "later").iterdir()}
+    assert run(monkeypatch, "store", "--figures", out / "store", "--out", "later") == 0
+    later = {p.name for p in Path("later").iterdir()}
     assert "attention-previous-token.png" in later
     assert "attention-copying.png" not in later, "it was taken for roles that are no more"
 
 
-def test_a_folder_is_named_after_the_model(model: Path, monkeypatch) -> None:
-    asked = ("inspect", "model", "--task", TASK, "--rows", 48)
-    assert run(monkeypatch, *asked) == 0
-    assert Path("out/model-inspect/report.html").is_file()
-    assert run(monkeypatch, "store", "--figures", "out/model-inspect") == 0
-    assert Path("out/model-inspect-figures/roles.png").is_file()
-    assert run(monkeypatch, *asked) == 2, "what is there is not replaced"
+def test_what_is_there_is_not_replaced(inspected: tuple[Path, str], monkeypatch) -> None:
+    monkeypatch.chdir(inspected[0])
+    assert run(monkeypatch, "inspect", "model", "--task", TASK) == 2
 
 
 def test_every_head_of_a_role_has_its_attention(tmp_path: Path) -> None:
@@ -134,12 +151,10 @@ def test_rows_without_targets_have_roles_too(model: Path, monkeypatch, capsys) -
     assert "previous-token: confirmed" in capsys.readouterr().out
 
 
-def test_another_model_under_the_stores_name_is_not_run(model: Path, monkeypatch, capsys) -> None:
-    out = model.parent / "out"
-    assert run(monkeypatch, "inspect", model, "--task", TASK, "--rows", 32, "--out", out) == 0
-    shutil.rmtree(model)
-    save_checkpoint(SequenceTransformer(SPEC, seed=1), model)
-    capsys.readouterr()
+def test_another_model_under_the_stores_name_is_not_run(
+    inspected: tuple[Path, str], out: Path, monkeypatch, capsys
+) -> None:
+    save_checkpoint(SequenceTransformer(SPEC, seed=1), inspected[0] / "model", overwrite=True)
     again = ("inspect", out / "store", "--profile", "task", "--out", "again")
     assert run(monkeypatch, *again) == 1
     assert "has other weights now" in capsys.readouterr().err
@@ -173,32 +188,35 @@ def test_latents_are_read_where_each_row_is_scored_elsewhere() -> None:
     assert last["successor"] == pytest.approx(1)
 
 
-def test_the_profile_follows_from_the_rows() -> None:
-    """Next tokens: nats; labels of one's own: shares of variance; and the page says so."""
+@pytest.fixture(scope="module")
+def next_tokens() -> tuple[Any, torch.Tensor, Any]:
+    """A model, rows without labels, and what was found on them."""
     model = pl.load("induction-attention")
-    ids = model.card.task.sample(12, seed=3).inputs
-    found = pl.inspect(model, ids)
+    ids = model.card.task.sample(24, seed=3).inputs
+    return model, ids, pl.inspect(model, ids)
+
+
+def test_the_profile_follows_from_the_rows(next_tokens) -> None:
+    """Next tokens: nats; labels of one's own: shares of variance; and the page says so."""
+    model, ids, found = next_tokens
     assert found.measured.about["profile"] == "language"
     assert "rises of the loss in nats a token (profile language)" in found.html
     told = found.roles.set_index(["role", "layer"])["status"]
     assert told["induction", 1] == "confirmed"
-    labelled = pl.Batch(ids, ids, pl.next_tokens(ids).mask)
-    assert pl.inspect(model, labelled).measured.about["profile"] == "task"
     assert (
         pl.find_roles(model, pl.next_tokens(ids))["role"].tolist()
         == pl.find_roles(model, pl.next_tokens(ids), profile="language")["role"].tolist()
     )
 
 
-def test_at_chance_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_chance_is_said(next_tokens) -> None:
     """A model on labels that it never learned: nothing that is lost says anything."""
-    model = pl.load("induction-attention")
-    ids = model.card.task.sample(24, seed=3).inputs
+    model, ids, right = next_tokens
     mask = pl.next_tokens(ids).mask
     wrong = pl.inspect(model, pl.Batch(ids, (ids + 5) % 32, mask))
+    assert wrong.measured.about["profile"] == "task"
     assert any("no better than always the same answer" in said for said in wrong.findings)
     assert "the model is at chance there" in wrong.html
-    right = pl.inspect(model, ids)
     assert not any("always the same answer" in said for said in right.findings)
 
 
