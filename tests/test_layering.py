@@ -3,7 +3,8 @@
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -66,13 +67,20 @@ MAY_IMPORT = {
 }  # fmt: skip
 
 
-def modules() -> list[Path]:
+@cache
+def modules() -> tuple[Path, ...]:
     folders = ("prooflens", "interp", "probes", "trained")
-    return sorted(p for f in folders for p in (ROOT / f).rglob("*.py"))
+    return tuple(sorted(p for f in folders for p in (ROOT / f).rglob("*.py")))
 
 
-def laboratory() -> list[Path]:
-    return sorted((ROOT / "analyses").rglob("*.py"))
+@cache
+def laboratory() -> tuple[Path, ...]:
+    return tuple(sorted((ROOT / "analyses").rglob("*.py")))
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def dotted(path: Path) -> str:
@@ -83,15 +91,18 @@ def inside(name: str, room: str) -> bool:
     return name == room or name.startswith(room + ".")
 
 
-def imported(path: Path) -> set[str]:
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+def imports_of(module: ast.AST) -> Iterator[str]:
+    for node in ast.walk(module):
         if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
+            assert node.level == 0, "relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@cache
+def imported(path: Path) -> frozenset[str]:
+    return frozenset(imports_of(tree(path)))
 
 
 def within(path: Path, known: set[str]) -> set[str]:
@@ -123,18 +134,18 @@ def room_of(name: str) -> str | None:
     return max(rooms, key=len, default=None)
 
 
-@pytest.mark.parametrize("path", modules(), ids=dotted)
-def test_imports_point_one_way(path: Path) -> None:
-    name = dotted(path)
-    room = room_of(name)
-    if room is None:
-        assert name == "interp", f"{name} stands in no room of the house"
-        return
-    allowed = MAY_IMPORT[room] | {room}
-    for target in imported(path):
-        if target.split(".")[0] in PRODUCT | {"analyses", "tests"}:
-            ok = any(inside(target, a) for a in allowed)
-            assert ok, f"{name} ({room}) may not import {target}"
+def test_imports_point_one_way() -> None:
+    wrong = []
+    for path in modules():
+        name = dotted(path)
+        room = room_of(name)
+        if room is None:
+            assert name == "interp", f"{name} stands in no room of the house"
+            continue
+        ours = (t for t in imported(path) if t.split(".")[0] in PRODUCT | {"analyses", "tests"})
+        allowed = MAY_IMPORT[room] | {room}
+        wrong += [(name, t) for t in ours if not any(inside(t, a) for a in allowed)]
+    assert wrong == [], "a module imports what its room may not"
 
 
 def test_a_circle_is_found() -> None:
@@ -170,6 +181,18 @@ DRAWS = {
 """What a page may ask of measurement: names and meanings."""
 
 
+@cache
+def run_time_imports(path: Path) -> tuple[str, ...]:
+    """What a module imports when it is imported or run: all but for types."""
+
+    class WithoutTypes(ast.NodeTransformer):
+        def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
+            self.generic_visit(node)
+            return node.orelse if "TYPE_CHECKING" in ast.unparse(node.test) else node
+
+    return tuple(imports_of(WithoutTypes().visit(ast.parse(path.read_text()))))
+
+
 def reached(start: str, known: set[str]) -> set[str]:
     """Every module of the product that is imported with one, but for types."""
     paths, found, left = {dotted(path): path for path in modules()}, set(), [start]
@@ -178,23 +201,10 @@ def reached(start: str, known: set[str]) -> set[str]:
         if name in found or name not in paths:
             continue
         found.add(name)
-        tree = ast.parse(paths[name].read_text())
-        for node in list(ast.walk(tree)):
-            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-                node.body = [ast.Pass()]
-        text = ast.unparse(ast.fix_missing_locations(tree))
-        for node in ast.walk(ast.parse(text)):
-            names = (
-                [f"{node.module}.{a.name}" for a in node.names]
-                if isinstance(node, ast.ImportFrom)
-                else [a.name for a in node.names]
-                if isinstance(node, ast.Import)
-                else []
-            )
-            for target in names:
-                while target and target not in known:
-                    target = target.rpartition(".")[0]
-                left += [target] if target else []
+        for target in run_time_imports(paths[name]):
+            while target and target not in known:
+                target = target.rpartition(".")[0]
+            left += [target] if target else []
     return found
 
 
@@ -209,54 +219,40 @@ def test_pages_render_and_enter_no_engine(page: str) -> None:
     assert measuring - {"probes", "trained"} <= DRAWS
 
 
-@pytest.mark.parametrize("path", laboratory(), ids=dotted)
-def test_the_laboratory_uses_the_door(path: Path) -> None:
-    """``prooflens`` and its public submodules: what stands behind them is not for users."""
-    for target in imported(path):
-        if target.split(".")[0] in PRODUCT:
-            public = target.split(".")[:2]
-            assert public[0] == "prooflens", f"{dotted(path)} imports {target}, behind the door"
-            assert public[1:] != ["cli"], f"{dotted(path)} imports {target}, behind the door"
+def test_the_laboratory_uses_the_door() -> None:
+    """``prooflens`` and its public submodules: ``from prooflens.tasks import FixedMemory``, never
+    ``prooflens.pages.page``, for what stands behind them is not for users."""
+    wrong = []
+    for path in laboratory():
+        for target in imported(path):
+            top, *more = target.split(".")
+            behind = top != "prooflens" or more[:1] == ["cli"] or len(more) > 2
+            wrong += [(dotted(path), target)] * (top in PRODUCT and behind)
+    assert wrong == []
 
 
-@pytest.mark.parametrize("path", laboratory(), ids=dotted)
-def test_the_laboratory_imports_public_names(path: Path) -> None:
-    """``from prooflens.tasks import FixedMemory``, never ``prooflens.pages.page``."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-        names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        for name in names:
-            assert name.split(".")[0] != "prooflens" or name.count(".") <= 1, f"{path}: {name}"
+def test_the_product_knows_nothing_of_the_laboratory_and_one_module_of_the_lens() -> None:
+    for path in modules():
+        others = ["analyses"] if dotted(path) == LENS else ["analyses", "transformer_lens"]
+        assert not [t for t in imported(path) if any(inside(t, one) for one in others)], path
 
 
-@pytest.mark.parametrize("path", modules(), ids=dotted)
-def test_the_product_knows_nothing_of_the_laboratory(path: Path) -> None:
-    assert not any(inside(target, "analyses") for target in imported(path))
+def test_library_neither_prints_nor_asserts() -> None:
+    for path in (*modules(), *laboratory()):
+        for node in ast.walk(tree(path)):
+            assert not isinstance(node, ast.Assert), f"{path}:{node.lineno} assert outside tests"
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                assert node.func.id != "print", f"{path}:{node.lineno} print"
 
 
-@pytest.mark.parametrize("path", modules(), ids=dotted)
-def test_only_the_lens_imports_transformer_lens(path: Path) -> None:
-    if dotted(path) != LENS:
-        assert not any(inside(t, "transformer_lens") for t in imported(path))
-
-
-@pytest.mark.parametrize("path", [*modules(), *laboratory()], ids=dotted)
-def test_library_neither_prints_nor_asserts(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text())):
-        assert not isinstance(node, ast.Assert), f"{path}:{node.lineno} assert outside tests"
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            assert node.func.id != "print", f"{path}:{node.lineno} print"
-
-
-@pytest.mark.parametrize("path", modules(), ids=dotted)
-def test_hook_names_are_written_and_read_in_one_place(path: Path) -> None:
+def test_hook_names_are_written_and_read_in_one_place() -> None:
     """``Site(layer, "pattern").name`` and ``Site.of(name).layer``, never the text itself."""
-    if dotted(path) == "interp.hooks.site":
-        return
-    text = path.read_text()
-    written = re.search(r'f"blocks\.\{[^"]*hook_', text)
-    assert written is None, f"{path} formats a hook's name: {written and written.group()}"
-    assert not re.search(r'split\("\."\)\[1\]', text), f"{path} parses a hook's name"
+    for path in modules():
+        if dotted(path) != "interp.hooks.site":
+            text = path.read_text()
+            written = re.search(r'f"blocks\.\{[^"]*hook_', text)
+            assert written is None, f"{path} formats a hook's name: {written and written.group()}"
+            assert not re.search(r'split\("\."\)\[1\]', text), f"{path} parses a hook's name"
 
 
 DETECTORS = sorted((ROOT / "probes" / "roles" / "detectors").glob("*.py"))
