@@ -22,7 +22,7 @@ from typing import (
     is_typeddict,
 )
 
-from probes.columns import TABLES, Table
+from probes.columns import TABLES, TableColumns
 from prooflens.cli.outputs import OUTPUTS
 
 FOLDER = Path(__file__).parent / "schemas"
@@ -80,7 +80,7 @@ def output_schema(variants: tuple[type, ...]) -> dict[str, Any]:
     return found[0] if len(found) == 1 else {"anyOf": found}
 
 
-def table_schema(table: Table) -> dict[str, Any]:
+def table_schema(table: TableColumns) -> dict[str, Any]:
     """The schema of a table as a list of rows."""
     row = object_of(table.row)
     if table.pattern:

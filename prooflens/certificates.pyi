@@ -1,12 +1,4 @@
-from interp.bounds.affine import UP as UP
-from interp.bounds.affine import Arithmetic as Arithmetic
-from interp.bounds.affine import add as add
-from interp.bounds.affine import share as share
 from interp.bounds.passed_on import not_orderless as not_orderless
-from interp.bounds.three_paths import LEAST as LEAST
-from interp.bounds.three_paths import Tables as Tables
-from interp.bounds.three_paths import queries_and_keys as queries_and_keys
-from interp.bounds.three_paths import tables_of as tables_of
 from probes.certify.certificate import TheoremFile as TheoremFile
 from probes.certify.certificate import sha256_of as sha256_of
 from probes.certify.check import check as check
@@ -17,11 +9,7 @@ from probes.certify.domains import Domain as Domain
 from probes.certify.domains import Signs as Signs
 from probes.certify.domains import Strings as Strings
 from probes.certify.domains import Templates as Templates
-from probes.certify.maximum import brute_force as brute_force
-from probes.certify.maximum import by_cubes as by_cubes
 from probes.certify.maximum import caps_of as caps_of
-from probes.certify.maximum import largest_others as largest_others
-from probes.certify.maximum import rows_below as rows_below
 from probes.certify.maximum import subsets as subsets
 from probes.certify.run import certify as certify
 from probes.certify.run import domain_of as domain_of

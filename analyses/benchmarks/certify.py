@@ -130,7 +130,7 @@ def wrong_rows(
 
     Args:
         model: What was proved something of.
-        caps: ``[query, maximum, set of positions]``; see :func:`prooflens.certificates.by_cubes`.
+        caps: ``[query, maximum, set of positions]``; see :func:`probes.certify.maximum.by_cubes`.
         seed: Seed of the random rows.
         rows: How many of them.
         dtype: The number format that the model is run in.

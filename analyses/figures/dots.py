@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from analyses.figures.sweep import sweep
 from prooflens.plot import MUTED, PALETTE, size, style
 
-__all__ = ["accuracy_sweep", "lengths_figure", "points", "strips"]
+__all__ = ["accuracy_sweep", "points", "strips"]
 
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _COLOURS = [colour for name, colour in PALETTE.items() if name != "yellow"]
@@ -120,33 +120,6 @@ def points(
         axes.set_xscale("log")
         axes.set(xlabel=across, ylabel=label)
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    return figure
-
-
-def lengths_figure(table: pd.DataFrame, correlation: float) -> Figure:
-    """One dot a model: what is unexplained of its scores, and how long a proof of all rows is.
-
-    Args:
-        table: Columns ``unexplained`` (nats), ``rank one``, ``quadratic`` and ``brute force``
-            (multiplications of the whole proof).
-        correlation: Rank correlation of ``unexplained`` and ``rank one``, for the legend.
-    """
-    with style():
-        figure = Figure(figsize=size(1.5, 1.8))
-        axes = figure.subplots()
-        x = table["unexplained"]
-        told = f"rank one, then the rest by brute force (rank correlation {correlation:.2f})"
-        axes.plot(x, table["rank one"], "o", color=PALETTE["blue"], label=told)
-        told = "quadratic, then the rest by brute force"
-        axes.plot(x, table["quadratic"], "s", color=PALETTE["orange"], mfc="none", label=told)
-        every = float(table["brute force"].median())
-        axes.axhline(every, color=MUTED, lw=1, ls="--", label=f"brute force alone: {every:.2g}")
-        axes.set_yscale("log")
-        axes.set(
-            xlabel="left unexplained of the scores (nats, mean over queries)",
-            ylabel="multiplications of the whole proof",
-        )
-        figure.legend(loc="outside lower center", ncols=1)
     return figure
 
 

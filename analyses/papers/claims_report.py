@@ -24,7 +24,7 @@ from analyses.papers.models import ModelPage, comparison, model_pages, short_tab
 from analyses.papers.results import THUMBNAIL, Result, read_failure, read_results
 from prooflens.errors import OutputError
 from prooflens.files import output_file
-from prooflens.pages import Picture, Table, in_words, rendered
+from prooflens.pages import PageTable, Picture, in_words, rendered
 
 __all__ = ["LARGEST", "MODELS", "REPORT", "write_report"]
 
@@ -41,7 +41,6 @@ _TITLES = {
     "template": "template: abstract symbols",
     "depth": "depth: counting, layer by layer",
     "coupling": "coupling: rank, and transformers against recurrent networks",
-    "compact": "compact: proofs about trained models",
     "decompile": "decompile: programs in models that others trained",
     "training": "training: does it find the proof?",
 }
@@ -158,7 +157,7 @@ class _Entry:
         return Picture(self.result.folder / THUMBNAIL, self.pictures[0].caption, told=self.key)
 
     @property
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[PageTable]:
         names = self.result.tables if self.result else ()
         return [
             short_table(self.result.folder / f"{name}.csv", name.replace("_", " "))

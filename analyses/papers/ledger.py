@@ -26,7 +26,7 @@ from prooflens.errors import ArgumentError, Problems
 
 __all__ = ["PAPERS", "PROFILES", "Before", "Claim", "chosen", "read_ledger"]
 
-PAPERS = ("memory", "template", "depth", "coupling", "compact", "decompile", "training")
+PAPERS = ("memory", "template", "depth", "coupling", "decompile", "training")
 PROFILES = ("zoo", "quick", "full")
 
 _WORDS = ("paper", "source", "statement", "rule", "refuted_by", "run")

@@ -47,7 +47,7 @@ def chunk_shape(shape: Sequence[int], itemsize: int, batch: int) -> tuple[int, .
 
     A batch is written at once: the number of rows is the largest divisor of ``batch`` that fits
     in half a MiB, or a multiple of the batch when a batch is small. Half, because random rows
-    are read faster from smaller chunks and writing does not care (``analyses.benchmarks.chunks``).
+    are read faster from smaller chunks and writing does not care (``docs/howto-store.md``).
     """
     row = split_rows(shape, itemsize)
     fit = max(1, _WANTED_CHUNK // (math.prod(row) * itemsize))
