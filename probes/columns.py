@@ -1,8 +1,8 @@
 """The columns of every table that a measurement seals: names, types and meaning, in one place.
 
 A table's row is a TypedDict: its docstring says what a row is, each column carries a sentence with
-its unit. Tables that need a column for each key, latent or offset say so in :class:`Table`. A
-number that may be unknown (NaN in a table, null in JSON) is ``float | None``.
+its unit. Tables that need a column for each key, latent or offset say so in :class:`TableColumns`.
+A number that may be unknown (NaN in a table, null in JSON) is ``float | None``.
 
 The JSON schemas of the documentation are written from these, and tests hold them against the tables
 of real runs.
@@ -290,7 +290,7 @@ def columns(row: type) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Table:
+class TableColumns:
     """A table's columns, and those that are named after keys, latents or offsets.
 
     Attributes:
@@ -309,27 +309,33 @@ class Table:
         return (self.row.__doc__ or "").strip()
 
 
-_CORNER = Table(CropRow, r"^column \d+$", "Entry of the matrix in this column.")
+_CORNER = TableColumns(CropRow, r"^column \d+$", "Entry of the matrix in this column.")
 
 TABLES = {
-    "roles": Table(RoleRow),
-    "heads": Table(HeadRow),
-    "loss-TRIAL": Table(HeadRow),
-    "trials": Table(TrialRow),
-    "explained": Table(ExplainedRow),
-    "lacks": Table(LackRow),
-    "decodability": Table(DecodabilityRow),
-    "attention-ROLE": Table(AttentionRow, r"^key \d+$", "Share of attention on this position."),
-    "rounds": Table(RoundRow),
-    "rounds-readable": Table(RoundReadableRow, "^(?!place$|model$)", "Held-out r² of this latent."),
-    "rounds-kernels": Table(RoundKernelRow, r"^[+-]\d+$", "Share of attention at this offset."),
+    "roles": TableColumns(RoleRow),
+    "heads": TableColumns(HeadRow),
+    "loss-TRIAL": TableColumns(HeadRow),
+    "trials": TableColumns(TrialRow),
+    "explained": TableColumns(ExplainedRow),
+    "lacks": TableColumns(LackRow),
+    "decodability": TableColumns(DecodabilityRow),
+    "attention-ROLE": TableColumns(
+        AttentionRow, r"^key \d+$", "Share of attention on this position."
+    ),
+    "rounds": TableColumns(RoundRow),
+    "rounds-readable": TableColumns(
+        RoundReadableRow, "^(?!place$|model$)", "Held-out r² of this latent."
+    ),
+    "rounds-kernels": TableColumns(
+        RoundKernelRow, r"^[+-]\d+$", "Share of attention at this offset."
+    ),
     "crops-QK": _CORNER,
     "crops-OV": _CORNER,
-    "shown-rows": Table(ShownTokenRow),
-    "shown-heads": Table(ShownHeadRow),
-    "shown-scores": Table(ShownScoreRow),
-    "shown-lags": Table(ShownLagRow),
-    "raised": Table(RaisedRow),
-    "facts": Table(FactRow),
+    "shown-rows": TableColumns(ShownTokenRow),
+    "shown-heads": TableColumns(ShownHeadRow),
+    "shown-scores": TableColumns(ShownScoreRow),
+    "shown-lags": TableColumns(ShownLagRow),
+    "raised": TableColumns(RaisedRow),
+    "facts": TableColumns(FactRow),
 }
 """Each table that an inspection seals → its columns; ROLE and TRIAL stand for the name of one."""

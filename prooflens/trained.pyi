@@ -1,6 +1,6 @@
 from trained import zoo as zoo
 from trained.ensemble import Ensemble as Ensemble
-from trained.ensemble import Rows as Rows
+from trained.ensemble import TrainingRows as TrainingRows
 from trained.ensemble import training_set as training_set
 from trained.fit import Fit as Fit
 from trained.fit import fit as fit

@@ -46,7 +46,7 @@ _BLOCK_ROWS = 1024
 _SET = 2**62  # the fixed set's block number
 
 
-class Rows:
+class TrainingRows:
     """The batches of one training run.
 
     Args:
@@ -206,7 +206,7 @@ class Ensemble:
         self.state = State(0, weights, zeros, zeros.clone(), 0 * ones, ones > 0, 0 * ones.long())
         self._set_rates(models)
         self._scales = self._identity_scales()
-        self._rows = [Rows(run.task, run.training) for run in runs]
+        self._rows = [TrainingRows(run.task, run.training) for run in runs]
         self._block: tuple[int, tuple[Tensor, ...]] | None = None
 
     def run(self, *, until: int | None = None) -> Iterator[int]:

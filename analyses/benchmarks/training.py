@@ -86,9 +86,9 @@ def _train_one(run: Run, device: str) -> Any:
     from torch.nn.functional import cross_entropy
 
     from prooflens.architectures import build
-    from prooflens.trained import Rows
+    from prooflens.trained import TrainingRows
 
-    training, rows = run.training, Rows(run.task, run.training)
+    training, rows = run.training, TrainingRows(run.task, run.training)
     model = build(run.spec, seed=training.seed).to(device).train()
     weights = list(model.parameters())
     optimizer = torch.optim.AdamW(weights, weight_decay=training.weight_decay, fused=True)

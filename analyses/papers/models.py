@@ -14,7 +14,7 @@ import pandas as pd
 
 from prooflens.errors import OutputError
 from prooflens.interventions import Component
-from prooflens.pages import Picture, Table, in_words
+from prooflens.pages import PageTable, Picture, in_words
 
 __all__ = ["MODEL", "ModelPage", "comparison", "model_pages", "short_table"]
 
@@ -49,7 +49,7 @@ class ModelPage:
     words: Sequence[str]
     claims: Sequence[str]
     pictures: Sequence[Picture]
-    tables: Sequence[Table]
+    tables: Sequence[PageTable]
     statements: pd.DataFrame
     proof: str
 
@@ -72,14 +72,14 @@ def model_pages(claims: Mapping[str, Sequence[str]], folder: Path) -> list[Model
     return pages + [_named(name, claims[name]) for name in named]
 
 
-def comparison(pages: Sequence[ModelPage], paper: str) -> Table | None:
+def comparison(pages: Sequence[ModelPage], paper: str) -> PageTable | None:
     """A table of a paper's statements for all its models: theory, constructed, trained."""
     mine = [page for page in pages if page.paper == paper and len(page.statements)]
     if not mine:
         return None
     tables = [page.statements.assign(model=page.name) for page in mine]
     table = pd.concat(tables, ignore_index=True)[["model", "theory", "constructed", "trained"]]
-    return Table(
+    return PageTable(
         table,
         "What the proofs say (theory), and what holds of it in the construction "
         "and in the trained model of the same task.",
@@ -87,17 +87,17 @@ def comparison(pages: Sequence[ModelPage], paper: str) -> Table | None:
     )
 
 
-def short_table(path: Path, caption: str) -> Table:
+def short_table(path: Path, caption: str) -> PageTable:
     """The first rows of a CSV file as a sortable table."""
     return _short(pd.read_csv(path), caption)
 
 
-def _short(frame: pd.DataFrame, caption: str) -> Table:
+def _short(frame: pd.DataFrame, caption: str) -> PageTable:
     more = f"; the first {_ROWS} of {len(frame)} rows" if len(frame) > _ROWS else ""
-    return Table(frame.head(_ROWS), f"{caption}{more}.", sortable=True)
+    return PageTable(frame.head(_ROWS), f"{caption}{more}.", sortable=True)
 
 
-def _roles(folder: Path) -> Table:
+def _roles(folder: Path) -> PageTable:
     frame = pd.read_csv(folder / "roles.csv")
     places = frame[["component", "layer", "head"]].itertuples(index=False, name=None)
     names = [Component(kind, int(layer), int(head)).name for kind, layer, head in places]
@@ -117,7 +117,7 @@ def _confirmed(roles: pd.DataFrame) -> str:
     return f"Confirmed: {'; '.join(said)}." if said else "No role of any component is confirmed."
 
 
-def _probes(folder: Path) -> Table:
+def _probes(folder: Path) -> PageTable:
     frame = pd.read_csv(folder / "probes.csv")[list(_PROBES)]
     words = "every latent at every hook, beside a control task, the raw input and random weights"
     return _short(frame, f"Probes of {folder.name}: {words}")

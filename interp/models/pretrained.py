@@ -41,7 +41,7 @@ from interp.weights.head_weights.gguf_files import SUFFIX
 from interp.weights.head_weights.hub import fetch_if_there
 from interp.weights.head_weights.layouts import SINKS
 from interp.weights.head_weights.live import live_source
-from interp.weights.head_weights.source import Source, find_source
+from interp.weights.head_weights.source import TensorSource, find_source
 
 _ROW = 8  # positions of the row that hooks are checked on
 _SAME = 5e-4  # share of the largest logit by which a wrapped model's may differ: rounding
@@ -173,7 +173,7 @@ def _own(name: str, device: str, dtype: str | None) -> Pretrained:
     return Pretrained(name, **sizes, analysed=told, model=model)
 
 
-def _added(source: Source, load: Callable[[Path], Any], dtype: str | None) -> Pretrained:
+def _added(source: TensorSource, load: Callable[[Path], Any], dtype: str | None) -> Pretrained:
     """A model of an architecture that an installed package adds."""
     config = source.config
     check_sizes(source.name, config)
@@ -191,7 +191,7 @@ def _added(source: Source, load: Callable[[Path], Any], dtype: str | None) -> Pr
     return Pretrained(source.name, kind, **sizes, analysed=told, model=model)
 
 
-def _check_config(source: Source, trust_remote_code: bool) -> None:
+def _check_config(source: TensorSource, trust_remote_code: bool) -> None:
     """Check that there is a configuration whose architecture transformers knows, or may run code
     for."""
     from transformers import CONFIG_MAPPING

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from interp.hooks.transformer_lens_adapter import HookedModel
     from interp.store.pipeline import Progress
     from interp.store.plan import StorePlan
-    from interp.store.sources import Part, Source
+    from interp.store.sources import PartRows, RowSource
 
 
 def plan_extraction(
@@ -135,7 +135,7 @@ def extract(
     return ActivationStore(out)
 
 
-def _source(model: HookedModel, source: Any, rows: int | None, seed: int) -> Source:
+def _source(model: HookedModel, source: Any, rows: int | None, seed: int) -> RowSource:
     from interp.hooks.transformer_lens_adapter import vocabulary_of
     from interp.store.sources import as_source, within
 
@@ -149,7 +149,7 @@ def _source(model: HookedModel, source: Any, rows: int | None, seed: int) -> Sou
 
 def _plan(
     model: HookedModel,
-    source: Source,
+    source: RowSource,
     hooks: Sequence[str] | str,
     seed: int,
     batch: int,
@@ -277,7 +277,9 @@ def _check_same(out: Path, plan: StorePlan) -> None:
         )
 
 
-def _remaining(source: Source, plan: StorePlan, done: dict[int, dict[str, Any]]) -> Iterator[Part]:
+def _remaining(
+    source: RowSource, plan: StorePlan, done: dict[int, dict[str, Any]]
+) -> Iterator[PartRows]:
     from interp.store.sources import parts
 
     for part in parts(source, plan.record["part_rows"]):
@@ -293,7 +295,7 @@ def _remaining(source: Source, plan: StorePlan, done: dict[int, dict[str, Any]])
 
 def _run(
     backend: str,
-    todo: Iterator[Part],
+    todo: Iterator[PartRows],
     model: HookedModel,
     loader: Callable[[], HookedModel] | None,
     plan: StorePlan,

@@ -39,8 +39,8 @@ from interp.ray_tasks import built_once, ray_results
 from interp.store.layout import part_name
 from interp.store.plan import StorePlan, weights_sha256
 from interp.store.selection import to_array
-from interp.store.sources import Columns, Part
-from interp.store.writer import Array, PartFile
+from interp.store.sources import Columns, PartRows
+from interp.store.writer import PartFile, StoredArray
 
 if TYPE_CHECKING:
     from interp.hooks.transformer_lens_adapter import HookedModel
@@ -50,7 +50,7 @@ _AHEAD = 4
 
 
 def write_parts(
-    parts: Iterable[Part],
+    parts: Iterable[PartRows],
     model: HookedModel,
     plan: StorePlan,
     folder: Path,
@@ -98,7 +98,7 @@ def write_parts(
 class _PartBatch:
     """The rows of a part from ``start`` on, and the file in which they are written."""
 
-    part: Part
+    part: PartRows
     file: PartFile
     start: int
     columns: Columns
@@ -106,7 +106,7 @@ class _PartBatch:
 
 
 def _batches(
-    parts: Iterable[Part], plan: StorePlan, folder: Path, files: dict[int, PartFile]
+    parts: Iterable[PartRows], plan: StorePlan, folder: Path, files: dict[int, PartFile]
 ) -> Iterator[_PartBatch]:
     record = plan.record
     size, compression = record["batch"], record["compression"]
@@ -125,7 +125,7 @@ def _compute(
     forward: Callable[[Tensor], dict[str, Tensor]],
     device: torch.device,
     batch: _PartBatch,
-) -> dict[str, Array]:
+) -> dict[str, StoredArray]:
     """A batch's columns as they will be stored.
 
     Raises:
@@ -166,7 +166,7 @@ def _row_labels(name: str, values: Any) -> tuple[str, ...]:
 def _write(
     before: Future[None] | None,
     batch: _PartBatch,
-    columns: dict[str, Array],
+    columns: dict[str, StoredArray],
     files: dict[int, PartFile],
     sealed: Sealed,
 ) -> None:
@@ -188,7 +188,7 @@ def _write(
 
 
 def run_on_ray(
-    parts: Iterator[Part],
+    parts: Iterator[PartRows],
     model: Any,
     plan: StorePlan,
     folder: Path,
@@ -211,9 +211,9 @@ def run_on_ray(
         StoreError: if the model cannot be sent, a worker dies again and again, or a part does
             not arrive in the folder.
     """
-    given: dict[int, Part] = {}
+    given: dict[int, PartRows] = {}
 
-    def jobs() -> Iterator[tuple[Part]]:
+    def jobs() -> Iterator[tuple[PartRows]]:
         for number, part in enumerate(parts):
             given[number] = part
             yield (part,)
@@ -238,7 +238,9 @@ def run_on_ray(
         advanced(len(part.rows))
 
 
-def _write_part(model: Any, plan: StorePlan, folder: str, run: str, part: Part) -> dict[str, Any]:
+def _write_part(
+    model: Any, plan: StorePlan, folder: str, run: str, part: PartRows
+) -> dict[str, Any]:
     torch.set_num_threads(plan.record["threads"])
     found: list[dict[str, Any]] = []
     write_parts(

@@ -25,7 +25,7 @@ from interp.hooks.capture import Capture, Survey, model_device, survey
 from interp.store import arrays
 from interp.store.layout import FORMAT, VERSION, digest, product_version
 from interp.store.selection import DTYPES, Selection
-from interp.store.sources import Columns, Source
+from interp.store.sources import Columns, RowSource
 
 if TYPE_CHECKING:
     from interp.hooks.transformer_lens_adapter import HookedModel
@@ -153,7 +153,7 @@ class StorePlan:
 
 def make_plan(
     model: HookedModel,
-    source: Source,
+    source: RowSource,
     hooks: Sequence[str],
     *,
     seed: int,

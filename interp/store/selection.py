@@ -17,7 +17,7 @@ from torch import Tensor
 from interp.errors import Problems
 from interp.hooks.capture import Firing
 from interp.store.arrays import BFLOAT16
-from interp.store.writer import Array
+from interp.store.writer import StoredArray
 
 DTYPES = ("float64", "float32", "float16", BFLOAT16)
 _POSITION_AXES = ("pos", "query")
@@ -88,7 +88,7 @@ class Selection:
         """The dtype in which a hook is stored."""
         return self.dtype if self.dtype and "float" in hook.dtype else hook.dtype
 
-    def array(self, values: Tensor, labels: tuple[str, ...]) -> Array:
+    def array(self, values: Tensor, labels: tuple[str, ...]) -> StoredArray:
         """The selected part of a hook's activation, ready to be written."""
         index: list[Any] = [slice(None)] * values.ndim
         for axis, label in enumerate(labels):
@@ -101,7 +101,7 @@ class Selection:
         return to_array(values, labels, self.dtype)
 
 
-def to_array(values: Tensor, labels: tuple[str, ...], dtype: str | None = None) -> Array:
+def to_array(values: Tensor, labels: tuple[str, ...], dtype: str | None = None) -> StoredArray:
     """A tensor as a NumPy array, cast to ``dtype`` if one is given."""
     values = values.detach()
     overflows = 0
@@ -115,4 +115,4 @@ def to_array(values: Tensor, labels: tuple[str, ...], dtype: str | None = None) 
     logical = str(values.dtype).removeprefix("torch.")
     if values.dtype == torch.bfloat16:
         values = values.contiguous().view(torch.int16)
-    return Array(values.numpy(), logical, labels, overflows)
+    return StoredArray(values.numpy(), logical, labels, overflows)

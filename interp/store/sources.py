@@ -40,7 +40,7 @@ _TOKENIZED = {"input_ids", "attention_mask", "token_type_ids", "special_tokens_m
 
 
 @dataclass(frozen=True)
-class Source:
+class RowSource:
     """A stream of rows, and its description.
 
     Attributes:
@@ -66,7 +66,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Part:
+class PartRows:
     """The rows of one part, which all have the same length."""
 
     number: int
@@ -214,7 +214,7 @@ class HuggingFaceRows:
         return tokens
 
 
-def as_source(source: Any, *, rows: int | None, seed: int) -> Source:
+def as_source(source: Any, *, rows: int | None, seed: int) -> RowSource:
     """Turn whatever was given into a stream of blocks.
 
     Args:
@@ -243,7 +243,7 @@ def as_source(source: Any, *, rows: int | None, seed: int) -> Source:
     return _from_iterable(source, rows)
 
 
-def within(source: Source, vocabulary: int | None) -> Source:
+def within(source: RowSource, vocabulary: int | None) -> RowSource:
     """The same rows, refused while they are read if a token id is none of the model's.
 
     Args:
@@ -280,7 +280,7 @@ def _check_ids(ids: Tensor, vocabulary: int, first: int, description: Mapping[st
     )
 
 
-def _from_task(task: Any, rows: int | None, seed: int) -> Source:
+def _from_task(task: Any, rows: int | None, seed: int) -> RowSource:
     if rows is None:
         raise ArgumentError("rows must be given for a task, got None: say how many to draw")
 
@@ -296,24 +296,24 @@ def _from_task(task: Any, rows: int | None, seed: int) -> Source:
         "task": json.loads(json.dumps(task.to_dict())),
         "block": _TASK_BLOCK,
     }
-    return Source(description, rows, blocks)
+    return RowSource(description, rows, blocks)
 
 
-def _from_arrays(source: Any, rows: int | None) -> Source:
+def _from_arrays(source: Any, rows: int | None) -> RowSource:
     columns = _columns(source)
     there = len(columns["inputs"])
     wanted = there if rows is None else rows
     if wanted > there:
         raise ArgumentError(f"rows must be at most the source's {there}, got {rows}: ask for less")
     columns = _cut(columns, wanted)
-    digest = Part(0, np.arange(wanted), columns).sha256()
+    digest = PartRows(0, np.arange(wanted), columns).sha256()
     shape = list(columns["inputs"].shape)
-    return Source(
+    return RowSource(
         {"kind": "arrays", "shape": shape, "sha256": digest}, wanted, lambda: iter([columns])
     )
 
 
-def _from_iterable(source: Iterable[Any], rows: int | None) -> Source:
+def _from_iterable(source: Iterable[Any], rows: int | None) -> RowSource:
     description: dict[str, Any] = {"kind": "iterable"}
     if isinstance(source, TokenFile):
         description = {"kind": "token file", "name": Path(source.path).name}
@@ -342,7 +342,7 @@ def _from_iterable(source: Iterable[Any], rows: int | None) -> Source:
         if left:
             raise StoreError(f"the source ended {left} rows short of rows={rows}: ask for less")
 
-    return Source(description, rows, blocks)
+    return RowSource(description, rows, blocks)
 
 
 def unpadded(ids: Tensor, attention_mask: Any) -> Iterator[Columns]:
@@ -435,7 +435,7 @@ def _length(kind: tuple[Any, ...]) -> tuple[Any, ...]:
     return (shapes["inputs"], str(kind))
 
 
-def parts(source: Source, part_rows: int) -> Iterator[Part]:
+def parts(source: RowSource, part_rows: int) -> Iterator[PartRows]:
     """Cut the stream into parts of ``part_rows`` rows of one length.
 
     Rows of other lengths wait until their part is full; what is left at the end makes one
@@ -456,7 +456,7 @@ def parts(source: Source, part_rows: int) -> Iterator[Part]:
         whole = len(rows) // part_rows * part_rows
         for start in range(0, whole, part_rows):
             at = slice(start, start + part_rows)
-            yield Part(number, rows[at], {name: v[at] for name, v in columns.items()})
+            yield PartRows(number, rows[at], {name: v[at] for name, v in columns.items()})
             number += 1
         kept.clear()
         held[kind] = len(rows) - whole
@@ -464,7 +464,7 @@ def parts(source: Source, part_rows: int) -> Iterator[Part]:
             kept.append((rows[whole:], {name: v[whole:].clone() for name, v in columns.items()}))
     for kind in sorted(+held, key=_length):
         rows, columns = _joined(waiting[kind])
-        yield Part(number, rows, columns)
+        yield PartRows(number, rows, columns)
         number += 1
 
 

@@ -32,7 +32,7 @@ _BUFFER = 1 << 20
 
 
 @dataclass(frozen=True)
-class Array:
+class StoredArray:
     """Values that are about to be written to a dataset.
 
     Attributes:
@@ -90,7 +90,7 @@ class PartFile:
         self._shapes: dict[str, list[int]] = {}
         self._datasets: dict[str, h5py.Dataset] = {}  # closing one would empty its chunk cache
 
-    def write(self, start: int, columns: Mapping[str, Array]) -> None:
+    def write(self, start: int, columns: Mapping[str, StoredArray]) -> None:
         """Write a batch at row ``start`` of the part.
 
         Raises:
@@ -104,7 +104,7 @@ class PartFile:
             if column.overflows:
                 self.overflows[path] += column.overflows
 
-    def _create(self, columns: Mapping[str, Array]) -> h5py.File:
+    def _create(self, columns: Mapping[str, StoredArray]) -> h5py.File:
         file = h5py.File(self._draft, "w", rdcc_nbytes=_CHUNK_CACHE, rdcc_w0=1.0)
         file.attrs["format"] = FORMAT
         file.attrs["version"] = f"{VERSION[0]}.{VERSION[1]}"

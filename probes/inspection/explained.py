@@ -30,7 +30,7 @@ from probes.columns import ExplainedRow, columns
 from probes.roles.decision import Found, Lacking
 from probes.roles.evidence import Evidence, KeysOf, Place
 from probes.roles.registry import ROLES
-from probes.roles.rises import Rises
+from probes.roles.rises import LossRises
 
 GIVEN_KINDS, _TOKENS = ("text", "rows"), 3
 
@@ -54,7 +54,7 @@ def explained(
         is NaN where nothing is lost without the head. Empty without text or rows.
     """
     kinds = [kind for kind in GIVEN_KINDS if kind in evidence.views]
-    rises = Rises(evidence)
+    rises = LossRises(evidence)
     own = _own_keys(told)
     rows = [
         _row(evidence, rises, place, {name: own.get((*place, name)) for name in names}, kind, word)
@@ -75,7 +75,7 @@ def with_text(
     kind = next((kind for kind in GIVEN_KINDS if kind in evidence.views), None)
     if kind is None:
         return roles
-    rises, mask, layers = Rises(evidence), evidence.batch(kind).mask, dict[int, Tensor]()
+    rises, mask, layers = LossRises(evidence), evidence.batch(kind).mask, dict[int, Tensor]()
     own = _own_keys(told)
     found = []
     for one in roles.to_dict("records"):
@@ -115,7 +115,7 @@ def _keyed(roles: pd.DataFrame) -> Iterator[tuple[Place, list[str]]]:
 
 def _row(
     evidence: Evidence,
-    rises: Rises,
+    rises: LossRises,
     place: Place,
     own: Mapping[str, KeysOf | None],
     kind: str,
@@ -136,7 +136,9 @@ def _row(
     return (*place, ", ".join(own), kind, mine, loss, ", ".join(rest))
 
 
-def _kept_loss(evidence: Evidence, rises: Rises, place: Place, keys: Tensor, kind: str) -> float:
+def _kept_loss(
+    evidence: Evidence, rises: LossRises, place: Place, keys: Tensor, kind: str
+) -> float:
     """The share of what is lost without a head that is not lost when it keeps some keys; NaN where
     nothing is lost without it."""
     mask = evidence.batch(kind).mask

@@ -36,7 +36,7 @@ from probes.roles.ability import cannot_do, does_better, only_guesses
 from probes.roles.change import NONE, Change, beyond, from_finding, over_rows
 from probes.roles.decision import Test
 from probes.roles.evidence import Evidence, Keys, KeysOf, Place
-from probes.roles.rises import Rises
+from probes.roles.rises import LossRises
 from probes.roles.writes import Writes
 
 _FEWEST = 8
@@ -64,8 +64,8 @@ class Effects:
     def __init__(self, evidence: Evidence) -> None:
         self.evidence = evidence
         self._floors, self._nats = evidence.floors, evidence.profile.unit == "nats"
-        self.rises, self.writes = Rises(evidence), Writes(evidence)
-        self.decisions = Rises(evidence, decisions=True)
+        self.rises, self.writes = LossRises(evidence), Writes(evidence)
+        self.decisions = LossRises(evidence, decisions=True)
         self._known: dict[tuple[Place, str], Test] = {}
         self._rises_by: dict[tuple[str, Edits], Change] = {}
         self._odds_of: dict[tuple[str, Edits], float] = {}

@@ -49,7 +49,7 @@ Own = Mapping[Place, KeysOf | None]
 _ALIKE: Own = MappingProxyType({})
 
 
-class Rises:
+class LossRises:
     """Changes of the output of the model of some evidence, position by position.
 
     Args:

@@ -33,7 +33,7 @@ from probes.agreement import agreement
 from probes.kernels import LayerKernels, layer_kernels
 from prooflens.inspection import Inspected, inspect
 from prooflens.pages.findings import status_counts
-from prooflens.pages.page import Page, Picture, Section, Table, render
+from prooflens.pages.page import Page, PageTable, Picture, Section, render
 from trained import zoo
 
 
@@ -268,10 +268,10 @@ def sections(comparison: ComparedModels, folder: Path) -> list[Section]:
                 "one by cancellation, one by selection. Controls show that statements can fail.",
             ),
             tables=(
-                Table(
+                PageTable(
                     comparison.held.reset_index(), "Statements of the proof, checked on all models."
                 ),
-                Table(
+                PageTable(
                     _by_whom(comparison.agreement),
                     "Who fills them; strength is the r² lost "
                     "without the strongest confirmed component or group.",
@@ -301,7 +301,7 @@ def _models(comparison: ComparedModels) -> Section:
             margins(comparison.construction.certificate),
             solving(comparison.trained),
         ),
-        tables=(Table(_performance(comparison), "All models on the same fresh rows."),),
+        tables=(PageTable(_performance(comparison), "All models on the same fresh rows."),),
         folded=True,
     )
 

@@ -2,9 +2,9 @@ from prooflens.pages.findings import in_words as in_words
 from prooflens.pages.head_figures import latent_maps as latent_maps
 from prooflens.pages.page import Link as Link
 from prooflens.pages.page import Page as Page
+from prooflens.pages.page import PageTable as PageTable
 from prooflens.pages.page import Picture as Picture
 from prooflens.pages.page import Section as Section
-from prooflens.pages.page import Table as Table
 from prooflens.pages.page import render as render
 from prooflens.pages.page import rendered as rendered
 from prooflens.pages.weights import strongest as strongest

@@ -16,7 +16,7 @@ import pandas as pd
 from interp.figures.lines import bound_parts_figure, bounds_figure
 from interp.figures.style import save
 from interp.output import output_folder
-from prooflens.pages.page import Page, Picture, Section, Table, page_name, render
+from prooflens.pages.page import Page, PageTable, Picture, Section, page_name, render
 
 _MEANING = (
     "A strategy splits the domain into cells and bounds the model on each: brute force takes every "
@@ -83,11 +83,11 @@ def _page(found: Any, folder: Path, analysed: str) -> str:
         shown = shown.drop(columns="says nothing because")
     told = f"{len(shown)} strategies, cheapest first"
     sections = [*_lemmas(ordered), *_parts(found, folder)]
-    sections.append(Section("All strategies", (), (), [Table(shown, told)]))
+    sections.append(Section("All strategies", (), (), [PageTable(shown, told)]))
     if found.skipped:
         rows = pd.DataFrame(list(found.skipped.items()), columns=["strategy", "why"])
         caption = f"Strategies that do not fit: {len(rows)}"
-        sections.append(Section("Not tried", (), (), [Table(rows, caption)], folded=True))
+        sections.append(Section("Not tried", (), (), [PageTable(rows, caption)], folded=True))
     sections.append(Section("How to read this", [_MEANING, _HOLDS], folded=True))
     facts = [f"model {found.model}, weights SHA-256 {found.sha256}", f"domain: {found.statement}"]
     facts += [f"What is analysed: {analysed}."] if analysed else []
@@ -129,7 +129,7 @@ def _lemmas(ordered: list[Any]) -> list[Section]:
     words = "Numbers are computed from the weights. A wrong role makes its number large and the "
     words += "bound wide; it cannot make the bound false."
     caption = f"{len(rows)} lemmas, cheapest strategy first"
-    return [Section("Lemmas", [words], (), [Table(pd.DataFrame(rows), caption)])]
+    return [Section("Lemmas", [words], (), [PageTable(pd.DataFrame(rows), caption)])]
 
 
 def _cost_caption(found: Any, ordered: list[Any]) -> str:
@@ -242,7 +242,7 @@ def _parts(found: Any, folder: Path) -> list[Section]:
     pictures = [Picture(folder / "parts.png", _parts_caption(found.kind, parts))]
     frame = parts.T.map("{:.4g}".format).reset_index(names="part")
     caption = "The same in numbers"
-    return [Section("What is left unexplained", [words], pictures, [Table(frame, caption)])]
+    return [Section("What is left unexplained", [words], pictures, [PageTable(frame, caption)])]
 
 
 def _shares(found: Any, proof: Any) -> dict[str, float]:

@@ -28,7 +28,7 @@ from interp.figures.maps import attention_in_words, attention_maps
 from interp.figures.style import save
 from interp.output import output_folder
 from interp.program.printer import expression_text, output_text, program_text
-from prooflens.pages.page import Link, Page, Picture, Section, Table, page_name, render
+from prooflens.pages.page import Link, Page, PageTable, Picture, Section, page_name, render
 
 if TYPE_CHECKING:
     from interp.interventions.components import Component
@@ -72,7 +72,7 @@ def made_of(found: Decompiled) -> Iterator[Section]:
                 "from an even one that the primitive takes away.",
                 *_unexplained(found),
             ],
-            tables=[Table(pd.DataFrame(rows, columns=columns), "Scores by sources.")],
+            tables=[PageTable(pd.DataFrame(rows, columns=columns), "Scores by sources.")],
         )
     if shown.ffns:
         tables = [
@@ -87,7 +87,7 @@ def made_of(found: Decompiled) -> Iterator[Section]:
                 "values are the same, while the rest of the model goes on as it was."
             ],
             tables=[
-                Table(
+                PageTable(
                     pd.DataFrame(tables, columns=columns),
                     "FFNs, one by one.",
                     anchors=[anchor_of(one.part) for one in shown.ffns],
@@ -137,8 +137,8 @@ def beside_the_proof(found: Decompiled) -> Iterator[Section]:
         "Did training find the proof?",
         [_answered(found)],
         tables=[
-            Table(lines, "The proof's program and the one that was found."),
-            Table(shares, "Shares of decisions taken alike."),
+            PageTable(lines, "The proof's program and the one that was found."),
+            PageTable(shares, "Shares of decisions taken alike."),
         ],
     )
 
@@ -282,13 +282,13 @@ def _sections(found: Decompiled, folder: Path, pictures: list[Picture]) -> Itera
             "together with the heads that no other line stands for.",
         ],
         pictures=pictures,
-        tables=[Table(program, "The program, line by line.", anchors=numbers)],
+        tables=[PageTable(program, "The program, line by line.", anchors=numbers)],
     )
     yield from beside_the_proof(found)
     yield Section(
         "How faithful it is",
         _labels(found),
-        tables=[Table(_fidelity(found), "Decisions taken alike.")],
+        tables=[PageTable(_fidelity(found), "Decisions taken alike.")],
     )
     yield _parting(found)
     if found.heads:
@@ -321,7 +321,7 @@ def _parting(found: Decompiled) -> Section:
         return Section("Where they part", [told])
     columns = ["rows", "tokens so far", "model", "program"]
     rows = pd.DataFrame(list(found.parted), columns=columns)
-    return Section("Where they part", tables=[Table(rows, "Decisions that differ.")])
+    return Section("Where they part", tables=[PageTable(rows, "Decisions that differ.")])
 
 
 def _open(found: Decompiled) -> Iterator[str]:
@@ -414,7 +414,7 @@ def _table_off(fidelity: Fidelity) -> float:
     return 1 - (1 - fidelity.match) / (1 - fidelity.gain)
 
 
-def _heads(found: Decompiled) -> Table:
+def _heads(found: Decompiled) -> PageTable:
     rows = [
         (one.head.name, one.at or "anywhere", one.primitive.words, one.gain, _tried(one))
         for one in found.heads
@@ -423,7 +423,7 @@ def _heads(found: Decompiled) -> Table:
     names = [anchor_of(one.head) for one in found.heads]
     anchors = [name if name not in names[:k] else f"{name}-{k}" for k, name in enumerate(names)]
     words = "Heads that are needed, and what can stand in for them."
-    return Table(pd.DataFrame(rows, columns=columns), words, anchors=anchors)
+    return PageTable(pd.DataFrame(rows, columns=columns), words, anchors=anchors)
 
 
 def _tried(one: HeadDoes) -> str:

@@ -43,7 +43,7 @@ from prooflens.pages.findings import (
     without_groups,
 )
 from prooflens.pages.head_figures import ATTENTION, figures
-from prooflens.pages.page import Page, Picture, Section, Table, page_name, render, rendered
+from prooflens.pages.page import Page, PageTable, Picture, Section, page_name, render, rendered
 from prooflens.pages.rounds import ROUNDS_CAPTION, rounds_in_words, rounds_side_by_side
 from prooflens.pages.viewer_data import (
     columns_of,
@@ -329,7 +329,7 @@ def _viewer(tables: Tables, about: About, title: str) -> Markup:
             environment={},
             data=_safe(json.dumps(document, ensure_ascii=False, allow_nan=False)),
             blobs=[(name, base64.b64encode(codes).decode()) for name, codes in head_bytes(tables)],
-            table=Table(wide_table(tables, about), caption, sortable=True),
+            table=PageTable(wide_table(tables, about), caption, sortable=True),
             viewer_css=Markup(viewer_file("viewer.css")),  # noqa: S704  our own file
             viewer_js=Markup(viewer_file("viewer.js")),  # noqa: S704  our own file
         )
@@ -355,7 +355,7 @@ def static_view(tables: Tables, about: About) -> str:
         scripted=False,
         title=f"Heads of {page_name(str(about['model']))}",
         findings=inspection_findings(tables, about),
-        tables=[Table(wide_table(tables, about), caption, sortable=True)],
+        tables=[PageTable(wide_table(tables, about), caption, sortable=True)],
         words=_STATIC,
     )
 
@@ -380,10 +380,10 @@ def _role_sections(tables: Tables, about: About) -> Iterator[Section]:
     sure = roles["status"] == "confirmed"
     columns = ["component", "role", "target", "strength", "effect", _OF_GROUP, "q", *TOLD]
 
-    def told(rows: pd.DataFrame, *more: str) -> list[Table]:
+    def told(rows: pd.DataFrame, *more: str) -> list[PageTable]:
         kept = [n for n in columns if n in rows and (n not in _SOME or _said(rows[n]))]
         shown = rows[[*more, *kept]]
-        return [Table(shown, "By role and strength.", sortable=True)] if len(rows) else []
+        return [PageTable(shown, "By role and strength.", sortable=True)] if len(rows) else []
 
     yield Section(
         "Confirmed roles",
@@ -400,11 +400,11 @@ def _role_sections(tables: Tables, about: About) -> Iterator[Section]:
     if beside:
         shown = roles[["component", "role", "status", *beside]]
         caption = "What decides nothing: outcome of a head, stability, the same answer, on text."
-        table = Table(shown, caption, sortable=True)
+        table = PageTable(shown, caption, sortable=True)
         yield Section("Controls beside the tests", (), (), [table], folded=True)
     lacks = tables.get("lacks", pd.DataFrame())
     if len(lacks):
-        table = Table(lacks, "Roles that could not be looked for, and why.")
+        table = PageTable(lacks, "Roles that could not be looked for, and why.")
         yield Section("Not looked for", (), (), [table], folded=True)
     yield Section("What the statuses say", [words], folded=True)
 
@@ -445,18 +445,20 @@ def _evidence(
         caption = f"Losses in {unit}; chance and guess: of the best answer that is always the same."
         said = _performed(tables, about)
         title = "How well the model does on these rows"
-        yield Section(title, said, (), [Table(told, caption)], folded=True)
+        yield Section(title, said, (), [PageTable(told, caption)], folded=True)
     yield from _explained(tables)
     yield Section("Every head's attention on one row", (), drawn("patterns"), folded=True)
     yield Section("Where heads with roles look", (), drawn(ATTENTION), folded=True)
     if "rounds" in tables:
-        rounds = Table(rounds_side_by_side(tables["rounds"]), ROUNDS_CAPTION)
+        rounds = PageTable(rounds_side_by_side(tables["rounds"]), ROUNDS_CAPTION)
         title = "Which layer holds which round"
         yield Section(title, (), drawn("rounds"), [rounds], folded=True)
     yield Section("What can be read where", (), drawn("decodability"), folded=True)
     if small:
         scores = beside_nulls(tables["heads"], loss_unit(tables, about))
-        every = [Table(scores, "Every score with its null.", sortable=True)] if len(scores) else []
+        every = (
+            [PageTable(scores, "Every score with its null.", sortable=True)] if len(scores) else []
+        )
         yield Section("Where heads look", [_OF_FEW] if every else [], (), every, folded=True)
     else:
         maps = drawn("map-", *["roles"] * (about["profile"] == "task"))
@@ -488,7 +490,7 @@ def _explained(tables: Tables) -> Iterator[Section]:
     names = [f"L{r.layer}H{r.head}" for r in table.itertuples()]
     told = table.assign(head=names).drop(columns="layer")
     caption = "By head: what its confirmed roles explain of it."
-    yield Section("On text", [words], (), [Table(told, caption, sortable=True)], folded=True)
+    yield Section("On text", [words], (), [PageTable(told, caption, sortable=True)], folded=True)
 
 
 def _facts(tables: Tables, about: About) -> Iterator[str]:

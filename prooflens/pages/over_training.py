@@ -15,7 +15,7 @@ from interp.figures.lines import HeadLines, heads_over_training
 from interp.figures.style import save
 from interp.output import output_folder
 from interp.weights.metric_names import COMPOSITIONS
-from prooflens.pages.page import Page, Picture, Section, Table, page_name, render
+from prooflens.pages.page import Page, PageTable, Picture, Section, page_name, render
 from prooflens.pages.weights import CLEAR, CSV_COLUMNS, clear_diagonals
 
 TRAINING_COLUMNS = ("revision", *CSV_COLUMNS)
@@ -158,7 +158,7 @@ def _change(place: tuple[int, int, str], before: float, after: float) -> str:
     return f"L{layer}H{head} ({before:+.3f} → {after:+.3f})"
 
 
-def _wide(table: pd.DataFrame, revisions: Sequence[str]) -> Table:
+def _wide(table: pd.DataFrame, revisions: Sequence[str]) -> PageTable:
     numbers = _numbers(table)
     wide = numbers.pivot(index=["circuit", "metric", "name"], columns="revision", values="score")
     shown = wide[list(revisions)].reset_index()
@@ -166,4 +166,4 @@ def _wide(table: pd.DataFrame, revisions: Sequence[str]) -> Table:
         "Scores at each checkpoint; of compositions the strongest writer's, over that of random "
         "directions. weights.csv has nulls, p, q and every pair."
     )
-    return Table(shown, caption, sortable=True)
+    return PageTable(shown, caption, sortable=True)

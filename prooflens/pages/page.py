@@ -111,7 +111,7 @@ class Cell(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Table:
+class PageTable:
     """A table with a caption; numbers are shown to three significant digits.
 
     Attributes:
@@ -164,7 +164,7 @@ class Section:
     title: str
     words: Sequence[str] = ()
     pictures: Sequence[Picture] = ()
-    tables: Sequence[Table] = ()
+    tables: Sequence[PageTable] = ()
     folded: bool = False
     html: str | Markup = ""
 

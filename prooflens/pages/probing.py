@@ -19,7 +19,7 @@ from interp.figures.style import save
 from interp.output import output_folder
 from prooflens.pages.findings import in_words, told_facts
 from prooflens.pages.head_figures import latent_maps
-from prooflens.pages.page import Page, Picture, Section, Table, page_name, render
+from prooflens.pages.page import Page, PageTable, Picture, Section, page_name, render
 
 if TYPE_CHECKING:
     from probes.probe_table import Probing
@@ -243,6 +243,6 @@ def _told(best: pd.DataFrame) -> str:
     return "; ".join(f"{r.latent} {r.score:.2f} at {r.hook}" for r in best.itertuples()) + "."
 
 
-def _scores(table: pd.DataFrame) -> Table:
+def _scores(table: pd.DataFrame) -> PageTable:
     shown = table[[name for name in _COLUMNS if name in table]].reset_index(drop=True)
-    return Table(shown, f"{len(shown)} scores", sortable=True)
+    return PageTable(shown, f"{len(shown)} scores", sortable=True)

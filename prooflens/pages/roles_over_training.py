@@ -15,7 +15,7 @@ import pandas as pd
 from interp.figures.lines import HeadLines, heads_over_training
 from interp.figures.style import save
 from prooflens.pages.findings import in_words, missed, part_names
-from prooflens.pages.page import Page, Picture, Section, Table, page_name, render
+from prooflens.pages.page import Page, PageTable, Picture, Section, page_name, render
 
 _TOLD = 5
 _UNITS = {"nats": "nats lost without it", "variance": "share of the output's variance"}
@@ -136,7 +136,7 @@ def _panel(
     return HeadLines(role, _UNITS[unit], list(wide.index), wide.to_numpy(float), told=told)
 
 
-def _statuses(rows: pd.DataFrame, revisions: Sequence[str]) -> Table:
+def _statuses(rows: pd.DataFrame, revisions: Sequence[str]) -> PageTable:
     """A row a component and role, a column a checkpoint: status and what is lost."""
     told = [
         f"{status} ({lost:+.2f})" if lost == lost else str(status)
@@ -147,6 +147,6 @@ def _statuses(rows: pd.DataFrame, revisions: Sequence[str]) -> Table:
         index=keys, columns="revision", values="told", aggfunc="first", sort=False
     )
     wide = wide.reindex(columns=list(revisions)).fillna("").reset_index()
-    return Table(
+    return PageTable(
         wide, "Status, and what is lost without the component or its group.", sortable=True
     )

@@ -27,7 +27,7 @@ from interp.output import output_file, output_folder
 from interp.stats.head_table import COLUMNS
 from interp.weights.metric_names import CLEAR_EXCESS, COMPOSITIONS, SINGULAR
 from prooflens.pages.behaviour_figures import head_map, histogram, places
-from prooflens.pages.page import Page, Picture, Section, Table, page_name, render
+from prooflens.pages.page import Page, PageTable, Picture, Section, page_name, render
 
 _NULL = (
     "The null keeps a head's singular values and turns its two bases at random. Nearly every "
@@ -140,10 +140,10 @@ def _strongest(table: pd.DataFrame) -> Iterator[Section]:
         f"The {_CROPS} heads of each circuit with the largest |trace share|; null_std is what "
         "random bases spread by, q the false-discovery rate."
     )
-    yield Section("The heads that stand out", (), (), [Table(told, caption, sortable=True)])
+    yield Section("The heads that stand out", (), (), [PageTable(told, caption, sortable=True)])
 
 
-def _heads(table: pd.DataFrame) -> Table:
+def _heads(table: pd.DataFrame) -> PageTable:
     heads = table[~table["metric"].isin((*COMPOSITIONS, SINGULAR))]
     wide = heads.pivot(index=["circuit", "layer", "head"], columns="metric", values="score")
     wide = wide[list(heads["metric"].unique())].reset_index()
@@ -155,7 +155,7 @@ def _heads(table: pd.DataFrame) -> Table:
         "Scores; weights.csv has their nulls, p and q. Ordered by |trace share|; click a heading "
         "(or Tab and Enter) to sort."
     )
-    return Table(wide, told, sortable=True)
+    return PageTable(wide, told, sortable=True)
 
 
 def _pair_sections(folder: Path, table: pd.DataFrame) -> Iterator[Section]:
@@ -164,7 +164,7 @@ def _pair_sections(folder: Path, table: pd.DataFrame) -> Iterator[Section]:
         pairs = pairs[["metric", "target", "layer", "head", "score", "null_mean", "q"]]
         told = "The thirty largest of all pairs: the target wrote what the head reads."
         lines = _pictures(sorted(folder.glob("pairs-*.png")), table)
-        yield Section("Who reads whom", (), lines, [Table(pairs, told)], folded=True)
+        yield Section("Who reads whom", (), lines, [PageTable(pairs, told)], folded=True)
 
 
 def _measured(folder: Path, table: pd.DataFrame) -> Iterator[Section]:

@@ -7,7 +7,7 @@ import pandas as pd
 from synthetic_view import synthetic
 
 from prooflens.inspection import Inspected
-from prooflens.pages.page import Page, Section, Table, render
+from prooflens.pages.page import Page, PageTable, Section, render
 
 LAYERS = HEADS = 32
 
@@ -39,7 +39,7 @@ def test_a_report_of_heads_opens_and_sorts(browser, tmp_path: Path) -> None:
     scores = {f"score {number}": rng.normal(size=len(names)) for number in range(20)}
     table = pd.DataFrame({"head": names, **scores})
     page = Page(
-        "Heads", ["All."], [Section("All heads", (), (), [Table(table, "", sortable=True)])]
+        "Heads", ["All."], [Section("All heads", (), (), [PageTable(table, "", sortable=True)])]
     )
     tab, wrong = opened(browser, tmp_path / "report.html", render(page))
     assert tab.locator("tbody tr").count() == len(names)

@@ -1,8 +1,6 @@
 """A module of one's own whose induction heads read several earlier heads, none of which looks at
 the token before with much of its attention: wrapped without names, and found by ids alone."""
 
-import json
-
 import pytest
 import torch
 from torch import nn
@@ -80,15 +78,3 @@ def test_induction_is_found_though_no_head_alone_looks_at_the_token_before(modul
     assert previous["score"].max() < 0.3, "none is a previous-token head by its share"
     assert "do induction" in found.findings[0]
     assert "L0H" in found.findings[1]
-
-
-@pytest.mark.parametrize("name", ["induction-attention", "induction-mlp", "code-lm"])
-def test_no_role_is_rejected_beside_a_loss_that_passes(name: str) -> None:
-    """Whoever loses nothing but what was not seen is a candidate."""
-    found = pl.inspect(name, count=8)
-    for row in found.roles[found.roles["status"] == "rejected"].itertuples():
-        cause = [test for test in json.loads(row.tests) if test["kind"] == "cause"]
-        alone = [test for test in cause if "the loss" in test["name"]]
-        failed = [test for test in alone if not (test["score"] or 0) >= test["floor"]]
-        transfer = [test for test in json.loads(row.tests) if test["kind"] == "transfer"]
-        assert failed or transfer, f"{row.role} L{row.layer}H{row.head}: {row.evidence}"

@@ -120,6 +120,23 @@ def test_an_exported_induction_model_is_recognised_head_by_head(
 
 
 @both
+def test_no_role_is_rejected_beside_a_loss_that_passes(
+    trained_model: tuple[str, Path, Inspected],
+) -> None:
+    """Whoever loses nothing but what was not seen is a candidate."""
+    rejected_for_a_reason(trained_model[2])
+
+
+def rejected_for_a_reason(found: Inspected) -> None:
+    for row in found.roles[found.roles["status"] == "rejected"].itertuples():
+        tests = json.loads(row.tests)
+        alone = [t for t in tests if t["kind"] == "cause" and "the loss" in t["name"]]
+        failed = [test for test in alone if not (test["score"] or 0) >= test["floor"]]
+        transfer = [test for test in tests if test["kind"] == "transfer"]
+        assert failed or transfer, f"{row.role} L{row.layer}H{row.head}: {row.evidence}"
+
+
+@both
 def test_evidence_and_targets_name_the_heads(trained_model: tuple[str, Path, Inspected]) -> None:
     name, _, found = trained_model
     line = found.roles[found.roles["role"] == "induction"].iloc[0]
@@ -406,6 +423,11 @@ def test_a_members_effect_is_its_own_and_its_groups_stands_beside(language: Insp
     assert f"{name} (" in "".join(found.lines)
     assert "with its group" in "".join(found.lines)
     assert "Attention of every head on one of the prompt rows" in text
+
+
+def test_a_language_model_rejects_no_role_beside_a_loss_that_passes(language: Inspected) -> None:
+    assert (language.roles["status"] == "rejected").any()
+    rejected_for_a_reason(language)
 
 
 def test_the_caveat_of_text_is_in_the_finding(language: Inspected) -> None:

@@ -58,7 +58,7 @@ RUNS = [
     "crasp p.cr",
     "crasp p.cr a b a",
     "crasp p.cr --compile --longest 20 --out compiled",
-    "decompile induction-mlp --rows 64 --lines 2 --out program",
+    "decompile depth-L3-layers1 --rows 64 --lines 2 --out program",
     pytest.param("demo --out demo", marks=pytest.mark.slow),
     "decompile apply p.txt --data rows.json",
     STORE,
@@ -66,7 +66,7 @@ RUNS = [
     "store st",
     "store st --verify",
     "store st --repair",
-    "inspect nested-memory-2 --quick --out inspected",
+    "inspect induction-mlp --quick --out inspected",
     "inspect st --out stored",
     "store inspected --figures --out figures",
     "models",
@@ -134,6 +134,7 @@ def test_every_sealed_table_is_as_its_schema_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("probes.fresh_models._DRAWS", 20)
+    monkeypatch.setattr("prooflens.inspection.inspection_page", lambda *_: "")
     seen = seal("nested-memory-2", tmp_path / "a", count=8)
     seen |= seal("induction-mlp-table", tmp_path / "b", count=8)
     assert seen == set(TABLES) - {"explained"}, "that one is of language models"

@@ -5,7 +5,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from interp.figures.style import save
-from prooflens.pages.page import Page, Picture, Section, Table, render
+from prooflens.pages.page import Page, PageTable, Picture, Section, render
 
 
 def page(tmp_path: Path) -> str:
@@ -14,7 +14,9 @@ def page(tmp_path: Path) -> str:
     (png,) = save(figure, tmp_path / "line", formats=("png",))
     frame = pd.DataFrame({"name": ["<b>x</b>"], "big_one": [123456.0], "tiny": [1.5e-7],
                           "none": [float("nan")], "flag": [True], "n": [3]})  # fmt: skip
-    section = Section("One & two", ("if a < b",), (Picture(png, 'a "line"'),), (Table(frame, "t"),))
+    section = Section(
+        "One & two", ("if a < b",), (Picture(png, 'a "line"'),), (PageTable(frame, "t"),)
+    )
     return render(Page("Title", ["first", "second"], [section], ["seed 0"]))
 
 
@@ -57,14 +59,14 @@ def test_what_was_found_stands_first_then_its_figure_and_the_doubts(tmp_path: Pa
 
 def test_tails_are_not_printed_as_if_they_were_measured() -> None:
     frame = pd.DataFrame({"q": [1e-47, 0.0, 0.004], "score": [1e-47, 0.0, 0.004]})
-    cells = [[cell.text for cell in row] for row in Table(frame, "t").rows]
+    cells = [[cell.text for cell in row] for row in PageTable(frame, "t").rows]
     assert cells == [["< 1e-10", "1.0e-47"], ["< 1e-10", "0"], ["0.004", "0.004"]]
 
 
 def test_a_sortable_table_has_buttons_and_unrounded_keys() -> None:
     frame = pd.DataFrame({"head": ["L0H1", "a<b"], "score": [0.123456789, float("nan")]})
-    plain = render(Page("t", [], [Section("s", tables=(Table(frame, "c"),))]))
-    html = render(Page("t", [], [Section("s", tables=(Table(frame, "c", sortable=True),))]))
+    plain = render(Page("t", [], [Section("s", tables=(PageTable(frame, "c"),))]))
+    html = render(Page("t", [], [Section("s", tables=(PageTable(frame, "c", sortable=True),))]))
     assert "<script" not in plain
     assert html.count('<button type="button">') == 2
     assert 'data-key="0.123456789">0.123</td>' in html

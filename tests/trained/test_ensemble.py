@@ -14,7 +14,7 @@ from interp.models.baselines import LSTMSpec, MLPSpec, RNNSpec
 from interp.models.kinds import build
 from interp.models.spec import TransformerSpec
 from interp.tasks.memory import FixedMemory
-from trained.ensemble import Ensemble, Rows, groups
+from trained.ensemble import Ensemble, TrainingRows, groups
 from trained.fit import Fit, fits_of
 from trained.metrics import loss_of
 from trained.run import Run
@@ -30,7 +30,7 @@ def together(*runs: Run) -> list[Fit]:
 def one_after_another(run: Run) -> tuple[Any, list[float]]:
     """The same training with ``torch.optim``, on the same rows."""
     training = run.training
-    model, rows = build(run.spec, seed=training.seed).train(), Rows(run.task, training)
+    model, rows = build(run.spec, seed=training.seed).train(), TrainingRows(run.task, training)
     named = dict(model.named_parameters())
     groups = [
         {"params": [p for n, p in named.items() if ".terms." not in n],
@@ -190,7 +190,7 @@ def test_mixed_precision_trains_near_the_whole() -> None:
 
 
 def test_fixed_rows_are_seen_in_epochs() -> None:
-    rows = Rows(TASK, tiny(rows=10, batch=4).training)
+    rows = TrainingRows(TASK, tiny(rows=10, batch=4).training)
     inputs = torch.cat([rows.block(0).inputs, rows.block(1).inputs])[..., 0]
     known = {tuple(row) for row in inputs.tolist()}
     for epoch in range(100):

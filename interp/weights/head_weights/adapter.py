@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from interp.errors import CheckpointError
-from interp.weights.head_weights.source import ADAPTER_CONFIG, Source, Tensors
+from interp.weights.head_weights.source import ADAPTER_CONFIG, Tensors, TensorSource
 from interp.weights.head_weights.tensors import TensorFiles, read_json
 
 _WEIGHTS = "adapter_model.safetensors"
@@ -180,7 +180,7 @@ def _pairs(files: TensorFiles, name: str, rank: int) -> dict[str, tuple[Tensor, 
     return {module: (pair["A"], pair["B"]) for module, pair in sides.items()}
 
 
-def adapted(source: Source, adapter: LoraAdapter) -> Source:
+def adapted(source: TensorSource, adapter: LoraAdapter) -> TensorSource:
     """A checkpoint with an adapter merged into the tensors that are read.
 
     Raises:

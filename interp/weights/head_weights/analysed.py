@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from interp.weights.head_weights.gguf_files import SUFFIX, origin
-from interp.weights.head_weights.source import Source
+from interp.weights.head_weights.source import TensorSource
 
 TOWERS = frozenset({
     "vision_tower", "vision_model", "vision_encoder", "visual", "audio_tower", "audio_model",
@@ -39,7 +39,7 @@ _FORMATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloa
             "F8_E4M3": "float8", "F8_E5M2": "float8"}  # fmt: skip
 
 
-def analysed(source: Source, *, run_in: str = "") -> str:
+def analysed(source: TensorSource, *, run_in: str = "") -> str:
     """What a checkpoint's numbers are of, in one line.
 
     Args:
@@ -74,7 +74,7 @@ def _own(description: Mapping[str, Any], run_in: str) -> str:
     return "; ".join(filter(None, ("SequenceTransformer", form, tied, norm)))
 
 
-def _stored(source: Source) -> str:
+def _stored(source: TensorSource) -> str:
     """The number formats of the files, most tensors first; empty where there are none."""
     formats = getattr(source.files, "formats", list)
     counts = Counter(_FORMATS.get(one, one) for one in formats())
@@ -88,7 +88,7 @@ def _packed(made_of: Mapping[str, Any]) -> str:
     return f"GGUF {made_of['quantisation']} ({formats}; {licence}), dequantised".replace("  ", " ")
 
 
-def _tied(source: Source, config: Mapping[str, Any]) -> str:
+def _tied(source: TensorSource, config: Mapping[str, Any]) -> str:
     has_own = any(name.endswith(_UNEMBEDDINGS) for name in source.files.names)
     if has_own and config.get("tie_word_embeddings") is True:
         return "unembedding of its own, though it is called tied"
@@ -112,7 +112,7 @@ def _scales(config: Mapping[str, Any]) -> Iterator[str]:
             yield words.format(f"{value:g}")
 
 
-def _left_out(source: Source, *, packed: bool) -> Iterator[str]:
+def _left_out(source: TensorSource, *, packed: bool) -> Iterator[str]:
     towers = Counter(
         part for name in source.files.names for part in name.split(".") if part in TOWERS
     )

@@ -25,7 +25,7 @@ from interp.weights.head_weights.layout import Layout, at_layer
 from interp.weights.head_weights.layouts import FAMILIES, own_layout
 from interp.weights.head_weights.live import live_source
 from interp.weights.head_weights.mapping import layout_of_mapping, read_mapping
-from interp.weights.head_weights.source import Source, find_source
+from interp.weights.head_weights.source import TensorSource, find_source
 
 # What old checkpoints keep beside the weights: masks and tables, recomputed by every loader.
 _BUFFERS = re.compile(
@@ -88,7 +88,7 @@ def head_weights(
     return factors
 
 
-def _recognise(source: Source) -> Layout:
+def _recognise(source: TensorSource) -> Layout:
     if source.description is not None:
         return own_layout(source.description)
     kind = str(source.config.get("model_type", ""))
@@ -152,7 +152,7 @@ def _check_understood(factors: HeadWeights) -> None:
         )
 
 
-def _unknown(source: Source, kind: str) -> str:
+def _unknown(source: TensorSource, kind: str) -> str:
     nothing = "there is no config.json and no configuration"
     what = f"model_type {kind!r} is not known" if kind else nothing
     remote = "auto_map" in source.config
@@ -163,7 +163,7 @@ def _unknown(source: Source, kind: str) -> str:
     )
 
 
-def _found(source: Source) -> str:
+def _found(source: TensorSource) -> str:
     names = source.files.names
     shown = ", ".join(names[:12]) + (f", … ({len(names)} in all)" if len(names) > 12 else "")
     return f"Tensors found: {shown}"

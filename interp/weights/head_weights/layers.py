@@ -17,7 +17,7 @@ from torch import Tensor
 
 from interp.errors import ArgumentError, CheckpointError
 from interp.weights.head_weights.circuit import Circuit
-from interp.weights.head_weights.layout import Layout, Part, PartName, at_layer
+from interp.weights.head_weights.layout import Layout, PartName, WeightPart, at_layer
 from interp.weights.head_weights.rope import Rope
 from interp.weights.head_weights.source import Tensors
 
@@ -89,7 +89,7 @@ class HeadWeights:
         Raises:
             CheckpointError: if the checkpoint does not hold it.
         """
-        part: Part | None = getattr(self.layout.tokens, which, None)
+        part: WeightPart | None = getattr(self.layout.tokens, which, None)
         if part is None or part.name not in self.files:
             raise CheckpointError(
                 f"{self.name} holds no {which}: the token basis needs it, use the residual basis"

@@ -1,7 +1,7 @@
 """How an architecture stores its attention weights, described as data.
 
 Every family stores the four matrices of a head somewhere else and in another order. A
-:class:`Part` names the tensor and gives, as an einops pattern, the way to a stack of head
+:class:`WeightPart` names the tensor and gives, as an einops pattern, the way to a stack of head
 matrices; a :class:`Layout` collects the parts and the facts that no tensor shows. The axes of the
 patterns are ``h`` query heads, ``g`` key/value heads, ``d`` model width, ``k`` head width and
 ``p`` matrices stored side by side (then ``p`` comes first and ``pick`` chooses one). Where one
@@ -75,7 +75,7 @@ def at_layer(name: str, layer: int) -> str:
 
 
 @dataclass(frozen=True)
-class Part:
+class WeightPart:
     """A tensor's name (``{layer}`` stands for the layer's number) and how to arrange its axes.
 
     Args:
@@ -129,15 +129,17 @@ class Part:
 class Tokens:
     """Where the embedding and the unembedding are stored; arranged, each is [vocab, d_model]."""
 
-    embedding: Part
-    unembedding: Part
+    embedding: WeightPart
+    unembedding: WeightPart
 
     @classmethod
     def rows(cls, embedding: str, unembedding: str, *, tied: bool) -> Tokens:
         """The token matrices of a model that stores one row per token; tied models have one
         matrix."""
         pattern = "v d -> v d"
-        return cls(Part(embedding, pattern), Part(embedding if tied else unembedding, pattern))
+        return cls(
+            WeightPart(embedding, pattern), WeightPart(embedding if tied else unembedding, pattern)
+        )
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,7 @@ class Layout:
 
     family: str
     sizes: Sizes
-    parts: Mapping[PartName, Part]
+    parts: Mapping[PartName, WeightPart]
     attention: str = ""
     norm: Literal["LayerNorm", "RMSNorm"] | None = None
     rope: Rope | None = None

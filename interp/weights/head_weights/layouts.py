@@ -19,11 +19,11 @@ from typing import Any, Literal
 
 from interp.errors import CheckpointError
 from interp.weights.head_weights.config import count, rope_of
-from interp.weights.head_weights.layout import Layout, Part, PartName, Sizes, Tokens
+from interp.weights.head_weights.layout import Layout, PartName, Sizes, Tokens, WeightPart
 from interp.weights.head_weights.rope import Rope
 
 Config = Mapping[str, Any]
-Parts = dict[PartName, Part]
+Parts = dict[PartName, WeightPart]
 
 SINKS = "attention sinks: a head's attention to tokens sums to less than 1, the rest goes to none"
 _QK_NORM = (
@@ -74,14 +74,14 @@ def _neighbours(config: Config, d_head: int) -> Rope:
 def _apart(at: str, out: str = "o_proj") -> Parts:
     """Query, key, value and output in matrices of their own, output dimension first."""
     return {
-        "W_Q": Part(at + "q_proj.weight", "(h k) d -> h d k"),
-        "W_K": Part(at + "k_proj.weight", "(g k) d -> g d k"),
-        "W_V": Part(at + "v_proj.weight", "(g k) d -> g d k"),
-        "W_O": Part(at + out + ".weight", "d (h k) -> h k d"),
-        "b_Q": Part(at + "q_proj.bias", "(h k) -> h k"),
-        "b_K": Part(at + "k_proj.bias", "(g k) -> g k"),
-        "b_V": Part(at + "v_proj.bias", "(g k) -> g k"),
-        "b_O": Part(at + out + ".bias", "d -> d"),
+        "W_Q": WeightPart(at + "q_proj.weight", "(h k) d -> h d k"),
+        "W_K": WeightPart(at + "k_proj.weight", "(g k) d -> g d k"),
+        "W_V": WeightPart(at + "v_proj.weight", "(g k) d -> g d k"),
+        "W_O": WeightPart(at + out + ".weight", "d (h k) -> h k d"),
+        "b_Q": WeightPart(at + "q_proj.bias", "(h k) -> h k"),
+        "b_K": WeightPart(at + "k_proj.bias", "(g k) -> g k"),
+        "b_V": WeightPart(at + "v_proj.bias", "(g k) -> g k"),
+        "b_O": WeightPart(at + out + ".bias", "d -> d"),
     }
 
 
@@ -89,14 +89,14 @@ def _together(matrix: str, rows: str, flat: str, out: str, output: str) -> Parts
     """Query, key and value side by side in one matrix, with one bias."""
     weight, bias = matrix + ".weight", matrix + ".bias"
     return {
-        "W_Q": Part(weight, rows, 0),
-        "W_K": Part(weight, rows, 1),
-        "W_V": Part(weight, rows, 2),
-        "W_O": Part(out + ".weight", output),
-        "b_Q": Part(bias, flat, 0),
-        "b_K": Part(bias, flat, 1),
-        "b_V": Part(bias, flat, 2),
-        "b_O": Part(out + ".bias", "d -> d"),
+        "W_Q": WeightPart(weight, rows, 0),
+        "W_K": WeightPart(weight, rows, 1),
+        "W_V": WeightPart(weight, rows, 2),
+        "W_O": WeightPart(out + ".weight", output),
+        "b_Q": WeightPart(bias, flat, 0),
+        "b_K": WeightPart(bias, flat, 1),
+        "b_V": WeightPart(bias, flat, 2),
+        "b_O": WeightPart(out + ".bias", "d -> d"),
     }
 
 
@@ -107,19 +107,19 @@ def _by_head(at: str) -> Parts:
 
 
 def _norm(at: str, *, bias: bool = True, offset: float = 0.0) -> Parts:
-    gain: Parts = {"norm_gain": Part(at + ".weight", "d -> d", offset=offset)}
-    return gain | ({"norm_bias": Part(at + ".bias", "d -> d")} if bias else {})
+    gain: Parts = {"norm_gain": WeightPart(at + ".weight", "d -> d", offset=offset)}
+    return gain | ({"norm_bias": WeightPart(at + ".bias", "d -> d")} if bias else {})
 
 
 def _qk_norm(queries: str = "k -> 1 k", keys: str = "k -> 1 k", offset: float = 0.0) -> Parts:
     return {
-        "q_gain": Part("self_attn.q_norm.weight", queries, offset=offset),
-        "k_gain": Part("self_attn.k_norm.weight", keys, offset=offset),
+        "q_gain": WeightPart("self_attn.q_norm.weight", queries, offset=offset),
+        "k_gain": WeightPart("self_attn.k_norm.weight", keys, offset=offset),
     }
 
 
 def _out_norm(offset: float = 0.0) -> Parts:
-    return {"out_gain": Part("post_attention_layernorm.weight", "d -> d", offset=offset)}
+    return {"out_gain": WeightPart("post_attention_layernorm.weight", "d -> d", offset=offset)}
 
 
 def _opt(config: Config, layout: Layout) -> Layout:
@@ -155,12 +155,12 @@ def _falcon(config: Config, layout: Layout) -> Layout:
         queries = heads // groups
         rows, flat, first = "(g s k) d -> s g d k", "(g s k) -> s g k", (0, queries)
         parts |= {
-            "W_Q": Part(matrix, rows, slots=first, then="s g d k -> (g s) d k"),
-            "W_K": Part(matrix, rows, queries),
-            "W_V": Part(matrix, rows, queries + 1),
-            "b_Q": Part(bias, flat, slots=first, then="s g k -> (g s) k"),
-            "b_K": Part(bias, flat, queries),
-            "b_V": Part(bias, flat, queries + 1),
+            "W_Q": WeightPart(matrix, rows, slots=first, then="s g d k -> (g s) d k"),
+            "W_K": WeightPart(matrix, rows, queries),
+            "W_V": WeightPart(matrix, rows, queries + 1),
+            "b_Q": WeightPart(bias, flat, slots=first, then="s g k -> (g s) k"),
+            "b_K": WeightPart(bias, flat, queries),
+            "b_V": WeightPart(bias, flat, queries + 1),
         }
         if config.get("num_ln_in_parallel_attn") in (None, 2):
             before = parts["norm_gain"].name.replace("input_layernorm.weight", "ln_attn")
@@ -170,12 +170,12 @@ def _falcon(config: Config, layout: Layout) -> Layout:
         rows, flat, last = "(s k) d -> s d k", "(s k) -> s k", heads + 1
         slots = {"Q": (0, heads), "K": (heads, last), "V": (last, last + 1)}
         parts |= {
-            "W_Q": Part(matrix, rows, slots=slots["Q"]),
-            "W_K": Part(matrix, rows, slots=slots["K"]),
-            "W_V": Part(matrix, rows, slots=slots["V"]),
-            "b_Q": Part(bias, flat, slots=slots["Q"]),
-            "b_K": Part(bias, flat, slots=slots["K"]),
-            "b_V": Part(bias, flat, slots=slots["V"]),
+            "W_Q": WeightPart(matrix, rows, slots=slots["Q"]),
+            "W_K": WeightPart(matrix, rows, slots=slots["K"]),
+            "W_V": WeightPart(matrix, rows, slots=slots["V"]),
+            "b_Q": WeightPart(bias, flat, slots=slots["Q"]),
+            "b_K": WeightPart(bias, flat, slots=slots["K"]),
+            "b_V": WeightPart(bias, flat, slots=slots["V"]),
         }
     alibi = bool(config.get("alibi"))
     side = grouped or bool(config.get("parallel_attn", True))
@@ -278,7 +278,7 @@ _GEMMA_PARTS = (
 )  # Gemma's norms store 1 + w
 _FALCON_PARTS = _by_head("self_attention.") | _norm("input_layernorm")
 _PHI3 = "self_attn.qkv_proj.weight"
-_SLOTS = "(s k) d -> s d k"
+_SLOTS = WeightPart(_PHI3, "(s k) d -> s d k")
 
 _LLAMAS = Family(_LLAMA, _LLAMA_PARTS, notes=(_sliding,))
 _NORMED_LLAMAS = replace(_LLAMAS, notes=(_sliding, _QK_NORM))
@@ -333,8 +333,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "phi3": Family(
         "layers.0." + _PHI3,
-        _LLAMA_PARTS
-        | {"W_Q": Part(_PHI3, _SLOTS), "W_K": Part(_PHI3, _SLOTS), "W_V": Part(_PHI3, _SLOTS)},
+        _LLAMA_PARTS | {"W_Q": _SLOTS, "W_K": _SLOTS, "W_V": _SLOTS},
         "Phi-3", rope=_turned(1.0, "partial_rotary_factor"), notes=(_FUSED, _sliding),
         fitted=_phi3,
     ),
@@ -353,7 +352,7 @@ FAMILIES: dict[str, Family] = {
         None, _WORDS, (_ALIBI, _NORMED),
     ),
     "gpt_oss": Family(
-        _LLAMA, _LLAMA_PARTS | {"sinks": Part("self_attn.sinks", "h -> h")}, "gpt-oss",
+        _LLAMA, _LLAMA_PARTS | {"sinks": WeightPart("self_attn.sinks", "h -> h")}, "gpt-oss",
         notes=(SINKS, _sliding),
     ),
     "gemma": replace(_GEMMAS, parts=_GEMMA_PARTS),
@@ -389,23 +388,23 @@ def own_layout(description: Mapping[str, Any]) -> Layout:
     heads, widths = _by_layer(spec, "n_heads", layers), _by_layer(spec, "d_head", layers)
     most, widest = max(heads, default=1), max(widths, default=1)
     at, scale = "blocks.{layer}.", float(spec.get("identity_multiplier", 1.0))
-    parts: dict[PartName, Part] = {
-        "W_Q": Part(at + "attn.W_Q", "h d k -> h d k"),
-        "W_K": Part(at + "attn.W_K", "h d k -> h d k"),
-        "W_V": Part(at + "attn.W_V", "h d k -> h d k"),
-        "W_O": Part(at + "attn.W_O", "h k d -> h k d"),
-        "b_Q": Part(at + "attn.b_Q", "h k -> h k"),
-        "b_K": Part(at + "attn.b_K", "h k -> h k"),
-        "b_V": Part(at + "attn.b_V", "h k -> h k"),
-        "b_O": Part(at + "attn.b_O", "d -> d"),
-        "norm_gain": Part(at + "ln1.w", "d -> d"),
-        "norm_bias": Part(at + "ln1.b", "d -> d"),
-        "identity_a": Part(at + "attn.terms.identity.a", "h -> h", factor=scale),
-        "identity_b": Part(at + "attn.b", "h -> h", factor=scale),
+    parts: dict[PartName, WeightPart] = {
+        "W_Q": WeightPart(at + "attn.W_Q", "h d k -> h d k"),
+        "W_K": WeightPart(at + "attn.W_K", "h d k -> h d k"),
+        "W_V": WeightPart(at + "attn.W_V", "h d k -> h d k"),
+        "W_O": WeightPart(at + "attn.W_O", "h k d -> h k d"),
+        "b_Q": WeightPart(at + "attn.b_Q", "h k -> h k"),
+        "b_K": WeightPart(at + "attn.b_K", "h k -> h k"),
+        "b_V": WeightPart(at + "attn.b_V", "h k -> h k"),
+        "b_O": WeightPart(at + "attn.b_O", "d -> d"),
+        "norm_gain": WeightPart(at + "ln1.w", "d -> d"),
+        "norm_bias": WeightPart(at + "ln1.b", "d -> d"),
+        "identity_a": WeightPart(at + "attn.terms.identity.a", "h -> h", factor=scale),
+        "identity_b": WeightPart(at + "attn.b", "h -> h", factor=scale),
     }
-    embedding = Part("embed.W_E", "v d -> v d")
+    embedding = WeightPart("embed.W_E", "v d -> v d")
     tied = bool(spec.get("tied_unembedding"))
-    unembedding = embedding if tied else Part("unembed.W_U", "d v -> v d")
+    unembedding = embedding if tied else WeightPart("unembed.W_U", "d v -> v d")
     return Layout(
         family="prooflens",
         sizes=Sizes(layers, most, most, d_model, widest),

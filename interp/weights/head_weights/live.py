@@ -27,7 +27,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from interp.errors import CheckpointError
-from interp.weights.head_weights.source import Source
+from interp.weights.head_weights.source import TensorSource
 from interp.weights.head_weights.tensors import checked
 
 Make = Callable[[], Tensor]
@@ -82,7 +82,7 @@ class LiveTensors:
         return kept.clone() if kept.data_ptr() == tensor.data_ptr() else kept
 
 
-def live_source(model: nn.Module) -> Source:
+def live_source(model: nn.Module) -> TensorSource:
     """A model's tensors under the names that its checkpoint gives them.
 
     Args:
@@ -104,7 +104,7 @@ def live_source(model: nn.Module) -> Source:
     spec: Any = getattr(model, "spec", None)
     if hasattr(spec, "to_dict"):
         description = {"spec": json.loads(json.dumps(spec.to_dict()))}
-        return Source(name, LiveTensors(tensors), {}, description)
+        return TensorSource(name, LiveTensors(tensors), {}, description)
     config: Any = getattr(inner, "config", None)
     told = config.to_dict() if hasattr(config, "to_dict") else {}
     kind = str(told.get("model_type", ""))
@@ -113,7 +113,7 @@ def live_source(model: nn.Module) -> Source:
     for live, saved in RENAMED.get(kind, {}).items():
         if live in tensors:
             tensors[saved] = tensors.pop(live)
-    return Source(name, LiveTensors(tensors), told)
+    return TensorSource(name, LiveTensors(tensors), told)
 
 
 def _tensors(state: Iterable[tuple[str, Tensor]]) -> dict[str, Make]:

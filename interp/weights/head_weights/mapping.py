@@ -35,7 +35,7 @@ from typing import Any, cast, get_args
 
 from interp.errors import ArgumentError, Problems
 from interp.reading import read_json, read_toml
-from interp.weights.head_weights.layout import Layout, Part, PartName, Sizes, Tokens
+from interp.weights.head_weights.layout import Layout, PartName, Sizes, Tokens, WeightPart
 from interp.weights.head_weights.rope import Rope
 
 _SIZES = ("n_layers", "n_heads", "n_kv_heads", "d_model", "d_head")
@@ -111,9 +111,9 @@ def layout_of_mapping(table: Mapping[str, Any]) -> Layout:
     )
 
 
-def _part(entry: Mapping[str, Any]) -> Part:
+def _part(entry: Mapping[str, Any]) -> WeightPart:
     slots = entry.get("slots")
-    return Part(**{**entry, "slots": None if slots is None else tuple(slots)})
+    return WeightPart(**{**entry, "slots": None if slots is None else tuple(slots)})
 
 
 def _check_part(key: str, entry: Any, problems: Problems) -> None:

@@ -56,7 +56,7 @@ class Tensors(Protocol):
 
 
 @dataclass(frozen=True)
-class Source:
+class TensorSource:
     """An opened checkpoint or model: its tensors, configuration and, if it is ours, its
     description.
 
@@ -84,7 +84,7 @@ def find_source(
     revision: str | None = None,
     download: bool = True,
     whole: bool = False,
-) -> Source:
+) -> TensorSource:
     """Open the checkpoint at a path or hub id.
 
     Args:
@@ -111,7 +111,7 @@ def find_source(
     return _remote(name, revision, download, whole)
 
 
-def _file(name: str, path: Path) -> Source:
+def _file(name: str, path: Path) -> TensorSource:
     if path.suffix == SUFFIX:
         return _folder(name, converted([path], name))
     if path.name.endswith(".safetensors.index.json"):
@@ -124,7 +124,7 @@ def _file(name: str, path: Path) -> Source:
     return _source(name, TensorFiles([path]), path.parent)
 
 
-def _folder(name: str, folder: Path) -> Source:
+def _folder(name: str, folder: Path) -> TensorSource:
     _need_base(folder)
     indexes = sorted(folder.glob("*.safetensors.index.json"))
     single = sorted(folder.glob("*.safetensors"))
@@ -166,12 +166,12 @@ def _need_base(folder: Path) -> None:
     )
 
 
-def _source(name: str, files: TensorFiles, folder: Path) -> Source:
+def _source(name: str, files: TensorFiles, folder: Path) -> TensorSource:
     config, ours = folder / "config.json", folder / "model.json"
     description = read_json(ours) if ours.is_file() else None
     if description is not None and (folder / SINGLE).is_file():
         _check_own(folder / SINGLE, description)
-    return Source(
+    return TensorSource(
         name=name,
         files=files,
         config=read_json(config) if config.is_file() else {},
@@ -193,7 +193,7 @@ def _check_own(weights: Path, description: dict[str, Any]) -> None:
         )
 
 
-def _remote(name: str, revision: str | None, download: bool, whole: bool) -> Source:
+def _remote(name: str, revision: str | None, download: bool, whole: bool) -> TensorSource:
     """A repository on the hub: the cached or downloaded folder, or its tensors by ranges."""
     folder = cached_snapshot(name, revision)
     if folder is None and not download:
@@ -205,4 +205,4 @@ def _remote(name: str, revision: str | None, download: bool, whole: bool) -> Sou
         return _folder(name, whole_snapshot(name, revision))
     config = hub_file(name, "config.json", revision)
     # every request after this one asks for the commit that the configuration is of
-    return Source(name, RemoteTensors(name, config.parent.name), read_json(config))
+    return TensorSource(name, RemoteTensors(name, config.parent.name), read_json(config))

@@ -87,7 +87,7 @@ def composition_roles(of: Examined) -> Iterator[Found | Lacking]:
         why = f"the model has no hook {lacking[0]}"
         yield from (Lacking(role, why) for role in (_RELAYING, _MATCHING))
         return
-    rises, kind = Rises(evidence, fetching), evidence.profile.rows["matched"]
+    rises, kind = RelayedRises(evidence, fetching), evidence.profile.rows["matched"]
     copied: list[Relayed] = []
     compared: list[Match] = []
     for layer in sorted({layer for layer, _ in evidence.heads}):
@@ -115,7 +115,7 @@ class Relayed:
     rows: Float[Tensor, "row writer"]
 
 
-class Rises:
+class RelayedRises:
     """By how much heads raise the tokens that earlier heads fetched at their keys, above those of
     other rows."""
 
@@ -181,7 +181,7 @@ class Rises:
         return (logits.gather(2, places) * (named >= 0)).sum(1)
 
 
-def relayed(effects: Effects, reading: Reading, rises: Rises, one: Relayed) -> Found:
+def relayed(effects: Effects, reading: Reading, rises: RelayedRises, one: Relayed) -> Found:
     """The tests of one head, and of what it reads where it raises, or lowers, such tokens."""
     evidence = effects.evidence
     test, cause, target = _rise(evidence, one, one.writers[0]), list[Test](), ""
@@ -217,7 +217,7 @@ class _Raised:
     """
 
     reading: Reading
-    rises: Rises
+    rises: RelayedRises
     one: Relayed
 
     def read(self) -> tuple[Place, ...]:

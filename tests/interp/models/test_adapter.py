@@ -27,7 +27,7 @@ GPT2 = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
 def build(kind: str) -> Any:
     torch.manual_seed(0)
     if kind == "gpt2":
-        sizes: dict[str, Any] = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
+        sizes: dict[str, Any] = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64}
         model = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=40, **sizes))
     else:
         sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
@@ -244,8 +244,8 @@ def test_commands_take_it_and_a_store_finds_it_again(tmp_path: Path) -> None:
     hooks = ["--hooks", "blocks.0.attn.hook_pattern"]
     for words in (
         ["extract", model, *rows, *hooks, "--out", store, *more],
-        ["weights", model, "--out", str(tmp_path / "w"), *more],
-        ["probe", model, *rows, "--out", str(tmp_path / "p"), *more],
+        ["weights", model, "--metrics", "trace_share", "--out", str(tmp_path / "w"), *more],
+        ["probe", model, *rows, "--hooks", "hook_embed", "--out", str(tmp_path / "p"), *more],
         ["inspect", model, "--quick", "--rows", "4", "--out", str(tmp_path / "i"), *more],
     ):
         done = CliRunner().invoke(app, words)

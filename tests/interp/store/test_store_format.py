@@ -18,7 +18,7 @@ from interp.store import ActivationStore, extract, verify
 from interp.store.arrays import CHUNK_BYTES, chunk_shape
 from interp.store.layout import INDEX, MANIFEST, read_index
 from interp.store.plan import weights_sha256
-from interp.store.sources import Part
+from interp.store.sources import PartRows
 from interp.store.writer import PartFile, row_ranges, sha256_file
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -164,9 +164,11 @@ def test_row_ranges_round_trip(rows):
 
 def test_part_digest_sees_every_column():
     inputs = torch.zeros(2, 3)
-    part = Part(0, np.arange(2), {"inputs": inputs, "mask": torch.ones(2, 3, dtype=torch.bool)})
-    other = Part(0, np.arange(2), {"inputs": inputs, "mask": torch.zeros(2, 3, dtype=torch.bool)})
-    shifted = Part(0, np.arange(1, 3), part.columns)
+    part = PartRows(0, np.arange(2), {"inputs": inputs, "mask": torch.ones(2, 3, dtype=torch.bool)})
+    other = PartRows(
+        0, np.arange(2), {"inputs": inputs, "mask": torch.zeros(2, 3, dtype=torch.bool)}
+    )
+    shifted = PartRows(0, np.arange(1, 3), part.columns)
     assert len({p.sha256() for p in (part, other, shifted)}) == 3
 
 
