@@ -25,7 +25,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import isfinite, nan
 from pathlib import Path
 from typing import Any
@@ -137,7 +137,7 @@ def _other_length(task: Any) -> Batch | None:
         task = replace(task, bins=((longest + 1, 2 * longest),))
         longer: Batch = task.sample(_ROWS, seed=3)
         return longer
-    if not hasattr(task, "length"):
+    if all(one.name != "length" for one in fields(task)):
         return None
     try:
         task = replace(task, length=3 * task.length // 4)

@@ -2,9 +2,9 @@
 
     python -m analyses benchmark heads_as_programs smollm2-135m --out FILE
 
-A head's program is that of roles (``pl.roles.fitted``): attention ∝ exp of one number a class of
-keys. The classes are the same for all heads: a table of lags, earlier equal tokens, what followed
-them, the most common tokens, the query itself and the first position. Texts are the topics of
+A head's program is a softmax over terms of tokens and places (``token_terms``): lags, kinds of
+tokens, equal ones, what makes the query rest, and directions of the embedding. The terms are the
+same for all heads, and nothing that a layer computed is read. Texts are the topics of
 Python's own help (``pydoc_data``): numbers are fitted on every second one, and judged on others.
 No language model takes part. Told are, on the judged texts, over queries after the first,
 
@@ -16,55 +16,61 @@ of a head's attention p with its program's q; and the same with the best of thre
 evenly for the kl. A head *rests* if more than half of its attention is on the first token. Then
 heads are replaced in the order in which each alone costs least on the fitted texts: ``curve`` has
 for each share the perplexity on the judged texts, and that with the last heads of the order
-replaced instead. What heads write stays the model's own.
+replaced instead; its rise with a quarter of the heads replaced has a 95 % interval over rows. What
+heads write stays the model's own.
 
 JSON keys: ``model``, ``overlap`` and ``kl`` (means over heads), ``overlap_working`` (over heads
-that do not rest), ``trivial``, ``trivial_working``, ``resting``, ``quarter`` (by how much the
-perplexity rises with a quarter of the heads replaced, as a share), ``quarter_resting`` (how many of
-the quarter rest), ``curve``, ``heads``. With ``--keep`` it is kept, without the programs' words, as
+that do not rest), ``overlap_fitted`` (on the texts that were fitted), ``trivial``,
+``trivial_working``, ``resting``, ``terms`` (how many each head has), ``quarter`` (by how much the
+perplexity rises with a quarter of the heads replaced, as a share), ``quarter_low``,
+``quarter_high``, ``quarter_resting`` (how many of the quarter rest), ``curve``, ``heads``. With
+``--keep`` it is kept, without the programs' words, as
 ``analyses/tables/programs-MODEL.json``, and drawn (``docs/images/heads-as-programs.png``).
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from math import exp
 from pathlib import Path
 from pydoc_data.topics import topics
-from types import SimpleNamespace
 from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
 import torch
 import typer
+from numpy.typing import NDArray
 from torch import Tensor
 
 import prooflens as pl
 from analyses.benchmarks.result import write_result
+from analyses.benchmarks.token_terms import (
+    Vocabulary,
+    attention,
+    fit_strengths,
+    program_words,
+)
 from analyses.figures.replaced import heads_as_programs_figure
 from analyses.pictures.first_picture import write_drawing
 from prooflens.hooks import evaluating
-from prooflens.roles import ROLES, Fitting, fitted
-from prooflens.run import Replace, Run, Site, head_sites, next_tokens
-from prooflens.tasks import Batch
+from prooflens.run import Array, Replace, Run, Site, head_sites, next_tokens
 
 __all__ = ["keep_table", "kept_tables", "main", "overlap_and_kl", "texts", "trivial_patterns"]
 
 TABLES = Path(__file__).parents[1] / "tables"
 PICTURE = Path(__file__).parents[2] / "docs" / "images" / "heads-as-programs.png"
 
-_COMMON = 16
-_SHARES = (0.0, 0.125, 0.25, 0.375, 0.5, 0.75, 1.0)
+_SHARES = (0.0, 0.125, 0.25, 0.375, 0.5, 1.0)
 _LOOSE = 0.01
 """What of a trivial pattern is spread evenly, so that its kl is finite."""
 _FEW = 4
 """Rows on which each head is replaced alone, to put heads in order."""
-_ROLES = ("positional", "duplicate-token", "induction")
+_DRAWS = 2000
+_TOGETHER = 45
+"""How many heads are fitted at a time."""
 
 
 @dataclass(frozen=True)
@@ -114,64 +120,67 @@ def trivial_patterns(length: int) -> dict[str, Tensor]:
     return {name: one[None] for name, one in kinds.items()}
 
 
-def _common(batch: Batch, token: int) -> Tensor:
-    return (batch.inputs == token)[:, None].expand(-1, batch.inputs.shape[1], -1)
-
-
-def _programs(fit: Run, judge: Run, words: dict[int, str]) -> list[_Head]:
+def _programs(fit: Run, judge: Run, vocabulary: Vocabulary) -> list[_Head]:
     """The program of every head, and how near it comes."""
     plain = trivial_patterns(fit.batch.inputs.shape[1])
     even, found = plain["uniform"], list[_Head]()
-    for site in head_sites(fit.model):
-        role = SimpleNamespace(layer=site.layer, head=site.head, role="", target="", group="")
-        told = Fitting(role, fit)
-        surrogates = [ROLES[name].surrogate for name in _ROLES]
-        terms = [one.of(told) for one in surrogates if one is not None]
-        terms.append({f"{w!r}": partial(_common, token=token) for token, w in words.items()})
-        program = fitted("where", terms, told)
-        on_fit, edit = (run_edits[0] for run_edits in map(program.edits, (fit, judge)))
-        if not (isinstance(on_fit, Replace) and isinstance(edit, Replace)):
-            continue
-        known, seen = (run.at(on_fit.site)[on_fit.site].float() for run in (fit, judge))
-        best = max(plain, key=lambda name: overlap_and_kl(known, plain[name])[0])
-        overlap, kl = overlap_and_kl(seen, edit.values.tensor)
-        loose = (1 - _LOOSE) * plain[best] + _LOOSE * even
-        about = {
-            "layer": site.layer,
-            "head": site.head,
-            "overlap": overlap,
-            "kl": kl,
-            "trivial": best,
-            "trivial_overlap": overlap_and_kl(seen, plain[best])[0],
-            "trivial_kl": overlap_and_kl(seen, loose)[1],
-            "first": float(seen[:, 1:, 0].mean()),
-            "program": program.words,
-        }
-        found.append(_Head(site, edit, on_fit, about))
+    fit_terms, judge_terms = (vocabulary.terms(run.batch.inputs) for run in (fit, judge))
+    sites = head_sites(fit.model)
+    for some in (sites[i : i + _TOGETHER] for i in range(0, len(sites), _TOGETHER)):
+        places = [Site(site.layer, "pattern", site.head) for site in some]
+        known, seen = (run.at(places) for run in (fit, judge))
+        strengths = fit_strengths(fit_terms, torch.stack([known[place].cpu() for place in places]))
+        for site, place, own in zip(some, places, strengths.T, strict=True):
+            p, q = known[place].float().cpu(), seen[place].float().cpu()
+            on_fit, on_judge = (attention(terms, own) for terms in (fit_terms, judge_terms))
+            best = max(plain, key=lambda name: overlap_and_kl(p, plain[name])[0])
+            overlap, kl = overlap_and_kl(q, on_judge)
+            loose = (1 - _LOOSE) * plain[best] + _LOOSE * even
+            about = {
+                "layer": site.layer,
+                "head": site.head,
+                "overlap": overlap,
+                "overlap_fitted": overlap_and_kl(p, on_fit)[0],
+                "kl": kl,
+                "trivial": best,
+                "trivial_overlap": overlap_and_kl(q, plain[best])[0],
+                "trivial_kl": overlap_and_kl(q, loose)[1],
+                "first": float(q[:, 1:, 0].mean()),
+                "program": program_words(fit_terms, own, vocabulary),
+            }
+            edits = (Replace(place, Array(one, "a program's")) for one in (on_judge, on_fit[:_FEW]))
+            found.append(_Head(site, *edits, about))
     return found
 
 
 def _curve(judge: Run, edits: list[Replace]) -> list[dict[str, float]]:
     """The perplexity with more and more heads replaced, in the given order and from its end."""
-    found = []
+    found, start, rng = [], _losses(judge, []), np.random.default_rng(0)
     for share in _SHARES:
         count = round(share * len(edits))
-        row = {"share": share, "heads": count, "perplexity": _perplexity(judge, edits[:count])}
-        row["worst_first"] = _perplexity(judge, edits[len(edits) - count :])
+        losses = _losses(judge, edits[:count])
+        draws = rng.choice(losses - start, (_DRAWS, len(start))).mean(1)
+        low, high = np.quantile(draws, (0.025, 0.975))
+        row = {"share": share, "heads": count, "perplexity": exp(losses.mean())}
+        row |= {"rise_low": exp(low) - 1, "rise_high": exp(high) - 1}
+        if 0 < share < 1:
+            losses = _losses(judge, edits[len(edits) - count :])
+        row["worst_first"] = exp(losses.mean())
         found.append(row)
     return found
 
 
-def _perplexity(run: Run, edits: list[Replace]) -> float:
+def _losses(run: Run, edits: list[Replace]) -> NDArray[np.float64]:
+    """The mean loss of each row."""
     changed = run.with_(*edits)
-    value = float(changed.value().sum() / run.batch.mask.sum())
+    found = changed.by_row(changed.value()).double().cpu().numpy()
     run.forget()
-    return exp(value)
+    return np.asarray(found)
 
 
 def main(
     model: Annotated[str, typer.Argument(help="smollm2-135m or gemma3-270m, or a folder.")],
-    rows: Annotated[int, typer.Option(help="Texts to fit on, and texts to judge on.")] = 16,
+    rows: Annotated[int, typer.Option(help="Texts to fit on, and texts to judge on.")] = 24,
     length: Annotated[int, typer.Option(help="Tokens of each text.")] = 64,
     threads: Annotated[int, typer.Option(help="PyTorch threads.")] = 1,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the table, and draw it.")] = False,
@@ -185,11 +194,10 @@ def main(
     tokens = [texts(tokenizer, rows, length, odd=odd, bos=bos) for odd in (False, True)]
     with evaluating(subject):
         fit, judge = (Run(subject, next_tokens(some)) for some in tokens)
-        often = Counter(tokens[0].flatten().tolist()).most_common(_COMMON)
-        heads = _programs(
-            fit, judge, {one: tokenizer.decode([one]) for one, _ in often if one != bos}
-        )
-        alone = fit.rises([head.on_fit for head in heads], rows=range(min(_FEW, rows)))
+        words = Vocabulary(tokens[0], lambda token: tokenizer.decode([token]), subject.W_E)
+        heads = _programs(fit, judge, words)
+        few = Run(subject, next_tokens(tokens[0][:_FEW]))
+        alone = few.rises([head.on_fit for head in heads])
         costs = [float(rise.sum()) for rise in alone]
         order = [heads[i] for i in np.argsort(costs)]
         steps = _curve(judge, [head.edit for head in order])
@@ -239,10 +247,13 @@ def _summary(
         "overlap": mean(every, "overlap"),
         "kl": mean(every, "kl"),
         "overlap_working": mean(working, "overlap"),
+        "overlap_fitted": mean(every, "overlap_fitted"),
         "trivial": mean(every, "trivial_overlap"),
         "trivial_working": mean(working, "trivial_overlap"),
         "resting": len(every) - len(working),
         "quarter": quarter["perplexity"] / steps[0]["perplexity"] - 1,
+        "quarter_low": quarter["rise_low"],
+        "quarter_high": quarter["rise_high"],
         "quarter_resting": sum(one["first"] > 0.5 for one in replaced),
         "curve": steps,
         "heads": [head.about | {"place": place} for place, head in enumerate(order)],

@@ -405,18 +405,15 @@ def _computing(names: Sequence[str], told: Fitting) -> Fitted:
     before, after = Site(layer, "resid_mid"), Site(layer, "mlp_out")
     found = told.run.at([before, after])
     stream, out = (found[site].double().cpu().flatten(0, 1) for site in (before, after))
-    wanted = torch.stack([latents[name].double().flatten() for name in names], -1)
+    wanted = torch.cat([latents[name].double().reshape(len(stream), -1) for name in names], -1)
     read = _least_squares(torch.cat([stream, torch.ones(len(stream), 1)], -1), wanted)
-    least, most = wanted.amin(0), wanted.amax(0)
-    each = min(_WIDEST, int(_ENTRIES ** (1 / len(names))))
-    knots = (
-        torch.stack([torch.linspace(0, 1, each).double()] * len(names)) * (most - least)[:, None]
-    )
-    knots = knots + least[:, None]
+    (least, most), count = wanted.aminmax(dim=0), wanted.shape[1]
+    each = min(_WIDEST, int(_ENTRIES ** (1 / count)))
+    knots = least[:, None] + (most - least)[:, None] * torch.linspace(0, 1, each).double()
     edit = partial(Lookup, after, reads=before, weights=Array(read), knots=Array(knots))
-    empty = edit(entries=Array(torch.zeros(each ** len(names), out.shape[-1])))
+    empty = edit(entries=Array(torch.zeros(each**count, out.shape[-1])))
     entries = _least_squares(empty.mixed(stream), out)
-    words = f"what it writes is a table's entry, {each} × {len(names)} numbers: {', '.join(names)}"
+    words = f"what it writes is a table's entry, {each} × {count} numbers: {', '.join(names)}"
     table = Array(entries, words)
     return Fitted(words, lambda run: (edit(entries=table),))
 

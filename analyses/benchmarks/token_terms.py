@@ -1,0 +1,307 @@
+"""Programs over tokens that stand in for the attention of a language model's heads.
+
+    attention ∝ exp(Σ_t a_t · term t of (query, key))
+
+The terms are the same for all heads, and each is 0 or 1, or a plain number (:class:`Vocabulary`):
+
+    place     the lag (a table); the key is the first token; how far along it is
+    kind      what kind of token the key is, and the token before it: 13 kinds by spelling, and the
+              most common tokens
+    matching  the key is an earlier equal token, or followed one; the same word, line, sentence;
+              the latest token of each kind
+    resting   how much the first token gets, by the query, the token before it, and its place
+    likeness  directions in which the model's embeddings of these texts' tokens vary most, so that a
+              rare token counts by those it is like: of the key, of the query where it looks at
+              itself or at the first token, and of every pair of query and key
+
+Only a term's strength a_t is fitted, on attention of given texts: the problem is convex, with a
+price on large strengths. Nothing that a layer computed is read, so what a program says of a text
+needs no model.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+__all__ = ["KINDS", "Terms", "Vocabulary", "attention", "fit_strengths", "kind_of", "program_words"]
+
+_KNOTS = (*range(9), 10, 12, 16, 24, 32, 48, 64, 96, 128)
+"""The lags at which the table of lags has entries."""
+
+_COMMON = 16
+_DIRECTIONS, _PAIRED = 32, 16
+"""How many directions tokens have by themselves, and in pairs of query and key."""
+
+_STEPS, _RATE = 200, 0.1
+_PRICE = 3e-4
+"""What the square of a strength costs, in nats a query."""
+
+_SIGNS = (
+    ("stop", ".!?;:"), ("comma", ","), ("quote", "\"'`“”‘’"), ("open", "([{<"), ("close", ")]}>"),
+)  # fmt: skip
+KINDS = (
+    "line break", "space", "digit", *(name for name, _ in _SIGNS), "sign", "Capital word", "word",
+    "Capital piece", "piece",
+)  # fmt: skip
+
+
+def kind_of(word: str) -> str:
+    """The kind of a token, by how it is spelt."""
+    text = word.strip(" ▁")
+    if "\n" in word:
+        return "line break"
+    if not text:
+        return "space"
+    if text[0].isdigit():
+        return "digit"
+    for name, signs in _SIGNS:
+        if text[0] in signs:
+            return name
+    if not text[0].isalpha():
+        return "sign"
+    part = "word" if word[0] in " ▁" else "piece"
+    return f"Capital {part}" if text[0].isupper() else part
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The terms of some rows of tokens.
+
+    Attributes:
+        values: ``[row, query, key, term]``.
+        names: What each term is, in words; directions are named by their part and number.
+    """
+
+    values: Float[Tensor, "row query key term"]
+    names: tuple[str, ...]
+
+
+@dataclass
+class Vocabulary:
+    """What is known of tokens: their kinds, which are common, and in which directions they vary.
+
+    Attributes:
+        tokens: The rows that programs are fitted on, ``[row, pos]``.
+        decode: A token → its text.
+        embedding: The model's embedding of tokens, ``[token, d_model]``.
+    """
+
+    tokens: Int[Tensor, "row pos"]
+    decode: Callable[[int], str]
+    embedding: Float[Tensor, "token d_model"]
+    common: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        often = Counter(self.tokens[:, 1:].flatten().tolist())
+        self.common = [token for token, _ in often.most_common(_COMMON)]
+        self._kinds: dict[int, int] = {}
+        ids = torch.tensor(sorted(often))
+        weight = torch.tensor([often[int(one)] for one in ids]).float().sqrt()[:, None]
+        unit = self._unit(ids)
+        self._middle = (unit * weight).sum(0) / weight.sum()
+        axes = torch.linalg.svd((unit - self._middle) * weight, full_matrices=False).Vh.T
+        self._axes = axes[:, :_DIRECTIONS]
+        found = (unit - self._middle) @ self._axes
+        self._axes = self._axes / found.std(0).clamp_min(1e-6)
+        self.known = [int(one) for one in ids if often[int(one)] > 1]
+
+    def _unit(self, tokens: Tensor) -> Tensor:
+        found = self.embedding[tokens].detach().float().cpu()
+        return found / found.norm(dim=-1, keepdim=True).clamp_min(1e-6)
+
+    def directions(self, tokens: Tensor) -> Float[Tensor, "*token direction"]:
+        """Where tokens lie along the directions."""
+        return (self._unit(tokens) - self._middle) @ self._axes
+
+    def kinds(self, tokens: Tensor) -> Int[Tensor, "row pos"]:
+        """The number of each token's kind."""
+        for one in set(tokens.flatten().tolist()) - {*self._kinds}:
+            self._kinds[one] = KINDS.index(kind_of(self.decode(one)))
+        return torch.tensor([[self._kinds[one] for one in row] for row in tokens.tolist()])
+
+    def terms(self, tokens: Int[Tensor, "row pos"]) -> Terms:
+        """All terms of some rows."""
+        rows, length = tokens.shape
+        place = torch.arange(length)
+        lag = (place[:, None] - place).clamp_min(0)
+        kinds = self.kinds(tokens)
+        kind = one_hot(kinds, len(KINDS)).float()
+        common = torch.stack([tokens == one for one in self.common], -1).float()
+        along = self.directions(tokens)
+        kind_before, along_before = (_before(one) for one in (kind, along[..., :_PAIRED]))
+        earlier = (lag > 0)[None]
+        equal = (tokens[:, :, None] == tokens[:, None]) & earlier
+        followed = (tokens[:, :, None] == _before(tokens)[:, None]) & (place > 0)
+        same_kind = (kinds[:, :, None] == kinds[:, None]) & earlier
+        first = (place == 0).float()[None, None, :, None]
+        repeated = equal.any(-1).float()[..., None]
+        far = place.float().log1p()[None, :, None].expand(rows, -1, -1)
+
+        found, names = list[Tensor](), list[str]()
+
+        def add(values: Tensor, words: Sequence[str]) -> None:
+            found.append(values.expand(rows, length, length, -1))
+            names.extend(words)
+
+        def of_keys(values: Tensor) -> Tensor:
+            return values[:, None] * (1 - first)
+
+        def numbered(part: str, count: int) -> list[str]:
+            return [f"{part} {i}" for i in range(count)]
+
+        spelt = [repr(self.decode(one)) for one in self.common]
+        knots = [one for one in _KNOTS if one < length]
+        add(_table(lag, knots)[None], [f"lag {one}" for one in knots])
+        add(first, ["the first"])
+        add(kind[:, None], [f"{one}" for one in KINDS])
+        add(common[:, None], spelt)
+        add(kind_before[:, None], [f"after {one}" for one in KINDS])
+        add(of_keys(torch.cat([repeated, far], -1)), ["seen before", "log of its place"])
+        add(torch.stack([equal, followed], -1).float(), ["equal", "followed an equal"])
+        latest = [_latest((kinds == i)[:, None] & earlier) for i in range(len(KINDS))]
+        latest += [_latest(one) for one in (same_kind, equal, followed & earlier)]
+        what = [*KINDS, "token of its kind", "equal", "that followed an equal"]
+        add(torch.stack(latest, -1).float(), [f"the latest {one}" for one in what])
+        begun = ~torch.isin(kinds, torch.tensor([KINDS.index(one) for one in KINDS[-2:]]))
+        ends = [kinds == KINDS.index("line break")]
+        ends.append(ends[0] | (kinds == KINDS.index("stop")))
+        units = [
+            begun.long().cumsum(-1),
+            *(_before(one.long().cumsum(-1)[..., None])[..., 0] for one in ends),
+        ]
+        for unit, words in zip(units, ("word", "line", "sentence"), strict=True):
+            apart = unit[:, :, None] - unit[:, None]
+            add(torch.stack([apart == 0, apart == 1], -1).float(),
+                [f"in its {words}", f"in the {words} before"])  # fmt: skip
+        query = torch.cat([kind, kind_before, common, repeated, far], -1)
+        add(first * query[:, :, None], [
+            f"the first, if the query is {one}" for one in (
+                *KINDS, *(f"after {one}" for one in KINDS), *spelt, "seen before", "far along")
+        ])  # fmt: skip
+        add(of_keys(along), numbered("key", _DIRECTIONS))
+        add(of_keys(along_before), numbered("token before the key", _PAIRED))
+        add(first * along[:, :, None], numbered("query that rests", _DIRECTIONS))
+        add(first * along_before[:, :, None], numbered("token before a query that rests", _PAIRED))
+        own = torch.eye(length)[None, :, :, None]
+        add(own * along[:, :, None, :_PAIRED], numbered("query that sees itself", _PAIRED))
+        some = along[..., :_PAIRED]
+        pairs = some[:, :, None, :, None] * some[:, None, :, None, :]
+        add(pairs.flatten(3) * (1 - first), numbered("pair", _PAIRED**2))
+        return Terms(torch.cat(found, -1), tuple(names))
+
+
+def _before(values: Tensor) -> Tensor:
+    """What each position's predecessor has, ``[row, pos, …]``; 0 at the first."""
+    return torch.cat([torch.zeros_like(values[:, :1]), values[:, :-1]], 1)
+
+
+def _table(lag: Tensor, knots: Sequence[int]) -> Float[Tensor, "query key knot"]:
+    """1 at an entry's lag and 0 at the others', straight in between in log lag."""
+    each = [np.interp(np.log1p(lag.numpy()), np.log1p(knots), one) for one in np.eye(len(knots))]
+    return torch.from_numpy(np.stack(each, -1)).float()
+
+
+def _latest(keys: Tensor) -> Tensor:
+    """Of each query's keys the last, ``[row, query, key]``."""
+    place = torch.arange(keys.shape[-1])
+    last = (keys * (place + 1)).amax(-1, keepdim=True) - 1
+    return keys & (last == place)
+
+
+def fit_strengths(
+    terms: Terms, patterns: Float[Tensor, "head row query key"]
+) -> Float[Tensor, "term head"]:
+    """The strengths of all heads' terms: least cross-entropy with their attention.
+
+    Args:
+        terms: The terms of the rows.
+        patterns: Attention on the rows; queries after the first are counted.
+    """
+    rows, length = terms.values.shape[:2]
+    query, key = torch.tril_indices(length, length)
+    query, key = query[query > 0], key[query > 0]
+    x = terms.values[:, query, key].flatten(0, 1)  # [row and pair, term]
+    p = patterns[:, :, query, key].flatten(1, 2).T.contiguous().float()  # [row and pair, head]
+    place = (torch.arange(rows)[:, None] * length + query).flatten()
+    count, heads = rows * length, p.shape[1]
+    each = place[:, None].expand(-1, heads)
+    wanted = x.T @ p
+    strengths = torch.zeros(x.shape[1], heads)
+    optimizer = torch.optim.Adam([strengths], lr=_RATE, betas=(0.9, 0.99))
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min(1.0, 2 * (1 - step / _STEPS))
+    )
+    for _ in range(_STEPS):
+        score = x @ strengths
+        top = score.new_full((count, heads), -torch.inf).scatter_reduce(0, each, score, "amax")
+        said = (score - top[place]).exp()
+        said /= said.new_zeros(count, heads).index_add(0, place, said)[place]
+        strengths.grad = (x.T @ said - wanted) / (rows * (length - 1)) + 2 * _PRICE * strengths
+        optimizer.step()
+        schedule.step()
+    return strengths
+
+
+def attention(terms: Terms, strengths: Float[Tensor, " term"]) -> Float[Tensor, "row query key"]:
+    """The attention that a head's program says."""
+    score = terms.values @ strengths
+    length = score.shape[-1]
+    unseen = ~torch.ones(length, length, dtype=torch.bool).tril()
+    return score.masked_fill(unseen, -torch.inf).softmax(-1)
+
+
+def program_words(
+    terms: Terms, strengths: Float[Tensor, " term"], vocabulary: Vocabulary, count: int = 8
+) -> str:
+    """A head's program in words: the terms that move scores most, by their spread over the rows.
+
+    Args:
+        terms, strengths: The terms of the rows that the program was fitted on, and its strengths.
+        vocabulary: What names directions, by the tokens that lie farthest along them.
+        count: How many terms are told.
+    """
+    length = terms.values.shape[1]
+    allowed = torch.ones(length, length, dtype=torch.bool).tril()
+    tokens = torch.tensor(vocabulary.known)
+    along = vocabulary.directions(tokens)
+    spread = terms.values[:, allowed].std((0, 1))
+    parts: dict[str, list[int]] = {}
+    said = list[tuple[float, str]]()
+    for i, name in enumerate(terms.names):
+        part, _, number = name.rpartition(" ")
+        if number.isdigit() and part not in ("lag", ""):
+            parts.setdefault(part, []).append(i)
+        else:
+            said.append((float(strengths[i].abs() * spread[i]), f"{strengths[i]:+.1f}·[{name}]"))
+    for part, where in parts.items():
+        own = strengths[where]
+        if part == "pair":
+            u, s, v = torch.linalg.svd(own.reshape(_PAIRED, _PAIRED))
+            for i in range(2):
+                ends = (
+                    _ends(along[:, :_PAIRED] @ one, tokens, vocabulary) for one in (u[:, i], v[i])
+                )
+                said.append((float(s[i]), "{:+.1f}·[query {} with key {}]".format(s[i], *ends)))
+        else:
+            score = along[:, : len(where)] @ own
+            words = _ends(score, tokens, vocabulary)
+            said.append((float(score.std()), f"{score.std():+.1f}·[{part} {words}]"))
+    return (
+        f"attention ∝ exp({' '.join(words for _, words in sorted(said, reverse=True)[:count])} …)"
+    )
+
+
+def _ends(score: Tensor, tokens: Tensor, vocabulary: Vocabulary) -> str:
+    order = tokens[score.argsort()].tolist()
+    most, least = (
+        [repr(vocabulary.decode(one)) for one in some] for some in (order[:-4:-1], order[:3])
+    )
+    return f"like {', '.join(most)}, unlike {', '.join(least)}"
