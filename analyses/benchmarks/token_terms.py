@@ -39,6 +39,8 @@ _KNOTS = (*range(9), 10, 12, 16, 24, 32, 48, 64, 96, 128)
 _COMMON = 16
 _DIRECTIONS, _PAIRED = 32, 16
 """How many directions tokens have by themselves, and in pairs of query and key."""
+_FLAT = 1e-3
+"""Tokens do not vary in a direction with less than this share of the largest's size."""
 
 _STEPS, _RATE = 200, 0.1
 _PRICE = 3e-4
@@ -107,10 +109,10 @@ class Vocabulary:
         weight = torch.tensor([often[int(one)] for one in ids]).float().sqrt()[:, None]
         unit = self._unit(ids)
         self._middle = (unit * weight).sum(0) / weight.sum()
-        axes = torch.linalg.svd((unit - self._middle) * weight, full_matrices=False).Vh.T
-        self._axes = axes[:, :_DIRECTIONS]
+        _, size, axes = torch.linalg.svd((unit - self._middle) * weight, full_matrices=False)
+        self._axes = axes[:_DIRECTIONS][size[:_DIRECTIONS] > _FLAT * size[0]].T
         found = (unit - self._middle) @ self._axes
-        self._axes = self._axes / found.std(0).clamp_min(1e-6)
+        self._axes = self._axes / found.std(0)
         self.known = [int(one) for one in ids if often[int(one)] > 1]
 
     def _unit(self, tokens: Tensor) -> Tensor:
@@ -136,7 +138,8 @@ class Vocabulary:
         kind = one_hot(kinds, len(KINDS)).float()
         common = torch.stack([tokens == one for one in self.common], -1).float()
         along = self.directions(tokens)
-        kind_before, along_before = (_before(one) for one in (kind, along[..., :_PAIRED]))
+        some = along[..., :_PAIRED]
+        kind_before, along_before = _before(kind), _before(some)
         earlier = (lag > 0)[None]
         equal = (tokens[:, :, None] == tokens[:, None]) & earlier
         followed = (tokens[:, :, None] == _before(tokens)[:, None]) & (place > 0)
@@ -154,8 +157,8 @@ class Vocabulary:
         def of_keys(values: Tensor) -> Tensor:
             return values[:, None] * (1 - first)
 
-        def numbered(part: str, count: int) -> list[str]:
-            return [f"{part} {i}" for i in range(count)]
+        def numbered(part: str, values: Tensor) -> list[str]:
+            return [f"{part} {i}" for i in range(values.shape[-1])]
 
         spelt = [repr(self.decode(one)) for one in self.common]
         knots = [one for one in _KNOTS if one < length]
@@ -186,15 +189,18 @@ class Vocabulary:
             f"the first, if the query is {one}" for one in (
                 *KINDS, *(f"after {one}" for one in KINDS), *spelt, "seen before", "far along")
         ])  # fmt: skip
-        add(of_keys(along), numbered("key", _DIRECTIONS))
-        add(of_keys(along_before), numbered("token before the key", _PAIRED))
-        add(first * along[:, :, None], numbered("query that rests", _DIRECTIONS))
-        add(first * along_before[:, :, None], numbered("token before a query that rests", _PAIRED))
-        own = torch.eye(length)[None, :, :, None]
-        add(own * along[:, :, None, :_PAIRED], numbered("query that sees itself", _PAIRED))
-        some = along[..., :_PAIRED]
-        pairs = some[:, :, None, :, None] * some[:, None, :, None, :]
-        add(pairs.flatten(3) * (1 - first), numbered("pair", _PAIRED**2))
+        rest, rest_before = first * along[:, :, None], first * along_before[:, :, None]
+        itself = torch.eye(length)[None, :, :, None] * some[:, :, None]
+        pairs = (some[:, :, None, :, None] * some[:, None, :, None, :]).flatten(3) * (1 - first)
+        for part, values in (
+            ("key", of_keys(along)),
+            ("token before the key", of_keys(along_before)),
+            ("query that rests", rest),
+            ("token before a query that rests", rest_before),
+            ("query that sees itself", itself),
+            ("pair", pairs),
+        ):
+            add(values, numbered(part, values))
         return Terms(torch.cat(found, -1), tuple(names))
 
 
@@ -284,7 +290,8 @@ def program_words(
     for part, where in parts.items():
         own = strengths[where]
         if part == "pair":
-            u, s, v = torch.linalg.svd(own.reshape(_PAIRED, _PAIRED))
+            size = round(len(where) ** 0.5)
+            u, s, v = torch.linalg.svd(own.reshape(size, size))
             for i in range(2):
                 ends = (
                     _ends(along[:, :_PAIRED] @ one, tokens, vocabulary) for one in (u[:, i], v[i])

@@ -88,6 +88,6 @@ def test_planted_heads_are_found_again_on_other_texts(
     for head, words in enumerate(("the latest line break", "lag 1")):
         said = attention(judge, strengths[:, head])
         assert torch.allclose(said.sum(-1), torch.ones(12, 24), atol=1e-5)
-        assert overlap_and_kl(others[head], said)[0] > 0.85
+        assert overlap_and_kl(others[head], said)[0] > 0.8
         assert overlap_and_kl(others[1 - head], said)[0] < 0.5
         assert f"[{words}]" in program_words(fit, strengths[:, head], vocabulary)
