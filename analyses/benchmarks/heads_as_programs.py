@@ -148,8 +148,10 @@ def _programs(fit: Run, judge: Run, vocabulary: Vocabulary) -> list[_Head]:
                 "first": float(q[:, 1:, 0].mean()),
                 "program": program_words(fit_terms, own, vocabulary),
             }
-            edits = (Replace(place, Array(one, "a program's")) for one in (on_judge, on_fit[:_FEW]))
-            found.append(_Head(site, *edits, about))
+            edit, few = (
+                Replace(place, Array(one, "its program")) for one in (on_judge, on_fit[:_FEW])
+            )
+            found.append(_Head(site, edit, few, about))
     return found
 
 

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.functional import one_hot
+from torch.nn.functional import normalize, one_hot
 
 __all__ = ["KINDS", "Terms", "Vocabulary", "attention", "fit_strengths", "kind_of", "program_words"]
 
@@ -116,12 +116,12 @@ class Vocabulary:
         self.known = [int(one) for one in ids if often[int(one)] > 1]
 
     def _unit(self, tokens: Tensor) -> Tensor:
-        found = self.embedding[tokens].detach().float().cpu()
-        return found / found.norm(dim=-1, keepdim=True).clamp_min(1e-6)
+        return normalize(self.embedding[tokens].detach().float().cpu(), dim=-1)
 
     def directions(self, tokens: Tensor) -> Float[Tensor, "*token direction"]:
         """Where tokens lie along the directions."""
-        return (self._unit(tokens) - self._middle) @ self._axes
+        found: Tensor = (self._unit(tokens) - self._middle) @ self._axes
+        return found
 
     def kinds(self, tokens: Tensor) -> Int[Tensor, "row pos"]:
         """The number of each token's kind."""
