@@ -48,7 +48,7 @@ from torch import Tensor
 import prooflens as pl
 from analyses.benchmarks.result import write_result
 from analyses.benchmarks.token_terms import (
-    Vocabulary,
+    TokenTerms,
     attention,
     fit_strengths,
     program_words,
@@ -120,7 +120,7 @@ def trivial_patterns(length: int) -> dict[str, Tensor]:
     return {name: one[None] for name, one in kinds.items()}
 
 
-def _programs(fit: Run, judge: Run, vocabulary: Vocabulary) -> list[_Head]:
+def _programs(fit: Run, judge: Run, vocabulary: TokenTerms) -> list[_Head]:
     """The program of every head, and how near it comes."""
     plain = trivial_patterns(fit.batch.inputs.shape[1])
     even, found = plain["uniform"], list[_Head]()
@@ -196,7 +196,7 @@ def main(
     tokens = [texts(tokenizer, rows, length, odd=odd, bos=bos) for odd in (False, True)]
     with evaluating(subject):
         fit, judge = (Run(subject, next_tokens(some)) for some in tokens)
-        words = Vocabulary(tokens[0], lambda token: tokenizer.decode([token]), subject.W_E)
+        words = TokenTerms(tokens[0], lambda token: tokenizer.decode([token]), subject.W_E)
         heads = _programs(fit, judge, words)
         few = Run(subject, next_tokens(tokens[0][:_FEW]))
         alone = few.rises([head.on_fit for head in heads])

@@ -2,7 +2,7 @@
 
     attention ∝ exp(Σ_t a_t · term t of (query, key))
 
-The terms are the same for all heads, and each is 0 or 1, or a plain number (:class:`Vocabulary`):
+The terms are the same for all heads, and each is 0 or 1, or a plain number (:class:`TokenTerms`):
 
     place     the lag (a table); the key is the first token; how far along it is
     kind      what kind of token the key is, and the token before it: 13 kinds by spelling, and the
@@ -31,7 +31,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
-__all__ = ["KINDS", "Terms", "Vocabulary", "attention", "fit_strengths", "kind_of", "program_words"]
+__all__ = ["KINDS", "Terms", "TokenTerms", "attention", "fit_strengths", "kind_of", "program_words"]
 
 _KNOTS = (*range(9), 10, 12, 16, 24, 32, 48, 64, 96, 128)
 """The lags at which the table of lags has entries."""
@@ -87,7 +87,7 @@ class Terms:
 
 
 @dataclass
-class Vocabulary:
+class TokenTerms:
     """What is known of tokens: their kinds, which are common, and in which directions they vary.
 
     Attributes:
@@ -265,7 +265,7 @@ def attention(terms: Terms, strengths: Float[Tensor, " term"]) -> Float[Tensor, 
 
 
 def program_words(
-    terms: Terms, strengths: Float[Tensor, " term"], vocabulary: Vocabulary, count: int = 8
+    terms: Terms, strengths: Float[Tensor, " term"], vocabulary: TokenTerms, count: int = 8
 ) -> str:
     """A head's program in words: the terms that move scores most, by their spread over the rows.
 
@@ -306,7 +306,7 @@ def program_words(
     )
 
 
-def _ends(score: Tensor, tokens: Tensor, vocabulary: Vocabulary) -> str:
+def _ends(score: Tensor, tokens: Tensor, vocabulary: TokenTerms) -> str:
     order = tokens[score.argsort()].tolist()
     most, least = (
         [repr(vocabulary.decode(one)) for one in some] for some in (order[:-4:-1], order[:3])

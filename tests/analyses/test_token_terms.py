@@ -8,7 +8,7 @@ from analyses.benchmarks.heads_as_programs import overlap_and_kl
 from analyses.benchmarks.token_terms import (
     KINDS,
     Terms,
-    Vocabulary,
+    TokenTerms,
     attention,
     fit_strengths,
     kind_of,
@@ -27,12 +27,12 @@ def test_kinds_of_tokens(word: str, kind: str) -> None:
     assert kind in KINDS
 
 
-def _vocabulary(rows: int, length: int, seed: int) -> tuple[Vocabulary, Tensor]:
+def _vocabulary(rows: int, length: int, seed: int) -> tuple[TokenTerms, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randint(1, len(WORDS), (rows, length), generator=generator)
     tokens[:, 0] = 0
     embedding = torch.randn(len(WORDS), 40, generator=torch.Generator().manual_seed(1))
-    return Vocabulary(tokens, WORDS.__getitem__, embedding), tokens
+    return TokenTerms(tokens, WORDS.__getitem__, embedding), tokens
 
 
 def test_terms_agree_with_loops() -> None:
@@ -59,7 +59,7 @@ def test_terms_agree_with_loops() -> None:
 
 
 @pytest.fixture(scope="module")
-def planted() -> tuple[Vocabulary, Terms, Tensor, Terms, Tensor]:
+def planted() -> tuple[TokenTerms, Terms, Tensor, Terms, Tensor]:
     """Two heads, made by loops: one looks at the latest line break, one at the token before, unless
     the query is a full stop, which rests."""
     vocabulary, fit = _vocabulary(12, 24, seed=2)
@@ -81,7 +81,7 @@ def _heads(tokens: Tensor) -> Tensor:
 
 
 def test_planted_heads_are_found_again_on_other_texts(
-    planted: tuple[Vocabulary, Terms, Tensor, Terms, Tensor],
+    planted: tuple[TokenTerms, Terms, Tensor, Terms, Tensor],
 ) -> None:
     vocabulary, fit, patterns, judge, others = planted
     strengths = fit_strengths(fit, patterns)
