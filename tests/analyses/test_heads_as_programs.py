@@ -61,6 +61,7 @@ def test_kept_tables_say_what_their_heads_say() -> None:
         assert quarter["share"] == 0.25
         rise = quarter["perplexity"] / start["perplexity"] - 1
         assert found["quarter"] == pytest.approx(rise, abs=1e-3)
+        assert found["quarter_low"] <= found["quarter"] <= found["quarter_high"]
         of_it = [head for head in heads if head["place"] < quarter["heads"]]
         assert found["quarter_resting"] == sum(head["first"] > 0.5 for head in of_it)
     assert PICTURE.exists()
