@@ -21,10 +21,9 @@ heads write stays the model's own.
 
 JSON keys: ``model``, ``overlap`` and ``kl`` (means over heads), ``overlap_working`` (over heads
 that do not rest), ``overlap_fitted`` (on the texts that were fitted), ``trivial``,
-``trivial_working``, ``resting``, ``terms`` (how many each head has), ``quarter`` (by how much the
-perplexity rises with a quarter of the heads replaced, as a share), ``quarter_low``,
-``quarter_high``, ``quarter_resting`` (how many of the quarter rest), ``curve``, ``heads``. With
-``--keep`` it is kept, without the programs' words, as
+``trivial_working``, ``resting``, ``quarter`` (by how much the perplexity rises with a quarter of
+the heads replaced, as a share), ``quarter_low``, ``quarter_high``, ``quarter_resting`` (how many of
+the quarter rest), ``curve``, ``heads``. With ``--keep`` it is kept, without the programs' words, as
 ``analyses/tables/programs-MODEL.json``, and drawn (``docs/images/heads-as-programs.png``).
 """
 
