@@ -1,9 +1,11 @@
 """Models that the tests of certificates speak of."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+import prooflens as pl
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.tasks.memory import FixedMemory
@@ -52,4 +54,15 @@ def trained_maximum(v: int, k: int, seed: int) -> Any:
         generator = torch.Generator().manual_seed(seed)
         for weight in model.parameters():
             weight += 0.02 * seed * torch.randn(weight.shape, generator=generator)
+    return model
+
+
+def brackets(longest: int) -> SequenceTransformer:
+    """The compiled program of balanced brackets, with two answers in the place of one bit."""
+    made = pl.proofs.compile_program(pl.tasks.language("dyck-1").membership, longest=longest).model
+    model = SequenceTransformer(replace(made.spec, d_out=2), seed=0)
+    weights = made.state_dict()
+    yes, more = weights["unembed.W_U"], weights["unembed.b_U"] - 0.5
+    weights |= {"unembed.W_U": torch.cat([-yes, yes], 1), "unembed.b_U": torch.cat([-more, more])}
+    model.load_state_dict(weights)
     return model

@@ -22,7 +22,7 @@ from interp.bounds.affine import UP, Affine, Arithmetic, box, exactly, share, su
 from interp.bounds.three_paths import LEAST, not_three_paths, tables_of
 from interp.errors import CheckpointError
 from interp.tasks.catalogue import task_from_dict
-from interp.tasks.depth.strings import letters_of, prefixes
+from interp.tasks.depth.strings import letters_of, prefixes, whole_strings
 from interp.tasks.memory.kernels import MemoryKernel
 
 _CHUNK, _MOST = 512, 4096
@@ -136,7 +136,8 @@ def _signs(model: Any, task: Any, domain: _Json, proof: _Json) -> Iterator[Any]:
 
 def _strings(model: Any, task: Any, domain: _Json, proof: _Json) -> Iterator[Any]:
     ordered = proof["data"]["cover"] == "points" or bool(passed_on.not_orderless(model))
-    for ids, answers, weight in prefixes(task, domain["length"], ordered=ordered, most=_CHUNK):
+    asks = partial(prefixes, ordered=ordered) if task.kind != "membership" else whole_strings
+    for ids, answers, weight in asks(task, domain["length"], most=_CHUNK):
         yield ids, answers, weight, 0
 
 

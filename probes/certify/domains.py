@@ -16,6 +16,8 @@ position) pair, and a prefix stands for as many of them as there are strings tha
 
     of length n: C(n − i, k − j) for a prefix of length i with j < k blocks, 1 for j = k
 
+Every string over a language's letters up to a length, for membership (`depth` §3.2).
+
 Every string of a template task over an alphabet (`template` §2.1).
 """
 
@@ -33,9 +35,9 @@ from jaxtyping import Float64, Int
 
 from interp.bounds.affine import UP, Affine, box, exactly
 from interp.bounds.network import sine
-from interp.tasks.depth import PrefixPrediction
+from interp.tasks.depth import Membership, PrefixPrediction
 from interp.tasks.depth.languages import language
-from interp.tasks.depth.strings import to_inputs
+from interp.tasks.depth.strings import to_inputs, whole_strings
 from interp.tasks.memory import AdaptiveMemory, FixedMemory, KernelMemory
 from interp.tasks.memory.kernels import MemoryKernel
 from interp.tasks.template import TemplateTask
@@ -394,19 +396,83 @@ class Addressed(Domain):
             yield Cells(exactly(inputs), exactly(y[:, None]), np.ones(n))
 
 
-class Strings(Domain):
-    """Every scored position of every string of L_k whose length lies in the task's bins."""
+class OfLetters(Domain):
+    """Strings of letters whose length lies in a task's bins and is at most ``length``."""
 
     kind = "accuracy"
 
-    def __init__(self, task: PrefixPrediction, length: int) -> None:
+    def __init__(self, task: PrefixPrediction | Membership, length: int) -> None:
         self.task, self.length = task, length
-        self.blocks = int(task.language.removeprefix("L_"))
-        spoken = language(task.language)
-        self._ids = to_inputs(task.program, np.array([[0, 1]]), spoken.letters, 2)[0, 1:].numpy()
+        self.spoken = language(task.language)
+        letters = np.arange(len(self.spoken.letters))[None]
+        ids = to_inputs(task.program, letters, self.spoken.letters, letters.size)
+        self._ids = ids[0, 1:].numpy()
         self.lengths = sorted(
             {n for low, high in task.bins for n in range(low, high + 1) if n <= length}
         )
+
+    @property
+    def shape(self) -> tuple[str, int, int, int]:
+        """See :class:`~probes.certify.domains.base.Domain`."""
+        return "tokens", int(self._ids.max()) + 1, 2, self.lengths[-1] + 1
+
+    def describe(self) -> dict[str, Any]:
+        """The domain as JSON data."""
+        return {"kind": "strings", "task": self.task.to_dict(), "length": self.length}
+
+    def tokens(self, letters: Int[np.ndarray, "cell pos"]) -> Int[np.ndarray, "cell one_more"]:
+        """BOS, then the ids of letters 0, 1 …"""
+        return np.pad(self._ids[letters], ((0, 0), (1, 0)))
+
+
+class Members(OfLetters):
+    """Every string over a language's letters: is the whole of it in the language?"""
+
+    def __init__(self, task: Membership, length: int) -> None:
+        super().__init__(task, length)
+        yes = sum(self.spoken.size(n) for n in self.lengths)
+        self.trivial = max(yes, self.size - yes) / self.size
+
+    @property
+    def size(self) -> int:
+        """How many strings."""
+        return sum(len(self._ids) ** n for n in self.lengths)
+
+    @property
+    def statement(self) -> str:
+        """In words."""
+        first, last = self.lengths[0], self.lengths[-1]
+        letters, name = " ".join(self.spoken.letters), self.task.language
+        return f"whether in {name}, every string of {letters} of length {first} to {last}"
+
+    def points(self) -> Iterator[Cells]:
+        """Every string."""
+        for ids, answers, weight in whole_strings(self.task, self.length, most=CHUNK):  # type: ignore[arg-type]
+            yield Cells(ids, answers, np.array(weight, dtype=np.float64))
+
+    def boxes(self) -> Iterator[Cells]:
+        """For each length, the strings that are in the language and those that are not."""
+        for n, member in product(self.lengths, (False, True)):
+            ids = np.full((1, n + 1), UNKNOWN)
+            ids[:, 0] = 0
+            weight = np.array([float(self.spoken.size(n, member=member))])
+            if weight.any():
+                yield Cells(ids, np.array([int(member)]), weight, vocabulary=self._ids)
+
+    def sample(self, n: int, rng: np.random.Generator) -> Iterator[Cells]:
+        """n random members and n other strings of each length, where there are any."""
+        for length, member in product(self.lengths, (False, True)):
+            if size := self.spoken.size(length, member=member):
+                codes = self.spoken.draw(np.full(n, length), rng, member=member)
+                yield Cells(self.tokens(codes), np.full(n, int(member)), np.full(n, size / n))
+
+
+class Strings(OfLetters):
+    """Every scored position of every string of L_k whose length lies in the task's bins."""
+
+    def __init__(self, task: PrefixPrediction, length: int) -> None:
+        super().__init__(task, length)
+        self.blocks = int(task.language.removeprefix("L_"))
         total = self._count(lambda i, j: True)
         yes = self._count(lambda i, j: j == self.blocks)
         self.trivial = max(yes, total - yes) / total
@@ -426,15 +492,6 @@ class Strings(Domain):
         """In words."""
         first, last = self.lengths[0], self.lengths[-1]
         return f"every position of every string of {self.task.language} of length {first} to {last}"
-
-    @property
-    def shape(self) -> tuple[str, int, int, int]:
-        """See :class:`~probes.certify.domains.base.Domain`."""
-        return "tokens", int(self._ids.max()) + 1, 2, self.lengths[-1] + 1
-
-    def describe(self) -> dict[str, Any]:
-        """The domain as JSON data."""
-        return {"kind": "strings", "task": self.task.to_dict(), "length": self.length}
 
     def weight(self, i: int, j: int) -> int:
         """Strings of the domain that begin with one given prefix of length i and j blocks."""
@@ -473,10 +530,6 @@ class Strings(Domain):
         letters = begins.cumsum(1) % 2
         weight = np.full(len(cuts), float(self.weight(i, j)))
         return Cells(self.tokens(letters), self.answers(j, len(cuts)), weight)
-
-    def tokens(self, letters: Int[np.ndarray, "cell pos"]) -> Int[np.ndarray, "cell one_more"]:
-        """BOS, then the ids of letters 0 (a) and 1 (b)."""
-        return np.pad(self._ids[letters], ((0, 0), (1, 0)))
 
     def answers(self, j: int, n: int) -> Int[np.ndarray, " cell"]:
         """Whether a prefix of j blocks is in the language."""

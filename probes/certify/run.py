@@ -39,7 +39,7 @@ from interp.bounds.passed_on import along, named, not_along, not_named, not_orde
 from interp.bounds.three_paths import Tables, not_three_paths, tables_of
 from interp.errors import ArgumentError, Problems, ProoflensError, need
 from interp.tasks.base import answers_of, memories_of
-from interp.tasks.depth import PrefixPrediction
+from interp.tasks.depth import Membership, PrefixPrediction
 from interp.tasks.maximum import Maximum
 from interp.tasks.memory import AdaptiveMemory, FixedMemory, KernelMemory
 from interp.tasks.template import TemplateTask
@@ -47,7 +47,16 @@ from probes.certify import maximum
 from probes.certify.certificate import TheoremFile, sha256_of
 from probes.certify.check import Verdict, check
 from probes.certify.cover import UNKNOWN, Cells, Proof, chunks, prove
-from probes.certify.domains import CHUNK, Addressed, Averages, Domain, Signs, Strings, Templates
+from probes.certify.domains import (
+    CHUNK,
+    Addressed,
+    Averages,
+    Domain,
+    Members,
+    Signs,
+    Strings,
+    Templates,
+)
 from probes.certify.lemmas import lemmas_of
 from probes.certify.search import search
 
@@ -88,6 +97,8 @@ def mechanism(model: Any, domain: Domain, lags: Lags) -> MechanismProof | str:
         return _kernel(model, domain)
     if isinstance(domain, Addressed):
         return _addressed(model, domain)
+    if isinstance(domain, Members):
+        return "where letters stand decides, so each string is a case: no fewer than brute force"
     return (
         "what heads pass on keeps the symbol, so each pair of symbols is a case of its own: no "
         "fewer than brute force has"
@@ -242,7 +253,8 @@ def domain_of(task: Any, *, length: int | None = None, box: float = 1.0) -> Doma
 
     Args:
         task: ``FixedMemory``, ``KernelMemory`` (one kernel, read by ``waves``), ``AdaptiveMemory``
-            (one round, passed on), ``TemplateTask``, ``PrefixPrediction`` of an L_k, ``Maximum``.
+            (one round, passed on), ``TemplateTask``, ``PrefixPrediction`` of an L_k,
+            ``Membership``, ``Maximum``.
         length: Longest row; the task's own by default.
         box: Largest size of a real input.
 
@@ -256,7 +268,7 @@ def domain_of(task: Any, *, length: int | None = None, box: float = 1.0) -> Doma
     problems.need(not fixed or length is None, "length", rule, length, "leave it out")
     problems.raise_if_any()
     longest: Any = getattr(task, "length", None)
-    if isinstance(task, PrefixPrediction):
+    if isinstance(task, PrefixPrediction | Membership):
         longest = max(high for _, high in task.bins)
     n: Any = longest if length is None else length
     if isinstance(task, FixedMemory):
@@ -274,13 +286,16 @@ def domain_of(task: Any, *, length: int | None = None, box: float = 1.0) -> Doma
     if isinstance(task, PrefixPrediction) and task.language.startswith("L_"):
         _check_length(n, min(low for low, _ in task.bins), longest)
         return Strings(task, int(n))
+    if isinstance(task, Membership):
+        _check_length(n, min(low for low, _ in task.bins), longest)
+        return Members(task, int(n))
     if isinstance(task, Maximum):
         return AllRows(task)
     name = getattr(task, "name", type(task).__name__)
     raise ArgumentError(
         f"certify must be given a task whose right answers it knows for every input, got {name}: "
         "fixed memory, a kernel memory read by one sine, an adaptive memory of one round, "
-        "templates, prefix prediction of L_k, or the maximum"
+        "templates, prefix prediction of L_k, membership, or the maximum"
     )
 
 

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations, product
+from itertools import combinations, permutations, product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,6 +136,7 @@ def features(
         found += _counts(number, one, rows, before)
         found += _frequent(number, one, rows)
     found += _nested(rows, layers)
+    found += _behind(rows, layers)
     if (lines := balanced(rows)) is not None:
         found.append(Feature(Name(lines[0].name), "number", lines[:1], cost=2.0))
         if layers > 1:
@@ -275,6 +276,21 @@ def _nested(rows: Rows, layers: int) -> Iterator[Feature]:
                 longer.append((word + text, key, (*lines, line)))
                 yield Feature(CountWhere(key), "number", (*lines, line), -1, 2.0 + level, "nested")
         chains = longer
+
+
+def _behind(rows: Rows, layers: int) -> Iterator[Feature]:
+    """At how many positions one token had been met less often than another: a comparison of two
+    counts that is counted again, so it takes two layers."""
+    content = rows.content()
+    if layers < 2 or not 2 <= len(content) <= _FEW_TOKENS:
+        return
+    for number, pair in enumerate(permutations(content.tolist(), 2)):
+        texts = [rows.vocabulary.texts[code] for code in pair]
+        counts = [CountWhere(Comparison("==", Key("token"), Literal_(t))) for t in texts]
+        signs = ("behind", "ahead")[number % 2] + (f"_{number // 2 + 1}" if number > 1 else "")
+        name = f"fewer_{texts[0]}_than_{texts[1]}" if "".join(texts).isalnum() else signs
+        line = Assignment(name, Comparison("<", *counts))
+        yield Feature(CountWhere(Key(name)), "number", (line,), -1, 3.0, "compared")
 
 
 def _plain(name: str) -> str:

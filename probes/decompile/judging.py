@@ -1,7 +1,8 @@
 """Programs judged: how nearly each decides as the model does on rows that were not fitted, which
 one is reported, and whether it counts as found.
 
-    found                 match ≥ .9 and gain ≥ .9 on held-out and on longer rows, and short
+    found                 match ≥ .9 and gain ≥ .9 on held-out and on longer rows, and short;
+                          of a recogniser of few enough strings, every string as the model
     no attention needed   the table on the current token makes no mistake there, or what is found
                           reads the current token and nothing else
 
@@ -139,6 +140,10 @@ _OFF_TASK, _A_NODE, _A_TABLE = 0.15, 0.005, 0.1
 of the program and a table without a name cost."""
 LONGEST = 20
 """Lines, at most."""
+_FIRST = 2048
+"""Strings of a recogniser that a program must get right before it is tried on all."""
+
+_UNKNOWN = Fidelity(float("nan"), float("nan"))
 
 Answer = Literal["found", "no attention needed", "not found"]
 
@@ -151,6 +156,8 @@ class Judged:
         program: The judged program, which runs without the model.
         sources: Name of a line → index into the heads' primitives; −1 without one.
         held, longer, off_task: Fidelity on rows held out, longer, and off the task.
+        every: Fidelity on all strings of a recogniser, or on the first of them where it is wrong
+            there already; NaN where they are too many, or not what the rows ask.
         exact: Whether it was read off the weights, not searched for: then it is as long as it is.
     """
 
@@ -159,12 +166,14 @@ class Judged:
     held: Fidelity
     longer: Fidelity
     off_task: Fidelity
+    every: Fidelity = _UNKNOWN
     exact: bool = False
 
     @property
     def score(self) -> float:
-        """The lesser gain of held-out and longer rows."""
-        return min(_or_match(self.held), _or_match(self.longer))
+        """The least gain on held-out rows, longer ones, and all strings where they are known."""
+        known = [self.every] if self.every.match == self.every.match else []
+        return min(_or_match(one) for one in (self.held, self.longer, *known))
 
     @property
     def worth(self) -> float:
@@ -181,9 +190,11 @@ class Judged:
 
     @property
     def found(self) -> bool:
-        """Whether match and gain are high enough on both."""
+        """Whether match and gain are high enough on both, and nothing is missed where all strings
+        are known."""
         matches = min(self.held.match, self.longer.match)
-        return matches >= LEAST and self.score >= LEAST and self.short
+        right = not self.every.match < 1.0
+        return matches >= LEAST and self.score >= LEAST and self.short and right
 
 
 @dataclass(frozen=True)
@@ -255,7 +266,13 @@ class Judge:
         held, longer, off = (
             self._fidelity(program, name) for name in ("held", "longer", "off_task")
         )
-        return Judged(program, sources, held, longer, off)
+        first = self._fidelity(program, "every", _FIRST)
+        every = self.everywhere(program) if first.match == 1.0 else first
+        return Judged(program, sources, held, longer, off, every)
+
+    def everywhere(self, program: Program) -> Fidelity:
+        """Fidelity on all strings of a recogniser; NaN for other rows."""
+        return self._fidelity(program, "every")
 
     def exact(self, program: Program) -> Judged:
         """A program that stands in the weights, judged."""
@@ -309,18 +326,18 @@ class Judge:
 
     def differ(self, best: Judged) -> Iterator[tuple[str, int, int]]:
         """Where program and model part, on rows that were not fitted."""
-        for name in ("held", "longer", "off_task"):
+        for name in ("held", "longer", "off_task", "every"):
             part = getattr(self.data, name)
             found = decide(run(best.program, part.tokens, part.vocabulary), part)
             for row, position in disagreements(part, self.truth[name], found):
                 yield name, row, position
 
-    def _fidelity(self, program: Program, name: str) -> Fidelity:
-        part = getattr(self.data, name)
+    def _fidelity(self, program: Program, name: str, most: int | None = None) -> Fidelity:
+        part = getattr(self.data, name)[:most]
         if not len(part):
-            return Fidelity(float("nan"), float("nan"))
+            return _UNKNOWN
         found = decide(run(program, part.tokens, part.vocabulary), part)
-        return self.table.fidelity(part, self.truth[name], found)
+        return self.table.fidelity(part, self.truth[name][: len(found)], found)
 
 
 def joined(one: Rows, other: Rows) -> Rows:
@@ -337,7 +354,9 @@ def answer(best: Judged, table: tuple[float, float]) -> Answer:
         best: The program that is reported.
         table: Match of the best table on the current token on held-out and longer rows.
     """
-    if min(table) >= 1.0 or (best.found and best.program.pointwise):
+    if (min(table) >= 1.0 and not best.every.match < 1.0) or (
+        best.found and best.program.pointwise
+    ):
         return "no attention needed"
     return "found" if best.found else "not found"
 

@@ -35,6 +35,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -128,13 +129,15 @@ class Rows:
 
 @dataclass(frozen=True)
 class Split:
-    """Rows to fit, rows to judge on: held out, longer, and off the task."""
+    """Rows to fit, rows to judge on: held out, longer, off the task, and all strings of a
+    recogniser in random order (:func:`every_string`), none for other rows."""
 
     fit: Rows
     held: Rows
     longer: Rows
     queries: Rows
     off_task: Rows
+    every: Rows
 
 
 def split(rows: Rows, *, seed: int = 0, held: float = 0.25, queries: int = 200) -> Split:
@@ -160,13 +163,14 @@ def split(rows: Rows, *, seed: int = 0, held: float = 0.25, queries: int = 200) 
     short = rng.permutation(short)
     out = max(2, int(len(short) * held))
     fit = rows[short[out:]]
-    content = rows.content()
+    content, every = rows.content(), every_string(rows)
     return Split(
         fit,
         rows[short[:out]],
         rows[longer],
         off_task(fit, content, queries, seed=seed + 1),
         off_task(fit, content, queries, seed=seed + 2),
+        rows[:0] if every is None else every[rng.permutation(len(every))],
     )
 
 
@@ -213,6 +217,36 @@ def _tied(row: _Codes, free: _Codes, content: _Codes, rng: np.random.Generator) 
 def _broken(row: _Codes, free: _Codes, content: _Codes, rng: np.random.Generator) -> None:
     at = rng.choice(free, max(1, len(free) // 10), replace=False)
     row[at] = rng.choice(content, len(at))
+
+
+_EVERY, _LETTERS = 2**17, 8
+"""Strings that are all looked at, at most, and tokens that vary in them."""
+
+
+def every_string(rows: Rows) -> Rows | None:
+    """All strings of a recogniser, of the lengths that its rows have: every combination of the
+    tokens that vary, between those that do not.
+
+    None for rows that ask more than once, have one answer (they show strings of a language alone)
+    or more than eight tokens that vary (and so little of what each may do), and where there are
+    more than 2^17 strings.
+    """
+    labels = [] if rows.labels is None or rows.objective == "sets" else rows.labels[rows.asked]
+    content = rows.content()
+    few = 0 < len(content) <= _LETTERS
+    if len(np.unique(labels)) < 2 or (rows.asked.sum(1) != 1).any() or not few:
+        return None
+    read = np.where(rows.read, rows.tokens, NONE)
+    free = np.isin(read, content)
+    _, frames = np.unique(np.where(free, NONE - 1, read), axis=0, return_index=True)
+    sizes = [len(content) ** int(free[frame].sum()) for frame in frames.tolist()]
+    if sum(sizes) > _EVERY:
+        return None
+    tokens, asked = (np.repeat(of[frames], sizes, axis=0) for of in (read, rows.asked))
+    for frame, end, size in zip(frames.tolist(), np.cumsum(sizes).tolist(), sizes, strict=True):
+        filled = list(product(content.tolist(), repeat=int(free[frame].sum())))
+        tokens[end - size : end, free[frame]] = np.array(filled).reshape(size, -1)
+    return replace(rows, tokens=tokens, asked=asked, labels=None)
 
 
 _PAD = "<pad>"

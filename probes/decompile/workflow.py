@@ -4,9 +4,10 @@
          → a primitive for each head → formulas over what the heads fetch → the program, judged
 
 A program is *found* where it decides as the model does on rows that were not fitted, held out and
-longer, with match ≥ .9 **and** gain ≥ .9 (:mod:`probes.decompile.decisions`). If the table on the
-current token makes no mistake there, the answer is that no attention is needed; if no short program
-gets there, the best one is told with its gain. Short is at most twenty lines, and as many
+longer, with match ≥ .9 **and** gain ≥ .9 (:mod:`probes.decompile.decisions`). Where all strings of
+a recogniser can be looked at, it must decide every one of them as the model does. If the table on
+the current token makes no mistake there, the answer is that no attention is needed; if no short
+program gets there, the best one is told with its gain. Short is at most twenty lines, and as many
 expressions as ten a line and twelve more, eighty at most: a formula of a hundred parts fits
 anything. Feed-forward layers, LayerNorms and the readout are replaced by the formulas together:
 what they cost is in the program's fidelity, which is measured without the model.
@@ -317,6 +318,8 @@ def _parts(program: Program) -> Iterator[Expression]:
 
 _PROBED = 24
 
+_EACH = 100
+"""Strings of a recogniser that are fitted for each answer, beside its rows."""
 _TOLD, _DRAWN = 10, 6
 """How many decisions that differ are told, and how many heads without a line are drawn."""
 
@@ -388,6 +391,8 @@ class Decompiled:
             "gain_longer": _number(best.longer.gain),
             "match_off_task": _number(best.off_task.match),
             "gain_off_task": _number(best.off_task.gain),
+            "strings": len(self.data.every) or None,
+            "match_every_string": _number(best.every.match),
             "lines": best.program.size,
             "unnamed": best.program.unnamed,
             "table_match": self.table[0],
@@ -446,9 +451,10 @@ def decompile(
     data = split(rows, seed=seed)
     step("the model's decisions")
     truth = {name: decided(outputs_of(model, part), part) for name, part in vars(data).items()}
+    data, truth = _both_answers(data, truth)
     table = TokenTable(data.fit, truth["fit"])
     judge = Judge(data, truth, table, lines, knows_positions(model))
-    some = _some(data, truth)
+    some = _some(data)
     step("which components are needed")
     kept = prune(model, some, table)
     counted = program_of_counts(model, rows, seed)
@@ -460,6 +466,7 @@ def decompile(
     for name, one in line_heads(model, some, table, kept, best.program, known):
         best = replace(best, sources=best.sources | {name: len(heads)})
         heads.append(one)
+    best = replace(best, every=judge.everywhere(best.program))
     differ = tuple(judge.differ(best))
     drawn = [k for k in (*best.sources.values(), *_rest(best, heads)) if k >= 0]
     return Decompiled(
@@ -484,6 +491,20 @@ def decompile(
             k: mean_patterns(model, data.longer, heads[k].head, heads[k].primitive) for k in drawn
         },
     )
+
+
+def _both_answers(
+    data: Split, truth: dict[str, NDArray[Any]]
+) -> tuple[Split, dict[str, NDArray[Any]]]:
+    """As many strings of a recogniser for each of its answers among the fitted queries: members may
+    be rare."""
+    answers = truth["every"]
+    picked = [np.flatnonzero(answers == one)[:_EACH] for one in np.unique(answers)]
+    if not picked:
+        return data, truth
+    some = np.random.default_rng(0).permutation(np.concatenate(picked))
+    both = np.concatenate([answers[some], truth["queries"]])
+    return replace(data, queries=joined(data.every[some], data.queries)), truth | {"queries": both}
 
 
 def _rest(best: Judged, heads: Sequence[HeadDoes]) -> list[int]:
@@ -553,9 +574,11 @@ def _searched(
     return tried, heads
 
 
-def _some(data: Split, truth: dict[str, NDArray[Any]]) -> Rows:
-    """A few rows to try components on, of the fitted ones and of those off the task, in turn."""
-    fit, queries = data.fit[:_PROBED], data.queries[: _PROBED if len(data.fit) < _PROBED else 0]
+def _some(data: Split) -> Rows:
+    """A few rows to try components on, of the fitted ones; where those are few, or one answer may
+    be rare among them, of those off the task too."""
+    fit = data.fit[:_PROBED]
+    queries = data.queries[: _PROBED if len(data.fit) < _PROBED or len(data.every) else 0]
     return joined(fit, queries) if len(queries) else fit
 
 

@@ -180,6 +180,8 @@ def sentence(found: Decompiled) -> str:
         f"gain {_number(best.held.gain)} on held-out rows, {_number(best.longer.gain)} on longer "
         f"ones, {_number(best.off_task.gain)} off the task"
     )
+    if len(found.data.every):
+        numbers += f"; alike on {best.every.match:.5g} of all {len(found.data.every)} strings"
     if found.answer == "no attention needed" and min(found.table) < 1.0:
         return (
             "No attention needed: a program that reads the current token alone decides as the "
@@ -195,9 +197,10 @@ def sentence(found: Decompiled) -> str:
         lines = f"{best.program.size} line{'s' * (best.program.size != 1)}"
         needed = f"the model needs {kept} of its components for it"
         return f"A program of {lines} decides as the model does ({numbers}); {needed}."
+    wanted = found.least if best.score < found.least else "every string"
     return (
         f"No program of at most {found.lines} lines found; the best has a gain of "
-        f"{best.score:.2f} where {found.least} is asked for ({numbers})."
+        f"{best.score:.2f} where {wanted} is asked for ({numbers})."
     )
 
 
@@ -265,8 +268,10 @@ def _doubts(found: Decompiled) -> Iterator[str]:
             f"{right.as_model:.2f} of them: the rest of its errors is not in these lines."
         )
     yield from _open(found)
+    all_of_them = found.best.every.match == 1.0
+    rows = "all strings of these lengths" if all_of_them else "rows, not on all"
     yield (
-        "Program and model are compared on decisions, not on numbers, and on rows, not on all: "
+        f"Program and model are compared on decisions, not on numbers, and on {rows}: "
         "other lines may decide the same on them."
     )
 
@@ -400,6 +405,7 @@ def _fidelity(found: Decompiled) -> pd.DataFrame:
     best = found.best
     rows = [("held out", best.held), ("longer", best.longer), ("off the task", best.off_task)]
     beyond = [] if found.far is None else [("up to four times the task's length", found.far)]
+    beyond += [("all strings", best.every)] if len(found.data.every) else []
     table = pd.DataFrame(
         [(name, f.match, f.gain) for name, f in [*rows, *beyond]], columns=["rows", "match", "gain"]
     )

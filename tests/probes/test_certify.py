@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from certified_models import FIXED, rows, shaken, trained_maximum
+from certified_models import FIXED, brackets, rows, shaken, trained_maximum
 
 from interp.bounds.affine import share
 from interp.models.spec import TransformerSpec
-from interp.tasks.depth import PrefixPrediction
+from interp.tasks.depth import Membership, PrefixPrediction
 from interp.tasks.maximum import Maximum
 from interp.tasks.memory import AdaptiveMemory, FixedMemory
 from interp.tasks.template import TemplateTask
@@ -166,6 +166,45 @@ def test_counts_of_strings_are_those_of_a_direct_enumeration(k: int) -> None:
     assert domain.size == pairs
     for cover in (domain.points(), domain.multisets(), domain.boxes()):
         assert sum(cells.weight.sum() for cells in cover) == pairs
+
+
+@pytest.mark.parametrize("language", ["dyck-1", "L_3", "anbncn"])
+def test_every_string_is_a_member_or_not(language: str) -> None:
+    domain = domain_of(Membership(language, ((1, 3), (6, 6))))
+    size = len(domain.spoken.letters)
+    assert domain.size == size + size**2 + size**3 + size**6
+    for cover in (domain.points(), domain.boxes(), domain.sample(4, np.random.default_rng(0))):
+        cells = list(cover)
+        assert sum(one.weight.sum() for one in cells) == pytest.approx(domain.size)
+        yes = sum(one.weight[one.targets == 1].sum() for one in cells)
+        assert yes == pytest.approx(sum(domain.spoken.size(n) for n in (1, 2, 3, 6)))
+
+
+def test_membership_is_proved_of_every_string() -> None:
+    model, task = brackets(8), Membership("dyck-1", ((1, 8),))
+    found = certify(model, task, strategies=["brute force", "mechanism"])
+    assert (found.best.bound, found.measured_on) == (1.0, "every input")
+    assert found.statement == "whether in dyck-1, every string of ( ) of length 1 to 8"
+    assert "each string is a case" in found.skipped["mechanism"]
+    assert all(v.holds for v in check(found.to_dict(), model, sha256_of(model)))
+
+
+def test_a_recogniser_that_errs_is_proved_no_better_than_it_is() -> None:
+    model, task = brackets(7), Membership("dyck-1", ((5, 7),))
+    with torch.no_grad():
+        model.blocks[0].attn.b_V += 0.3
+    right = []
+    for string in (s for n in (5, 6, 7) for s in product("()", repeat=n)):
+        heights = [string[:k].count("(") - string[:k].count(")") for k in range(1 + len(string))]
+        ids = torch.tensor([[0, *(1 + "()".index(c) for c in string)]])
+        said = bool(model(ids)[0, -1].argmax())
+        right.append(said == (min(heights) >= 0 and heights[-1] == 0))
+    found = certify(model, task, strategies=["brute force"])
+    assert found.best.bound == pytest.approx(np.mean(right))
+    assert 0 < found.best.bound < 1
+    forged = json.loads(json.dumps(found.to_dict()))
+    forged["strategies"][0] |= {"vacuous": "", "bound": found.best.bound + 1e-3}
+    assert not any(v.holds for v in check(forged, model, sha256_of(model)))
 
 
 def test_a_one_layer_model_without_positions_counts() -> None:

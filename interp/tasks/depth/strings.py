@@ -29,7 +29,8 @@ The answer to a prefix is that of the prefix alone, so a prefix stands for as ma
 there are strings of the task that begin with it. Both numbers come from one recursion over (letters
 read, blocks begun): a block goes on or the next one begins.
 
-Not for other languages: what a prefix leads to is then a state of their automaton.
+Not for other languages: what a prefix leads to is then a state of their automaton. Of membership
+every string is a question.
 """
 
 from __future__ import annotations
@@ -414,3 +415,25 @@ def prefixes(
             ids = np.array([[bos, *(letters[c] for c in text)] for text, _, _ in part])
             yield ids, np.array([answer for _, answer, _ in part]), [n for _, _, n in part]
         states = after
+
+
+def whole_strings(
+    task: Membership, longest: int, *, most: int
+) -> Iterator[tuple[_Ids, Int[np.ndarray, " row"], list[int]]]:
+    """As :func:`prefixes` for membership: every string over the language's letters whose length
+    lies in the task's bins; each is one question.
+
+    Args:
+        task: Any.
+        longest: Strings beyond this length are left out.
+        most: Rows at a time.
+    """
+    spoken = language(task.language)
+    size = len(spoken.letters)
+    for n in sorted({n for low, high in task.bins for n in range(low, min(high, longest) + 1)}):
+        for start in range(0, size**n, most):
+            place = np.arange(start, min(start + most, size**n))[:, None]
+            codes = place // size ** np.arange(n - 1, -1, -1) % size
+            found = run(task.program, codes, spoken, np.full(len(codes), n))
+            ids = to_inputs(task.program, codes, spoken.letters, n).numpy()
+            yield ids, found.accepted.astype(np.int64), [1] * len(codes)
