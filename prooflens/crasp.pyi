@@ -2,6 +2,7 @@ from interp.program.analysis import alphabet as alphabet
 from interp.program.analysis import analyse as analyse
 from interp.program.analysis import depth as depth
 from interp.program.analysis import is_past_only as is_past_only
+from interp.program.equivalence import shortest_difference as shortest_difference
 from interp.program.evaluation import Evaluation as Evaluation
 from interp.program.evaluation import accepts as accepts
 from interp.program.evaluation import evaluate as evaluate

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from prooflens.cli.outputs import AcceptedOutput, CompileOutput, ProgramOutput
+from prooflens.cli.outputs import (
+    AcceptedOutput,
+    CompileOutput,
+    DifferenceOutput,
+    ProgramOutput,
+)
 from prooflens.cli.usage import default_out, facts, not_for
 
 if TYPE_CHECKING:
@@ -25,6 +30,10 @@ def crasp(
     ] = None,
     cases: Annotated[
         Path | None, typer.Option("--file", help="Inputs, one a line; - is standard input.")
+    ] = None,
+    same_as: Annotated[
+        Path | None,
+        typer.Option(help="Another program (.cr, or program.txt of decompile): the same strings?"),
     ] = None,
     compile_: Annotated[
         bool, typer.Option("--compile", help="Write a transformer that computes the program.")
@@ -43,16 +52,19 @@ def crasp(
 
     The file alone: its depth, alphabet, names and warnings. With inputs: True or False for each, by
     whether the last line holds at the last position; empty lines and lines that begin with // are
-    skipped, and a token that begins with a dash goes after a lone --. With --compile: a transformer
+    skipped, and a token that begins with a dash goes after a lone --. With --same-as: whether both
+    accept the same strings, of every length, or the shortest on which they part. With --compile: a
+    transformer
     with as many layers as the program's counts nest. Programs that count the future are not
     compiled, nor are guards other than predN.
     """
     from interp.errors import need
     from interp.program.parser import read_program
 
-    asked = (bool(tokens), "TOKENS"), (cases is not None, "--file"), (compile_, "--compile")
+    files = (cases is not None, "--file"), (same_as is not None, "--same-as")
+    asked = (bool(tokens), "TOKENS"), *files, (compile_, "--compile")
     given = " and ".join(word for there, word in asked if there)
-    rule = "must be one of TOKENS, --file CASES and --compile"
+    rule = "must be one of TOKENS, --file CASES, --same-as FILE and --compile"
     need("crasp", " and " not in given, "what to do", rule, given, "keep one")
     if compile_:
         _compile(
@@ -63,6 +75,8 @@ def crasp(
     program = read_program(file)
     if tokens or cases is not None:
         _run(program, [" ".join(tokens)] if tokens else _read_cases(cases))
+    elif same_as is not None:
+        _compare(program, same_as)
     else:
         _check(program)
 
@@ -80,6 +94,20 @@ def _run(program: Program, lines: Sequence[str]) -> None:
     for accepted in verdicts:
         typer.echo(accepted)
     _tell_strange(alphabet(program), strings)
+
+
+def _compare(program: Program, file: Path) -> None:
+    """Print whether a program accepts the same strings as one in a file."""
+    from interp.program import decision_parser, parser
+    from interp.program.equivalence import shortest_difference
+
+    read = parser.read_program if file.suffix == ".cr" else decision_parser.read_program
+    found = shortest_difference(program, read(file))
+    facts(**DifferenceOutput(same=found is None, difference=None if found is None else list(found)))
+    if found is None:
+        typer.echo("the same strings, of every length")
+    else:
+        typer.echo(f"they part, on no shorter string than: {' '.join(found)}")
 
 
 def _check(program: Program) -> None:

@@ -59,6 +59,13 @@ class AcceptedOutput(TypedDict):
     accepted: Annotated[list[bool], "Whether it accepts each input."]
 
 
+class DifferenceOutput(TypedDict):
+    """Whether two programs accept the same strings, of every length."""
+
+    same: Annotated[bool, "Whether they do."]
+    difference: Annotated[list[str] | None, "The shortest string on which they part."]
+
+
 class CompileOutput(TypedDict):
     """The transformer that computes a C-RASP program."""
 
@@ -237,7 +244,7 @@ class WeightsOutput(TypedDict):
 
 OUTPUTS: dict[str, tuple[type, ...]] = {
     "certify": (CertifyOutput, NoOutput),
-    "crasp": (ProgramOutput, AcceptedOutput, CompileOutput),
+    "crasp": (ProgramOutput, AcceptedOutput, DifferenceOutput, CompileOutput),
     "decompile": (DecompileOutput, ApplyOutput),
     "demo": (DemoOutput,),
     "extract": (ExtractOutput, NoOutput),

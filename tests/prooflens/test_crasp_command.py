@@ -55,6 +55,24 @@ def test_tokens_that_the_program_does_not_name_are_told(dyck, monkeypatch, capsy
     assert capsys.readouterr().err == ""
 
 
+def test_another_program_accepts_the_same_strings_or_is_told_apart(
+    dyck: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    found = tmp_path / "program.txt"
+    behind = 'behind = count(key.token == "(") < count(key.token == ")")'
+    same = 'count(key.token == "(") == count(key.token == ")") && count(key.behind) == 0'
+    found.write_text(f'{behind}\nnext = "1" if {same} else "0"\n')
+    assert run(monkeypatch, dyck, "--same-as", found) == 0
+    assert capsys.readouterr().out == "the same strings, of every length\n"
+    other = tmp_path / "other.cr"
+    other.write_text('same = # "(" == # ")"\n')
+    assert run(monkeypatch, dyck, "--same-as", other) == 0
+    assert capsys.readouterr().out == "they part, on no shorter string than: ) (\n"
+    assert run(monkeypatch, dyck, "--same-as", other, "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["same"], told["difference"]) == (False, [")", "("])
+
+
 CASES = "( )\n\n// skipped ( )\n   \n( ( )\n\t( ) ( )\n) (\n"
 
 
@@ -122,7 +140,10 @@ def test_mistakes_are_shown_with_a_caret(dyck, monkeypatch, capsys) -> None:
     [
         (("{file}", "--out", "x"), "--out is not for a program that is not compiled"),
         (("{file}", "a", "--compile"), "--compile, got 'TOKENS and --compile': keep one"),
-        (("{file}", "a", "--file", "x"), "what to do must be one of TOKENS, --file CASES and --co"),
+        (
+            ("{file}", "a", "--file", "x"),
+            "what to do must be one of TOKENS, --file CASES, --same-as",
+        ),
         (("{file}", " "), "input must hold a line with tokens"),
         (("{file}", "--file", "/nowhere.txt"), "/nowhere.txt cannot be read: No such file"),
         (("/nowhere.cr", "a"), "/nowhere.cr cannot be read: No such file"),

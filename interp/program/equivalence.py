@@ -1,0 +1,548 @@
+"""Do two programs accept the same strings, of every length? If not, the shortest on which they
+part.
+
+Every formula becomes a Boolean of comparisons F ≥ k, where F = Σ c_i #φ_i is a sum of counts with
+whole coefficients. A sum whose coefficients are all positive grows along a string, and beyond its
+largest k nothing asks for its value: such sums are finite states. Of the others (*differences*, as
+#a − #b) this is decided:
+
+    one difference, compared anywhere,         a counter that no string bounds, but shortest strings
+    also where it is counted again             do: below
+    several, compared where nothing counts     a path in a finite automaton with linear conditions
+    them again (depth 1 among them)            on how often each edge is taken: integer programs
+    several, counted again                     refused: two counters with tests for zero
+
+*One difference.* Beyond T, the largest |k| it is compared with, only states tell steps apart. On a
+shortest string take the last step up through a level above T + w and the first one down again, w
+the size of a step: (state, overshoot) twice over. Two levels with the same pairs could be cut out,
+so that there are at most (states · w)² of them, and strings need not lead beyond
+T + 2w + (states · w)². All of that is walked through, breadth first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import pairwise, product
+from math import gcd
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import Bounds, LinearConstraint, milp
+
+from interp.errors import ArgumentError
+from interp.program.syntax import (
+    And,
+    Arithmetic,
+    Choice,
+    Comparison,
+    Constant,
+    Count,
+    CountWhere,
+    Expression,
+    In,
+    Key,
+    Larger,
+    Literal_,
+    Name,
+    Next,
+    Not,
+    Or,
+    Program,
+    Smaller,
+    Symbol,
+    Token,
+    Truth,
+)
+
+_MOST = 2**20
+"""Configurations that are walked through, at most."""
+_SECONDS = 20.0
+"""What one integer program may take."""
+
+_Sum = tuple[tuple[int, int], ...]
+_Case = tuple[int, Counter[int], int]
+_State = tuple[int, ...]
+
+
+def shortest_difference(
+    one: Program, other: Program, *, letters: Sequence[str] | None = None, yes: str = "1"
+) -> tuple[str, ...] | None:
+    """A shortest string that one program accepts and the other does not; None if there is none, of
+    any length.
+
+    Args:
+        one, other: Programs that count the past; or that decide, as ``decompile`` writes them
+            (``next = "1" if count(key.token == "a") >= 2 else "0"``), about rows that begin with
+            BOS.
+        letters: Tokens of the strings; by default those that either program names.
+        yes: What a program that decides answers where it accepts.
+
+    Raises:
+        ArgumentError: for a part that is no count of tokens in the past (positions, guards, picks),
+            several differences of counts that are counted again, and where deciding takes too long.
+    """
+    parts = _Parts()
+    differ = parts.either(parts.answer(one, yes), parts.answer(other, yes))
+    spelt = tuple(sorted(parts.letters)) if letters is None else tuple(letters)
+    asked = parts.asked(differ)
+    free = [number for number in asked if not parts.grows(number)]
+    again = sum(asked[number] for number in free)
+    automaton = _Automaton(parts, differ, free, [n for n in asked if n not in free])
+    if len(free) <= 1:
+        return _walked(automaton, spelt)
+    if not again:
+        return _programmed(automaton, spelt)
+    raise ArgumentError(
+        "shortest_difference must be given programs that compare one difference of counts at most, "
+        f"if its comparison is counted again, got {len(free)} of which {again} are: compare them "
+        "on strings up to a length"
+    )
+
+
+class _Parts:
+    """The formulas, counts and sums of programs, each once; what is inside comes first."""
+
+    def __init__(self) -> None:
+        self.formulas: list[tuple[Any, ...]] = [("truth", False), ("truth", True)]
+        self.counts: list[tuple[int, bool]] = []  # formula, whether BOS counts
+        self.sums: list[_Sum] = []
+        self.letters: set[str] = set()
+        self.lines: dict[str, Expression] = {}
+
+    def answer(self, program: Program, yes: str) -> int:
+        """The formula that says whether a program accepts."""
+        self.lines = {line.name: line.expression for line in program.lines}
+        if not program.outputs:
+            return self.formula(program.lines[-1].expression)
+        output = program.outputs[0]
+        if not isinstance(output, Next):
+            raise _refused(output)
+        return self._chosen(output.value, yes)
+
+    def _chosen(self, value: Expression, yes: str) -> int:
+        match value:
+            case Literal_(text):
+                return int(text == yes)
+            case Choice(then, condition, other):
+                asked = self.formula(condition)
+                return self.any(
+                    self.all(asked, self._chosen(then, yes)),
+                    self.all(self.opposite(asked), self._chosen(other, yes)),
+                )
+        raise _refused(value)
+
+    def formula(self, part: Expression, inside: bool = False) -> int:
+        """The number of a formula; ``inside`` a condition it speaks of the earlier position."""
+        match part:
+            case Truth(value):
+                return int(value)
+            case Symbol(token) if not inside:
+                return self._letter({token})
+            case Comparison("==", Token() | Key("token") as at, Literal_(text)):
+                if isinstance(at, Key) == inside:
+                    return self._letter({text})
+            case Comparison("!=", Token() | Key("token") as at, Literal_() as text):
+                return self.opposite(self.formula(Comparison("==", at, text), inside))
+            case In(Token() | Key("token") as at, tokens) if isinstance(at, Key) == inside:
+                return self._letter(set(tokens))
+            case Name(name) | Key(name) if name in self.lines and isinstance(part, Key) == inside:
+                return self.formula(self.lines[name])
+            case Not(of):
+                return self.opposite(self.formula(of, inside))
+            case And(left, right):
+                return self.all(self.formula(left, inside), self.formula(right, inside))
+            case Or(left, right):
+                return self.any(self.formula(left, inside), self.formula(right, inside))
+            case Comparison(relation, left, right):
+                return self._compared(self._difference(left, right, inside), relation)
+        raise _refused(part)
+
+    def either(self, one: int, other: int) -> int:
+        """One of two formulas and not both."""
+        only = (self.all(one, self.opposite(other)), self.all(self.opposite(one), other))
+        return self.any(*only)
+
+    def all(self, *of: int) -> int:
+        """The conjunction of formulas."""
+        return self.opposite(self.any(*(self.opposite(one) for one in of)))
+
+    def any(self, *of: int) -> int:
+        """The disjunction of formulas."""
+        some = set(of) - {0}
+        if 1 in some or any(self.opposite(one) in some for one in some):
+            return 1
+        if len(some) < 2:
+            return max(some, default=0)
+        return self._add("any", tuple(sorted(some)))
+
+    def opposite(self, of: int) -> int:
+        """The negation of a formula."""
+        kind, *about = self.formulas[of]
+        return 1 - of if kind == "truth" else about[0] if kind == "not" else self._add("not", of)
+
+    def _add(self, *formula: Any) -> int:
+        return _place(self.formulas, formula)
+
+    def _letter(self, tokens: set[str]) -> int:
+        self.letters |= tokens
+        return self._add("letter", tuple(sorted(tokens)))
+
+    def _difference(self, left: Expression, right: Expression, inside: bool) -> list[_Case]:
+        negative = [(g, _times(-1, s), -k) for g, s, k in self._cases(right, inside)]
+        return self._added(self._cases(left, inside), negative)
+
+    def _added(self, left: list[_Case], right: list[_Case]) -> list[_Case]:
+        found = []
+        for (g, one, k), (h, other, m) in product(left, right):
+            whole = Counter(one)
+            for count, times in other.items():
+                whole[count] += times
+            found.append((self.all(g, h), whole, k + m))
+        return [case for case in found if case[0]]
+
+    def _cases(self, part: Expression, inside: bool) -> list[_Case]:
+        """A number as (condition, sum of counts, constant): one of the conditions holds."""
+        match part:
+            case Constant(value):
+                return [(1, Counter(), value)]
+            case Count(of, None, False) if not inside:
+                return [(1, Counter([_place(self.counts, (self.formula(of), False))]), 0)]
+            case CountWhere(where) if not inside:
+                counted = self.formula(where, True)
+                at_bos = self.step([0] * len(self.sums), None)[1][counted]
+                return [(1, Counter([_place(self.counts, (counted, at_bos))]), 0)]
+            case Name(name) | Key(name) if name in self.lines and isinstance(part, Key) == inside:
+                return self._cases(self.lines[name], False)
+            case Arithmetic("+", left, right):
+                return self._added(self._cases(left, inside), self._cases(right, inside))
+            case Arithmetic("-", left, right):
+                return self._difference(left, right, inside)
+            case Arithmetic("*", Constant(k), of):
+                return [(g, _times(k, s), k * m) for g, s, m in self._cases(of, inside)]
+            case Smaller(left, right) | Larger(left, right):
+                relation = "<=" if isinstance(part, Smaller) else ">="
+                first = self._compared(self._difference(left, right, inside), relation)
+                return self._either_case(first, left, right, inside)
+            case Choice(then, condition, other):
+                return self._either_case(self.formula(condition, inside), then, other, inside)
+        raise _refused(part)
+
+    def _either_case(
+        self, first: int, then: Expression, other: Expression, inside: bool
+    ) -> list[_Case]:
+        ways = ((first, then), (self.opposite(first), other))
+        found = [
+            (self.all(g, h), s, k) for g, value in ways for h, s, k in self._cases(value, inside)
+        ]
+        return [case for case in found if case[0]]
+
+    def _compared(self, cases: list[_Case], relation: str) -> int:
+        """The formula that a number, given by cases, is so to 0."""
+        return self.any(*(self.all(g, self._is(s, relation, -k)) for g, s, k in cases))
+
+    def _is(self, counts: Counter[int], relation: str, k: int) -> int:
+        match relation:
+            case ">=":
+                return self._at_least(counts, k)
+            case ">":
+                return self._at_least(counts, k + 1)
+            case "==":
+                return self.all(
+                    self._at_least(counts, k), self.opposite(self._at_least(counts, k + 1))
+                )
+        opposite = {"<": ">=", "<=": ">", "!=": "=="}[relation]
+        return self.opposite(self._is(counts, opposite, k))
+
+    def _at_least(self, counts: Counter[int], k: int) -> int:
+        terms = sorted((count, times) for count, times in counts.items() if times)
+        if not terms:
+            return int(k <= 0)
+        if terms[0][1] < 0:
+            return self.opposite(self._at_least(_times(-1, counts), 1 - k))
+        whole = gcd(*(times for _, times in terms))
+        terms, k = [(count, times // whole) for count, times in terms], -(-k // whole)
+        if k <= 0 and all(times > 0 for _, times in terms):
+            return 1
+        return self._add("at least", _place(self.sums, tuple(terms)), k)
+
+    def asked(self, of: int) -> dict[int, bool]:
+        """The sums that a formula speaks of: whether such a comparison is counted again."""
+        found: dict[int, bool] = {}
+        todo, seen = [(of, False)], set()
+        while todo:
+            (number, inside) = here = todo.pop()
+            kind, *about = self.formulas[number]
+            if here in seen or kind not in ("any", "not", "at least"):
+                continue
+            seen.add(here)
+            if kind == "at least":
+                found[about[0]] = found.get(about[0], False) or inside
+                todo += [(self.counts[count][0], True) for count, _ in self.sums[about[0]]]
+            else:
+                todo += [(one, inside) for one in (about[0] if kind == "any" else about)]
+        return found
+
+    def grows(self, number: int) -> bool:
+        """Whether a sum never falls along a string."""
+        return all(times > 0 for _, times in self.sums[number])
+
+    def bounds(self, number: int) -> list[int]:
+        """What a sum is compared with, in order."""
+        return sorted({f[2] for f in self.formulas if f[0] == "at least" and f[1] == number})
+
+    def step(
+        self, state: Sequence[int], letter: str | None, assumed: Mapping[int, int] | None = None
+    ) -> tuple[list[int], list[bool]]:
+        """The sums after a letter (None for BOS), and which formulas hold there.
+
+        Args:
+            state: The sums before it.
+            letter: What is read.
+            assumed: Sums that have these values for the formulas, whatever they were.
+        """
+        held: list[bool] = []
+        after: dict[int, int] = {}
+
+        def value(number: int) -> int:
+            if number not in after:
+                after[number] = state[number] + sum(
+                    times * held[self.counts[count][0]]
+                    for count, times in self.sums[number]
+                    if letter is not None or self.counts[count][1]
+                )
+            return (assumed or {}).get(number, after[number])
+
+        for kind, *about in self.formulas:
+            if kind == "truth":
+                held.append(about[0])
+            elif kind == "letter":
+                held.append(letter in about[0])
+            elif kind == "not":
+                held.append(not held[about[0]])
+            elif kind == "any":
+                held.append(any(held[one] for one in about[0]))
+            else:
+                held.append(value(about[0]) >= about[1])
+        for number in range(len(self.sums)):
+            value(number)
+        return [after[number] for number in range(len(self.sums))], held
+
+
+def _place(known: list[Any], one: Any) -> int:
+    if one not in known:
+        known.append(one)
+    return known.index(one)
+
+
+def _times(k: int, counts: Counter[int]) -> Counter[int]:
+    return Counter({count: k * times for count, times in counts.items()})
+
+
+def _refused(part: object) -> ArgumentError:
+    return ArgumentError(
+        "shortest_difference must be given programs of tokens, counts of the past and comparisons "
+        f"of numbers, got {type(part).__name__}: compare them on strings up to a length"
+    )
+
+
+class _Automaton:
+    """Finite states: sums that grow, up to what they are compared with; and free sums.
+
+    Args:
+        parts: Formulas and sums.
+        differ: The formula that is looked for.
+        free: Sums without a bound.
+        grown: Sums that grow.
+    """
+
+    def __init__(
+        self, parts: _Parts, differ: int, free: Sequence[int], grown: Sequence[int]
+    ) -> None:
+        self.parts, self.differ, self.free = parts, differ, tuple(free)
+        self.caps = {number: max(parts.bounds(number)) for number in grown}
+        self.known: dict[Any, tuple[_State, _State, bool]] = {}
+
+    def start(self) -> tuple[_State, _State]:
+        """The state after BOS, and the free sums."""
+        found, _ = self.parts.step([0] * len(self.parts.sums), None)
+        return self._kept(found), tuple(found[n] for n in self.free)
+
+    def step(
+        self, state: _State, letter: str, values: _State, assumed: _State = ()
+    ) -> tuple[_State, _State, bool]:
+        """The next state, what is added to the free sums, and whether the formula holds.
+
+        Args:
+            state: The state before.
+            letter: What is read.
+            values: The free sums before it.
+            assumed: The free sums that the formula is asked for; those that follow by default.
+        """
+        if (asked := (state, letter, values, assumed)) not in self.known:
+            before = [0] * len(self.parts.sums)
+            for number, value in (*zip(self.caps, state, strict=True), *self._of_free(values)):
+                before[number] = value
+            found, held = self.parts.step(before, letter, dict(self._of_free(assumed)))
+            added = tuple(found[n] - before[n] for n in self.free)
+            self.known[asked] = self._kept(found), added, held[self.differ]
+        return self.known[asked]
+
+    def _of_free(self, values: _State) -> list[tuple[int, int]]:
+        return list(zip(self.free, values, strict=False))
+
+    def _kept(self, sums: Sequence[int]) -> _State:
+        return tuple(min(sums[number], cap) for number, cap in self.caps.items())
+
+
+def _walked(automaton: _Automaton, letters: Sequence[str]) -> tuple[str, ...] | None:
+    """The shortest string to the formula with at most one free sum: all configurations that a
+    shortest string can need are walked through."""
+    parts, free = automaton.parts, automaton.free
+    size = sum(abs(times) for number in free for _, times in parts.sums[number])
+    level = size + max((abs(k) for number in free for k in parts.bounds(number)), default=0)
+    known, states = 0, 1
+    while known != states:
+        known = states
+        most = level + size + (known * size) ** 2
+        found, states = _to_it(automaton, letters, level, most)
+    return found
+
+
+def _to_it(
+    automaton: _Automaton, letters: Sequence[str], level: int, most: int
+) -> tuple[tuple[str, ...] | None, int]:
+    """The shortest string with a free sum of size at most ``most``, and how many states there are;
+    beyond ``level`` its size plays no part."""
+    start = automaton.start()
+    came: dict[Any, tuple[Any, str]] = {start: (None, "")}
+    todo, found, states = [start], None, {start[0]}
+    for state, values in todo:
+        near = tuple(min(max(value, -level - 1), level + 1) for value in values)
+        for letter in letters:
+            after, added, differs = automaton.step(state, letter, near)
+            moved = tuple(value + more for value, more in zip(values, added, strict=True))
+            if differs and found is None:
+                found = (*_spelt(came, (state, values)), letter)
+            if (after, moved) not in came and all(abs(value) <= most for value in moved):
+                came[after, moved] = (state, values), letter
+                todo.append((after, moved))
+                states.add(after)
+        if len(came) > _MOST:
+            raise ArgumentError(
+                f"shortest_difference must decide within {_MOST} configurations of counts, got "
+                "more: compare counts with smaller numbers"
+            )
+    return found, len(states)
+
+
+def _spelt(came: Mapping[Any, tuple[Any, str]], at: Any) -> list[str]:
+    letters = []
+    while at is not None:
+        at, letter = came[at]
+        letters.append(letter)
+    return letters[-2::-1]
+
+
+_Edge = tuple[_State, str, _State, _State]
+
+
+def _programmed(automaton: _Automaton, letters: Sequence[str]) -> tuple[str, ...] | None:
+    """The shortest string to the formula with several free sums that nothing counts again: for each
+    last letter and each way to lie between what sums are compared with, the shortest path whose
+    edges add up to that."""
+    start, base = automaton.start()
+    states, edges = [start], []
+    for state in states:
+        for letter in letters:
+            after, added, _ = automaton.step(state, letter, base)
+            edges.append((state, letter, after, added))
+            if after not in states:
+                states.append(after)
+    ways = product(*(_between(automaton.parts.bounds(number)) for number in automaton.free))
+    best: tuple[str, ...] | None = None
+    for way, (last, letter, _, added) in product(ways, edges):
+        assumed = tuple(int(low if np.isfinite(low) else high) for low, high in way)
+        if automaton.step(last, letter, base, assumed)[2]:
+            ends = np.array(way).T - np.add(base, added)
+            path = _path(_leading(edges, last), start, last, ends)
+            if path is not None and (best is None or len(path) + 1 < len(best)):
+                best = (*path, letter)
+    return best
+
+
+def _leading(edges: Sequence[_Edge], last: _State) -> list[_Edge]:
+    """The edges on paths to a state."""
+    before = [last]
+    for state in before:
+        before += {e[0] for e in edges if e[2] == state} - set(before)
+    return [edge for edge in edges if edge[2] in before]
+
+
+def _between(bounds: Sequence[int]) -> list[tuple[float, float]]:
+    """The whole numbers in pieces, by what they are compared with."""
+    return [(low, high - 1) for low, high in pairwise([-np.inf, *bounds, np.inf])]
+
+
+def _path(
+    edges: Sequence[_Edge],
+    start: _State,
+    last: _State,
+    ends: NDArray[np.float64],
+    cuts: Sequence[tuple[set[_State], bool]] = (),
+) -> list[str] | None:
+    """The letters of a shortest path whose edges' sums lie between ``ends``; None without one.
+
+    How often each edge is taken: as often into a state as out of it. A circle that no edge leads to
+    is cut off: no edge begins in its states, or one from outside leads to them.
+    """
+    if not edges:
+        return [] if start == last and (ends[0] <= 0).all() and (ends[1] >= 0).all() else None
+    states = list({state: None for edge in edges for state in (edge[0], edge[2])})
+    flow = np.array([[(e[0] == s) * 1.0 - (e[2] == s) for e in edges] for s in states])
+    wanted = np.array([(s == start) * 1.0 - (s == last) for s in states])
+    sums = np.array([added for *_, added in edges], dtype=np.float64).T
+    conditions = [LinearConstraint(flow, wanted, wanted), LinearConstraint(sums, *ends)]
+    most = np.full(len(edges), np.inf)
+    for circle, entered in cuts:
+        into = np.array([e[2] in circle and e[0] not in circle for e in edges], dtype=np.float64)
+        conditions += [LinearConstraint(into, 1, np.inf)] if entered else []
+        most[[e[0] in circle and not entered for e in edges]] = 0
+    found = milp(
+        np.ones(len(edges)),
+        integrality=np.ones(len(edges)),
+        bounds=Bounds(0, most),
+        constraints=conditions,
+        options={"time_limit": _SECONDS},
+    )
+    if found.status == 2:
+        return None
+    if found.status != 0:
+        raise ArgumentError(
+            f"shortest_difference must solve each integer program in {_SECONDS:.0f} seconds, got "
+            f"{found.message!r}: compare fewer counts"
+        )
+    times = {k: round(n) for k, n in enumerate(found.x) if round(n)}
+    reached = [start]
+    for state in reached:
+        reached += {edges[k][2] for k in times if edges[k][0] == state} - set(reached)
+    apart = {edges[k][0] for k in times} - set(reached)
+    if not apart:
+        return _letters_of(edges, times, start)
+    both = [_path(edges, start, last, ends, (*cuts, (apart, way))) for way in (False, True)]
+    return min((path for path in both if path is not None), key=len, default=None)
+
+
+def _letters_of(edges: Sequence[_Edge], times: dict[int, int], start: _State) -> list[str]:
+    """The letters of a path from a state that takes every edge so often (Hierholzer)."""
+    walk, found = [(start, "")], []
+    while walk:
+        state = walk[-1][0]
+        edge = next((k for k, left in times.items() if left and edges[k][0] == state), None)
+        if edge is None:
+            found.append(walk.pop()[1])
+        else:
+            times[edge] -= 1
+            walk.append((edges[edge][2], edges[edge][1]))
+    return found[-2::-1]
