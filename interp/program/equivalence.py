@@ -482,7 +482,8 @@ def _leading(edges: Sequence[_Edge], last: _State) -> list[_Edge]:
 
 def _between(bounds: Sequence[int]) -> list[tuple[float, float]]:
     """The whole numbers in pieces, by what they are compared with."""
-    return [(low, high - 1) for low, high in pairwise([-np.inf, *bounds, np.inf])]
+    ends = [-np.inf, *map(float, bounds), np.inf]
+    return [(low, high - 1) for low, high in pairwise(ends)]
 
 
 def _path(

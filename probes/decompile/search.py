@@ -58,7 +58,7 @@ class FormulaTree:
     @property
     def cost(self) -> float:
         """What its questions cost."""
-        return sum(column.cost for column in self.columns)
+        return float(sum(column.cost for column in self.columns))
 
 
 class Questions:
