@@ -123,7 +123,7 @@ def check_output(
         OutputError: if it exists and may not be replaced, is or holds an input, or its parent
             cannot be a folder.
     """
-    with _told(out):
+    with _refusals_of(out):
         need_name(out)
         out = _real(out)
         parent = next((p for p in out.parents if p.exists()), None)
@@ -197,11 +197,11 @@ def output_folder(
     check_output(out, overwrite=overwrite, marker=marker, inputs=inputs)
     target = _real(out)
     draft = draft_of(target)
-    with _told(out):
+    with _refusals_of(out):
         target.parent.mkdir(parents=True, exist_ok=True)
         draft.mkdir()
     try:
-        with _told(out, draft):
+        with _refusals_of(out, draft):
             yield draft
             if marker != CHECKED:
                 (draft / marker).touch()
@@ -226,10 +226,10 @@ def output_file(out: Path, *, overwrite: bool, inputs: Sequence[Path | str] = ()
     check_output(out, overwrite=overwrite, inputs=inputs)
     target = _real(out)
     draft = draft_of(target)
-    with _told(out):
+    with _refusals_of(out):
         target.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with _told(out, draft):
+        with _refusals_of(out, draft):
             yield draft
             fsync(draft)
             settle(draft, target)
@@ -241,7 +241,7 @@ def output_file(out: Path, *, overwrite: bool, inputs: Sequence[Path | str] = ()
 def scratch_folder() -> Iterator[Path]:
     """A folder among the system's temporary ones, gone after the block; dead ones are swept."""
     place = Path(tempfile.gettempdir())
-    with _told(place):
+    with _refusals_of(place):
         sweep(place)
         draft = draft_of(place / "prooflens")
         draft.mkdir(mode=0o700)
@@ -414,7 +414,7 @@ def _real(out: Path) -> Path:
 
 
 @contextmanager
-def _told(place: Path, draft: Path | None = None) -> Iterator[None]:
+def _refusals_of(place: Path, draft: Path | None = None) -> Iterator[None]:
     """The disk's refusals as one line about the place; errors of other files pass as they are."""
     try:
         yield

@@ -245,7 +245,7 @@ def collect(
     """
     batches = read_batches(source, inputs, hooks, batch=batch)
     masks, tokens = _rows_of(source, inputs, batch)
-    chosen = _chosen(source, masks, tokens, positions, seed)
+    chosen = _sampled_positions(source, masks, tokens, positions, seed)
     kept: dict[str, list[np.ndarray]] = {}
     for rows, (which, at) in zip(batches, _parts(chosen, masks), strict=True):
         _check_axes(rows, hooks)
@@ -292,7 +292,7 @@ def _rows_of(source: Any, inputs: Any, batch: int) -> tuple[list[np.ndarray], li
     return np.split(mask, starts), np.split(tokens, starts)
 
 
-def _chosen(
+def _sampled_positions(
     source: Any,
     masks: Sequence[np.ndarray],
     tokens: Sequence[np.ndarray],

@@ -127,7 +127,9 @@ def paired(batch: Batch, variable: Variable, seed: int) -> Pairs:
     known &= ~torch.stack([unknown(answer) for answer in answers])
     apart = _apart(answers, batch)
     generator = torch.Generator().manual_seed(seed)
-    chosen = [_chosen(known & wanted, others, generator) for wanted in (apart > 0, apart == 0)]
+    chosen = [
+        _pairs_of_rows(known & wanted, others, generator) for wanted in (apart > 0, apart == 0)
+    ]
     base, source, at, shift = (torch.cat(parts) for parts in zip(*chosen, strict=True))
     moving = torch.arange(len(base)) < len(chosen[0][0])
     return Pairs(base, source, at, answers[shift, base, at], moving)
@@ -148,7 +150,7 @@ def _apart(answers: Tensor, batch: Batch) -> Float[Tensor, "shift row pos"]:
     return torch.where(apart <= _SAME, 0.0, apart)
 
 
-def _chosen(
+def _pairs_of_rows(
     wanted: Bool[Tensor, "shift row pos"],
     others: Int[Tensor, "shift row"],
     generator: torch.Generator,

@@ -96,14 +96,14 @@ def with_labels(source: Any, inputs: Any, labels: Labels) -> tuple[Any, Any]:
     stored = isinstance(source, ActivationStore)
     batch = None if stored else as_batch(inputs)
     shape = (source.inputs() if batch is None else batch.inputs).shape[:2]
-    fitted = _fitted(labels, tuple(shape))
+    fitted = _fit_to_rows(labels, tuple(shape))
     if batch is None:
         return Labelled(source, fitted), None
     latents = {name: torch.from_numpy(value) for name, value in fitted.items()}
     return source, Batch(batch.inputs, batch.targets, batch.mask, latents)
 
 
-def _fitted(labels: Labels, shape: tuple[int, ...]) -> dict[str, NDArray[Any]]:
+def _fit_to_rows(labels: Labels, shape: tuple[int, ...]) -> dict[str, NDArray[Any]]:
     problems, found = Problems("labels"), {}
     rule = f"must have {shape[0]} rows, or {shape[0]} rows of {shape[1]} positions"
     for name, value in labels.items():

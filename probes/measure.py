@@ -178,7 +178,7 @@ def measure(
     """
     name = source.name if isinstance(source, Pretrained) else str(source.path)
     name = name.encode("utf-8", "backslashreplace").decode()  # names of files need not be UTF-8
-    made = _made(name, rows, profile, seed)
+    made = _provenance(name, rows, profile, seed)
     kept = _Kept(store, made, resume)
     about: dict[str, Any] = {
         **made,
@@ -204,7 +204,7 @@ def measure(
     return Measurements(kept.tables, json.loads(json.dumps(about)))
 
 
-def _made(name: str, rows: InspectedRows, profile: Profile, seed: int) -> dict[str, Any]:
+def _provenance(name: str, rows: InspectedRows, profile: Profile, seed: int) -> dict[str, Any]:
     """What tells one measurement from another: the provenance of every table."""
     batches = {trial.name: trial.batch for trial in rows.trials}
     digests = {

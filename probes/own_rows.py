@@ -150,7 +150,7 @@ def read_own_rows(
     about = f"{len(kept)} rows of {size} tokens of {path.name}"
     about += f" ({short} shorter ones left out)" if short else ""
     longest = max(len(row["input_ids"]) for row in found)
-    counts = _counted(found, vocabulary)
+    counts = _token_counts(found, vocabulary)
     words = None
     if kind_of(path, tokenizer) == ".json":
         words = read_worded_rows(path).vocabulary.texts
@@ -163,7 +163,7 @@ def token_counts(path: str | Path, vocabulary: int) -> Tensor:
     Raises:
         ArgumentError: if the file cannot be read, or holds something else.
     """
-    return _counted(read_ids(Path(path), vocabulary), vocabulary)
+    return _token_counts(read_ids(Path(path), vocabulary), vocabulary)
 
 
 def read_ids(
@@ -220,7 +220,7 @@ def kind_of(path: Path, tokenizer: Any = None) -> str:
     return ".json" if begins.startswith(b"{") else TEXT
 
 
-def _counted(rows: list[Row], vocabulary: int) -> Tensor:
+def _token_counts(rows: list[Row], vocabulary: int) -> Tensor:
     ids = torch.tensor([token for row in rows for token in row["input_ids"]], dtype=torch.long)
     return torch.bincount(ids, minlength=vocabulary)
 

@@ -97,7 +97,7 @@ def probe_table(
     if any(set(hook) & set("*?[") for hook in hooks):
         hooks = chosen_hooks(source, hook_sites(source, inputs), hooks)
     samples = collect(source, inputs, hooks, positions=positions, seed=seed)
-    names = _chosen(samples, latents)
+    names = _latents_of(samples, latents)
     if untrained is None and isinstance(source, SequenceTransformer):
         untrained = untrained_like(source, seed=seed + 1)
     random = None
@@ -141,7 +141,7 @@ def _store_batch(store: Any) -> Any:
     return Batch(inputs, inputs, torch.from_numpy(scored_mask(store)))
 
 
-def _chosen(samples: Samples, latents: Sequence[str] | None) -> list[str]:
+def _latents_of(samples: Samples, latents: Sequence[str] | None) -> list[str]:
     known = list(samples.latents)
     latents = [latents] if isinstance(latents, str) else latents
     chosen = known if latents is None else list(latents)

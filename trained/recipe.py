@@ -130,12 +130,13 @@ class Recipe:
         """The data that decides weights and metrics, without options left at their defaults."""
         data = {
             "name": self.name,
-            "task": _chosen(self.task, self.task.to_dict()),
-            "spec": {"kind": kind_of(self.spec)} | _chosen(self.spec, self.spec.to_dict()),
-            "training": _chosen(self.training, asdict(self.training)),
+            "task": _without_defaults(self.task, self.task.to_dict()),
+            "spec": {"kind": kind_of(self.spec)}
+            | _without_defaults(self.spec, self.spec.to_dict()),
+            "training": _without_defaults(self.training, asdict(self.training)),
         }
         if self.test is not None:
-            data["test"] = _chosen(self.test, self.test.to_dict())
+            data["test"] = _without_defaults(self.test, self.test.to_dict())
         return data
 
     @property
@@ -189,11 +190,11 @@ def recipe_of(data: Mapping[str, Any], lines: RecipeLines, subject: str) -> Reci
     }
     made: dict[str, Any] = {}
     for name, make in makers.items():
-        with _told(problems, lines, name):
+        with _lines_of_problems(problems, lines, name):
             made[name] = make(data.get(name))  # type: ignore[arg-type]
     problems.raise_if_any()
     for task in filter(None, (made["task"], made["test"])):
-        with _told(problems, lines, "spec"):
+        with _lines_of_problems(problems, lines, "spec"):
             check_spec(task, made["spec"])
     problems.raise_if_any()
     rest = {key: data.get(key, _OPTIONAL[key]) for key in ("claim", "expected")}
@@ -201,7 +202,7 @@ def recipe_of(data: Mapping[str, Any], lines: RecipeLines, subject: str) -> Reci
 
 
 @contextmanager
-def _told(problems: Problems, lines: RecipeLines, table: str) -> Iterator[None]:
+def _lines_of_problems(problems: Problems, lines: RecipeLines, table: str) -> Iterator[None]:
     """Add the problems of errors raised inside the block, each with its line in the file."""
     try:
         yield
@@ -228,7 +229,7 @@ def _check_shape(data: Mapping[str, Any], lines: RecipeLines, problems: Problems
             found.append(f"{lines.of('expected', key)}: expected.{key} {rule}")
 
 
-def _chosen(thing: Any, data: Mapping[str, Any]) -> dict[str, Any]:
+def _without_defaults(thing: Any, data: Mapping[str, Any]) -> dict[str, Any]:
     """The ``data`` of a dataclass without the fields that have their default values."""
     defaults = {f.name: f.default for f in fields(thing) if f.default is not MISSING}
     return {k: v for k, v in data.items() if k not in defaults or v != defaults[k]}

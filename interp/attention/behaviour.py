@@ -122,10 +122,10 @@ class Copying:
         embedded = unembedding.T[rows.inputs]  # [row, key, d_model]
         counts = self._sums.counts.draw(len(rows))
         for layer, share in _shares(rows):
-            named = _named(rows, share)
+            named = _head_numbers(rows, share)
             real = [i for i, head in enumerate(named) if head < _heads(model, layer)]
             heads = [named[i] for i in real]
-            hook, written = _written(model, rows, layer)
+            hook, written = _hook_and_write(model, rows, layer)
             after = self._output[layer][heads] if hook.endswith("hook_z") else None
             if after is not None and post_norm(model, layer) is not None:
                 after = reaching(model, layer, after, torch.ones_like(after[..., :1]))
@@ -152,10 +152,10 @@ class Alike:
         pairs = len(rows) // 2
         counts = self._sums.counts.draw(pairs)
         for layer, share in _shares(rows) if pairs else ():
-            seen = _seen(rows).sum(-1)
+            seen = _visible_keys(rows).sum(-1)
             one, two = share[: 2 * pairs : 2], share[1 : 2 * pairs : 2]
             score, mean, variance = _alike(one, two, seen)
-            heads = _named(rows, share)
+            heads = _head_numbers(rows, share)
             self._sums.add(layer, heads, score, mean, variance.sum(0), counts)
 
     def table(self) -> pd.DataFrame:
@@ -207,7 +207,9 @@ class _Sums:
                 )
 
 
-def _written(model: Any, rows: Rows, layer: int) -> tuple[str, Float[Tensor, "row query head d"]]:
+def _hook_and_write(
+    model: Any, rows: Rows, layer: int
+) -> tuple[str, Float[Tensor, "row query head d"]]:
     """The hook at which heads' writes are read (before or after W_O) and their values over the
     norm's scale."""
     names = [Site(layer, kind).name for kind in ("z", "result")]
@@ -278,12 +280,12 @@ def _alike(
 def _shares(rows: Rows) -> Iterator[tuple[int, Float[Tensor, "row head query key"]]]:
     """Yield each layer with its attention patterns, normalised so that a query's weights sum to
     one."""
-    patterns, seen = _patterns(rows), _seen(rows)
+    patterns, seen = _patterns(rows), _visible_keys(rows)
     for layer, pattern in patterns.items():
-        yield layer, attention_shares(layer, pattern, seen, _named(rows, pattern))
+        yield layer, attention_shares(layer, pattern, seen, _head_numbers(rows, pattern))
 
 
-def _seen(rows: Rows) -> Bool[Tensor, "query key"]:
+def _visible_keys(rows: Rows) -> Bool[Tensor, "query key"]:
     patterns = list(_patterns(rows).values())
     return (rows.attention_mask or mask_from_patterns(patterns)).keys(patterns[0].shape[-1])
 
@@ -295,7 +297,7 @@ def _patterns(rows: Rows) -> dict[int, Float[Tensor, "row head query key"]]:
     return found
 
 
-def _named(rows: Rows, pattern: Float[Tensor, "row head query key"]) -> tuple[int, ...]:
+def _head_numbers(rows: Rows, pattern: Float[Tensor, "row head query key"]) -> tuple[int, ...]:
     """The numbers of the heads that the pattern's head axis holds."""
     return tuple(range(pattern.shape[1])) if rows.heads is None else rows.heads
 

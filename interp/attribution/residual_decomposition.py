@@ -225,7 +225,7 @@ class _Live(ResidualDecomposition):
 
     def cache(self, rows: Ids) -> Any:
         heads = {site.every_head.name for site in head_sites(self.model)}
-        wanted = {*heads, *(n for n in self.model.hook_dict if _written(n))}
+        wanted = {*heads, *(n for n in self.model.hook_dict if _is_summand(n))}
         wanted |= self._streams
         inputs = self._rows.inputs[rows].to(model_device(self.model))
         with evaluating(self.model), torch.no_grad():
@@ -323,5 +323,5 @@ def _stream_hooks(model: Any, place: StreamPlace) -> tuple[str, ...]:
     return (before,) if layer == model.cfg.n_layers else (before, Site(layer, "resid_pre").name)
 
 
-def _written(hook: str) -> bool:
+def _is_summand(hook: str) -> bool:
     return hook.endswith(_SUMMANDS)

@@ -505,7 +505,7 @@ def _histogram(axes: Axes, scores: Array, mean: Array, std: Array) -> None:
         return
     low, high = float(np.nanmin(mean - 3 * std)), float(np.nanmax(mean + 3 * std))
     lost = scores.size - finite.size
-    label, bins = _counted(finite.size, lost), _bins(finite)
+    label, bins = _legend_of_heads(finite.size, lost), _bins(finite)
     # one shape is drawn sooner than forty bars
     axes.hist(finite, bins, histtype="stepfilled", color=PALETTE["blue"], label=label)
     axes.axvspan(low, high, color=PALETTE["orange"], alpha=0.5, lw=0, zorder=0, label="null ± 3 sd")
@@ -514,7 +514,7 @@ def _histogram(axes: Axes, scores: Array, mean: Array, std: Array) -> None:
     axes.legend(loc="best")
 
 
-def _counted(shown: int, lost: int) -> str:
+def _legend_of_heads(shown: int, lost: int) -> str:
     return f"{shown} heads" + (f", {lost} without a finite number" if lost else "")
 
 

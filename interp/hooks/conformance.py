@@ -379,7 +379,7 @@ def _run_changed(model: Any, values: Values, changed: set[str], args: tuple[Any,
 
     def see(name: str) -> Callable[..., Tensor | None]:
         def hook(value: Tensor, hook: Any) -> Tensor | None:
-            after[name] = _moved(value) if name in changed else value.detach()
+            after[name] = _with_noise(value) if name in changed else value.detach()
             return after[name] if name in changed else None
 
         return hook
@@ -388,7 +388,7 @@ def _run_changed(model: Any, values: Values, changed: set[str], args: tuple[Any,
     return after
 
 
-def _moved(value: Tensor) -> Tensor:
+def _with_noise(value: Tensor) -> Tensor:
     """The tensor with noise of a third of its standard deviation added; masked entries stay
     masked."""
     live = value > torch.finfo(value.dtype).min / 2

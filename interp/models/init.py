@@ -41,7 +41,7 @@ def initialize(model: Weights, seed: int) -> None:
     """Draw every weight matrix of ``model``; heads, widths and neurons that a layer lacks stay
     zero."""
     _freeze_unused(model)
-    _draw(_drawn(model), seed)
+    _draw(_drawn_weights(model), seed)
 
 
 @torch.no_grad()
@@ -66,7 +66,7 @@ def fresh_weights(
     Yields:
         Name → ``[model, …]``, for ``at_once`` seeds after the others.
     """
-    drawn = _drawn(model)
+    drawn = _drawn_weights(model)
     named = {name: weight.detach() for name, weight in model.named_parameters()}
     for start in range(0, len(seeds), at_once):
         some = seeds[start : start + at_once]
@@ -79,7 +79,7 @@ def fresh_weights(
 
 
 @torch.no_grad()
-def _drawn(model: Weights) -> list[_Drawn]:
+def _drawn_weights(model: Weights) -> list[_Drawn]:
     """The weights of a model that are drawn, in the order in which they are."""
     spec = model.spec
     tokens = spec.input == "tokens"

@@ -72,7 +72,7 @@ def random_basis(construction: Construction, seed: int) -> Construction:
         name=f"{construction.name}-hidden-{seed}",
         task=construction.task,
         model=model,
-        mechanism=_moved(construction.mechanism, basis, heads),
+        mechanism=_in_basis(construction.mechanism, basis, heads),
         certificate=certify(model) if certify is not None else _carried(construction.certificate),
         certify=certify,
     )
@@ -214,7 +214,7 @@ def _scales(count: int, generator: torch.Generator) -> Float64[Tensor, " count"]
     return (_SCALES * torch.randn(count, generator=generator, dtype=torch.float64)).exp()
 
 
-def _moved(mechanism: Mechanism, basis: Square, heads: list[Tensor]) -> Mechanism:
+def _in_basis(mechanism: Mechanism, basis: Square, heads: list[Tensor]) -> Mechanism:
     places = [{int(old): new for new, old in enumerate(order)} for order in heads]
     parts = tuple(
         part if part.head is None else replace(part, head=places[part.layer][part.head])

@@ -111,7 +111,7 @@ def _diag_mean(m: LowRankCircuit) -> float:
 def _off_mean(m: LowRankCircuit) -> float:
     if m.width < 2:
         return math.nan
-    return (_asked(m.total) - m.trace) / (m.width * (m.width - 1))
+    return (_required(m.total) - m.trace) / (m.width * (m.width - 1))
 
 
 def _off_std(m: LowRankCircuit) -> float:
@@ -132,23 +132,23 @@ def _diag_contrast(m: LowRankCircuit) -> float:
     return _ratio(m.trace / m.width - _off_mean(m), _off_std(m))
 
 
-def _asked(found: _T | None) -> _T:
+def _required(found: _T | None) -> _T:
     if found is None:
         raise ArgumentError("spectrum must be True for this metric, got False: ask for it")
     return found
 
 
 def _sigma(m: LowRankCircuit) -> NDArray[np.float64]:
-    return _asked(m.singular)
+    return _required(m.singular)
 
 
 def _copying(m: LowRankCircuit) -> float:
-    eigen = _asked(m.eigen)
+    eigen = _required(m.eigen)
     return _ratio(float(eigen.real.sum()), float(np.abs(eigen).sum()))
 
 
 def _symmetric_share(m: LowRankCircuit) -> float:
-    return 0.5 + 0.5 * _ratio(_asked(m.square_trace), m.energy)
+    return 0.5 + 0.5 * _ratio(_required(m.square_trace), m.energy)
 
 
 def _key_bias(m: LowRankCircuit) -> float:

@@ -44,7 +44,7 @@ def with_positions(
         profile: Says on which kind of rows attention to which keys is read.
     """
     shares = _Shares(model, rows, profile)
-    return roles.assign(by_position=[_told(one, shares) for one in roles.itertuples()])
+    return roles.assign(by_position=[_shares_in_words(one, shares) for one in roles.itertuples()])
 
 
 class _Shares:
@@ -73,7 +73,7 @@ class _Shares:
         return self._known[layer, name]
 
 
-def _told(one: Any, shares: _Shares) -> str:
+def _shares_in_words(one: Any, shares: _Shares) -> str:
     name = ROLE_KEYS.get(one.role) if one.head >= 0 else None
     found = None if name is None else shares.of(int(one.layer), name)
     if found is None:

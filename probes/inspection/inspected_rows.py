@@ -223,18 +223,20 @@ def _language(
     seed: int,
 ) -> InspectedRows:
     """Random rows that repeat, and the text or rows given."""
-    given = _given(model, text, own, tokens_from, length)
+    given = _count_tokens(model, text, own, tokens_from, length)
     asked = min(length, model.n_ctx)
     if given.own is not None:
         asked = max(min(asked, LEAST), min(asked, given.own.longest))
-    made, notes = _made(model, given, rows, length if asked == model.n_ctx else asked, seed)
+    made, notes = _trials_of_length(
+        model, given, rows, length if asked == model.n_ctx else asked, seed
+    )
     counts, more = given.counts, list(given.notes)
     known, why = (None, "") if counts is not None else _known_tokens(model, made[0].batch)
     if known is not None:
         given = replace(given, counts=torch.zeros(model.vocabulary).index_fill(0, known, 1.0))
         left = model.vocabulary - len(known)
         more.append(f"random rows leave out {left} of {model.vocabulary} token ids, {why}")
-        made, notes = _made(model, given, rows, asked, seed)
+        made, notes = _trials_of_length(model, given, rows, asked, seed)
     whole, used = rows_of(made), asked
     for some in _told_by_position(model, given, made, asked, seed):
         used = min(used, positions_learned(Run(model.model, some).value(), some.mask))
@@ -243,7 +245,7 @@ def _language(
             f"rows have {used} tokens, not {asked}: from position {used} on the loss is higher "
             "than before, as where a model was not trained"
         )
-        made, notes = _made(replace(model, n_ctx=used), given, rows, used, seed)
+        made, notes = _trials_of_length(replace(model, n_ctx=used), given, rows, used, seed)
     made = _most_noticed(model, made)
     if made[0].title != "Repeated random tokens":
         more.append(
@@ -268,7 +270,7 @@ def _language(
     return InspectedRows(tuple(made), whole, **sizes, notes=(*notes, *more))
 
 
-def _given(
+def _count_tokens(
     model: Pretrained,
     text: str | None,
     own: OwnRows | None,
@@ -305,7 +307,7 @@ def _need_pieces(model: Pretrained, text: str, length: int) -> None:
         raise ArgumentError(f"{error}, or look at a sentence with --prompt") from None
 
 
-def _made(
+def _trials_of_length(
     model: Pretrained, given: _Given, rows: int, length: int, seed: int
 ) -> tuple[list[Trial], list[str]]:
     """The trials of one length, and why others are left out."""

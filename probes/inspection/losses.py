@@ -106,7 +106,7 @@ def loss_tables(
         MissingDependencyError: for ``ray`` without Ray.
         ProoflensError: if a worker fails, or dies four times at one piece.
     """
-    known = {trial.name: _known(store, trial, seed) for trial in trials}
+    known = {trial.name: _sealed_losses(store, trial, seed) for trial in trials}
     few = len(components(evidence.model)) > _MANY and not (every or evidence.exhaustive)
     floor, at_once = (evidence.floors.loss, max(len(parts), 1)) if few else (0.0, _AT_ONCE)
     pieces: list[Piece] = []
@@ -192,7 +192,7 @@ def _without(run: Run, parts: list[Component], floor: float, seed: int) -> pd.Da
     return head_table(lines, family=ANY_TARGET)
 
 
-def _known(store: ActivationStore | None, trial: Trial, seed: int) -> pd.DataFrame:
+def _sealed_losses(store: ActivationStore | None, trial: Trial, seed: int) -> pd.DataFrame:
     """What an interrupted inspection sealed about a trial."""
     name = f"loss-{trial.name}"
     there = store is not None and name in store.measurements

@@ -281,7 +281,7 @@ class _Judged:
         return bool(self.untested or self.undecided)
 
 
-def _judged(
+def _judge(
     tests: Sequence[tuple[str, Test]], q: Sequence[float], kind: str, level: float
 ) -> _Judged:
     failed, untested, undecided = False, list[str](), list[str]()
@@ -313,7 +313,7 @@ def _score_in_words(test: Test) -> str:
 def _row(one: Found, q: Sequence[float], level: float) -> dict[str, Any] | None:
     tests = _kinds(one)
     judged = {
-        kind: _judged(tests, q, kind, level)
+        kind: _judge(tests, q, kind, level)
         for kind in ("behaviour", "cause", "specificity", "transfer")
     }
     behaviour = judged["behaviour"]
@@ -342,12 +342,12 @@ def _row(one: Found, q: Sequence[float], level: float) -> dict[str, Any] | None:
         "strength": one.strength,
         "p": max(tests[i][1].p for i in deciding),
         "q": max(q[i] for i in deciding),
-        "effect": _lost(one.sufficiency if _member(one) else one.cause, alone=_member(one)),
-        "effect_of_group": _lost(one.cause) if _member(one) else float("nan"),
+        "effect": _last_score(one.sufficiency if _member(one) else one.cause, alone=_member(one)),
+        "effect_of_group": _last_score(one.cause) if _member(one) else float("nan"),
         "stability": share,
         "halves": halves(tried) if isfinite(share) else share,
         "percentile": one.percentile,
-        "same_answer": _lost([t for t in one.sufficiency if t.family == SAME_ANSWER]),
+        "same_answer": _last_score([t for t in one.sufficiency if t.family == SAME_ANSWER]),
         "evidence": _sentence(one, tests),
         "missing": missing,
         "tests": json.dumps([_data(kind, t, v) for (kind, t), v in zip(tests, q, strict=True)]),
@@ -359,7 +359,7 @@ def _member(one: Found) -> bool:
     return one.component == "head" and bool(one.together)
 
 
-def _lost(tests: Sequence[Test] | None, *, alone: bool = False) -> float:
+def _last_score(tests: Sequence[Test] | None, *, alone: bool = False) -> float:
     """The score of the last test that was made (``alone``: of those without one head alone); NaN
     for none."""
     some = [test for test in tests or () if test.alone or not alone]

@@ -106,14 +106,14 @@ class _Search:
 
     def groups(self) -> Iterator[list[Found]]:
         """The members' rows, and the group's, of every group."""
-        together = {kind: self._lost(self._heads, kind) for kind in self._kinds()}
+        together = {kind: self._loss_without(self._heads, kind) for kind in self._kinds()}
         if not together:
             return
         self._kind = max(together, key=lambda kind: together[kind])
         if together[self._kind] < self._floor:
             return
         for group in self._parted(self._least()):
-            tests, percentile = self._judged(group)
+            tests, percentile = self._judge(group)
             if holds(tests):
                 yield list(self._told(group, tests, percentile))
 
@@ -150,7 +150,7 @@ class _Search:
         values = self._rises.without(kind, tuple(heads), self._role.keys, rows, own or self._own)
         return values[mask], (values * mask).sum(1) / mask.sum(1).clamp_min(1)
 
-    def _lost(self, heads: Sequence[Place], kind: str = "") -> float:
+    def _loss_without(self, heads: Sequence[Place], kind: str = "") -> float:
         """What is lost on the rows that are searched."""
         return float(self._without(heads, kind or self._kind, 0)[1].mean())
 
@@ -168,9 +168,9 @@ class _Search:
         while asked:
             some = asked.pop()
             without = tuple(one for one in left if one not in some)
-            whole = self._lost(left)
+            whole = self._loss_without(left)
             least = max(self._floor, whole * self._effects.evidence.floors.joint)
-            if whole - self._lost(without) < least:
+            if whole - self._loss_without(without) < least:
                 left = without
             elif len(some) > 1:
                 asked += [some[len(some) // 2 :], some[: len(some) // 2]]
@@ -190,7 +190,7 @@ class _Search:
             if len(group) > 1:
                 yield tuple(heads[i] for i in sorted(group))
 
-    def _judged(self, group: tuple[Place, ...]) -> tuple[list[Test], float]:
+    def _judge(self, group: tuple[Place, ...]) -> tuple[list[Test], float]:
         """The tests of a group, on the rows that the search did not use, what is lost without it
         last; and the share of random sets without which less is lost."""
         joint = self._judging(group)

@@ -107,14 +107,14 @@ class Reader:
         """Decode a latent from an activation; with ``lens`` from the logits that the output makes
         of it."""
         if (hook, latent, lens) not in self._read:
-            found = self._decoded(self._seen(self.features(hook), lens), self.truth(latent))
+            found = self._decoded(self._features(self.features(hook), lens), self.truth(latent))
             self._read[hook, latent, lens] = found
         return self._read[hook, latent, lens]
 
     def _decoded(self, features: Features, truth: Features) -> Decoding:
         return decode(features, truth, groups=self.places.groups)
 
-    def _seen(self, value: Features, lens: bool) -> Features:
+    def _features(self, value: Features, lens: bool) -> Features:
         if not lens:
             return value
         dtype = next(iter(self.model.parameters())).dtype
@@ -145,15 +145,15 @@ class Reader:
         """The test that a latent is less decodable there without some components; ``same``: by the
         probe that was fitted with them, as the rest of the model goes on reading."""
         truth, before = self.truth(latent), self.read(hook, latent, lens=lens)
-        there = self._seen(self._run(without).features[hook], lens)
+        there = self._features(self._run(without).features[hook], lens)
         if same:
-            w = direction(self._seen(self.features(hook), lens), truth)
+            w = direction(self._features(self.features(hook), lens), truth)
             after = Decoding(correlation_squared(there @ w, truth), there @ w)
         else:
             after = self._decoded(there, truth)
         drop = before.score - after.score
         p = swaps_null(before.predicted, after.predicted, truth, seed=self.seed).p
-        name = f"r² of {latent} lost without {_told(without)}"
+        name = f"r² of {latent} lost without {_names_of(without)}"
         low, high = correlation_interval(
             before.predicted, truth, than=after.predicted, seed=self.seed
         )
@@ -194,7 +194,7 @@ class Reader:
         lost = Array(moved[..., None] * line - written, f"less all but {latent}")
         edits = (Add(Site(group[0].layer, "attn_out"), lost),)
         name = f"of what they do to the output, kept with {latent} alone of what they write"
-        return self._kept(group, edits, name)
+        return self._kept_output(group, edits, name)
 
     def located(self, part: Component, keys: Tensor) -> Test:
         """The test that a head acts on the output by its attention to some keys alone.
@@ -207,9 +207,11 @@ class Reader:
             keys: ``[row, query, key]``; queries without keys keep their attention.
         """
         name = "of what it does to the output, kept with its attention at the location alone"
-        return self._kept([part], self.effects.rises.only_keys((part.layer, part.head), keys), name)
+        return self._kept_output(
+            [part], self.effects.rises.only_keys((part.layer, part.head), keys), name
+        )
 
-    def _kept(self, group: Sequence[Component], edits: Edits, name: str) -> Test:
+    def _kept_output(self, group: Sequence[Component], edits: Edits, name: str) -> Test:
         """The test that edits leave in place what a group does to the output."""
         left = self.effects.changed(edits, 0.0, "")
         whole = self.needed(group)[-1].score
@@ -263,7 +265,7 @@ class Reader:
             keep = [hook for at, hook in self.sites() if at >= layer]
             if without[0].kind == "ffn":
                 keep = [hook for hook in keep if hook != Site(layer, "resid_mid").name]
-            words = f"without {_told(without)}"
+            words = f"without {_names_of(without)}"
             name = f"{words} the output changes by a share of its variance of"
             changed = self.effects.changed(edits, self.floors.memory_change, name)
             worse = self.effects.worse(edits, words) if self.evidence.targets else None
@@ -278,7 +280,7 @@ class Reader:
         return {site.name: at_places(every, value.cpu()) for site, value in found.items()}
 
 
-def _told(parts: Sequence[Component]) -> str:
+def _names_of(parts: Sequence[Component]) -> str:
     return parts[0].name if len(parts) == 1 else f"its group of {len(parts)}"
 
 

@@ -153,7 +153,7 @@ class ReinitNull:
         """
 
         def measure(run: Run) -> Tensor:
-            _, (activation,) = _kept(run, self.inputs, hook)
+            _, (activation,) = _output_and_hooks(run, self.inputs, hook)
             found = share(activation)
             return found / (1 - found).clamp_min(_TINY)
 
@@ -218,7 +218,7 @@ class ReinitNull:
         if new:
 
             def scores(run: Run) -> Tensor:
-                seen = self._seen(run, layer, new)
+                seen = self._scored_pass(run, layer, new)
                 return self._scores(run, layer, heads, new, seen)
 
             found = self._runs(scores, begun, models)
@@ -229,12 +229,12 @@ class ReinitNull:
                 self._drawn[name, layer] = np.concatenate([before, drawn])
         run, count = _run_of(self.model), models * len(heads)
         if layer not in self._clean:
-            self._clean[layer] = self._seen(run, layer, (_GAIN, _UNEVENNESS))
+            self._clean[layer] = self._scored_pass(run, layer, (_GAIN, _UNEVENNESS))
         own = self._scores(run, layer, [head], names, self._clean[layer])[:, 0]
         pairs = zip(names, own.tolist(), strict=True)
         return {name: beyond(score, self._drawn[name, layer][:count]) for name, score in pairs}
 
-    def _seen(self, run: Run, layer: int, names: Sequence[str]) -> _Seen:
+    def _scored_pass(self, run: Run, layer: int, names: Sequence[str]) -> _Seen:
         """One pass, keeping what the scores of a layer's heads need."""
         ours = isinstance(self.model, SequenceTransformer)
         hooks = {"written": hook_of(self.model, Component("head", layer))} if _GAIN in names else {}
@@ -242,7 +242,7 @@ class ReinitNull:
             hooks["stream"] = Site(layer, "resid_mid").name
         if _UNEVENNESS in names:
             hooks["pattern"] = Site(layer, "pattern").name
-        output, kept = _kept(run, self.inputs, *hooks.values())
+        output, kept = _output_and_hooks(run, self.inputs, *hooks.values())
         entering = None
         if isinstance(run, _Foreign) and self._replayed and _GAIN in names:
             entering = run.entering(self.inputs, layer)
@@ -312,7 +312,7 @@ def _run_with(model: SequenceTransformer, weights: Mapping[str, Tensor]) -> Run:
     return run
 
 
-def _kept(run: Run, inputs: Tensor, *names: str) -> tuple[Tensor, list[Tensor]]:
+def _output_and_hooks(run: Run, inputs: Tensor, *names: str) -> tuple[Tensor, list[Tensor]]:
     """The output, and the activations of some hooks."""
     kept: dict[str, Tensor] = {}
 

@@ -105,13 +105,15 @@ def weights(
     names = metrics.split(",") if metrics else _default_metrics(factors, out)
     table = weight_table(factors, names, **options, seed=seed, watch=progress("working"))
     notes = [*_notes(factors, names), *_fetched([factors])]
-    given = _given(factors, table, options, drawn=out is not None and out.suffix != ".csv")
+    given = _weight_page_table(
+        factors, table, options, drawn=out is not None and out.suffix != ".csv"
+    )
     _say(notes, given.findings(top), table)
     page = partial(write_page, given, overwrite=overwrite, watch=progress("working"))
-    _put(table, out, partial(write_table, table, overwrite=overwrite), page)
+    _write(table, out, partial(write_table, table, overwrite=overwrite), page)
 
 
-def _given(
+def _weight_page_table(
     factors: HeadWeights, table: pd.DataFrame, options: dict[str, Any], *, drawn: bool
 ) -> WeightTable:
     """What a page is made of; with the corners of the circuits that are ``drawn``."""
@@ -181,7 +183,7 @@ def _over_training(
     about: dict[str, Any] = {"model": model, "facts": small, "overwrite": overwrite, "told": top}
     page = partial(write_training_page, table, **about)
     as_csv = partial(write_table, table, overwrite=overwrite, columns=TRAINING_COLUMNS)
-    _put(table, out, as_csv, page)
+    _write(table, out, as_csv, page)
 
 
 def _say(notes: list[str], findings: list[str], table: pd.DataFrame) -> None:
@@ -192,7 +194,7 @@ def _say(notes: list[str], findings: list[str], table: pd.DataFrame) -> None:
     facts(**WeightsOutput(findings=findings, notes=notes, rows=len(table)))
 
 
-def _put(
+def _write(
     table: pd.DataFrame,
     out: Path | None,
     as_csv: Callable[[Path], object],

@@ -246,7 +246,9 @@ def doubts(comparison: ComparedModels) -> list[str]:
 def lead_picture(comparison: ComparedModels, folder: Path) -> Picture:
     """The figure that shows what was found: where the heads of the models look."""
     shown = _lags_shown(comparison)
-    panels = [Panel(s.name, s.kernels.mass[:, :shown], _head_names(s)) for s in _drawn(comparison)]
+    panels = [
+        Panel(s.name, s.kernels.mass[:, :shown], _head_names(s)) for s in _subjects(comparison)
+    ]
     lags, across = [str(lag) for lag in range(shown)], "lag (positions back)"
     wide, narrow = (
         share_maps(panels, lags, label="share of attention", across=across, narrow=narrow)
@@ -280,7 +282,7 @@ def sections(comparison: ComparedModels, folder: Path) -> list[Section]:
         ),
         Section(
             "Where each head looks",
-            tuple(looking(one) for one in _drawn(comparison)),
+            tuple(looking(one) for one in _subjects(comparison)),
             [_kernel_picture(comparison, folder)],
         ),
         _models(comparison),
@@ -347,14 +349,14 @@ def _lags_shown(comparison: ComparedModels) -> int:
 def _kernel_picture(comparison: ComparedModels, folder: Path) -> Picture:
     kernels = {
         one.name: {m: one.kernels.kernels[m].sum(0) for m in one.memories}
-        for one in _drawn(comparison)
+        for one in _subjects(comparison)
     }
     memories, shown = comparison.trained.memories, _lags_shown(comparison)
     figure = kernels_by_lag(kernels, memories, longest=shown - 1)
     told = "; ".join(
         f"{one.name}: "
         + ", ".join(f"{m} {one.kernels.concentration(m, lag):.2f}" for m, lag in memories.items())
-        for one in _drawn(comparison)
+        for one in _subjects(comparison)
     )
     words = (
         "What the heads of the layer put into the direction that holds each memory: their summed "
@@ -377,7 +379,7 @@ def _largest(panels: Sequence[Panel], columns: Sequence[str]) -> str:
     return "; ".join(said)
 
 
-def _drawn(comparison: ComparedModels) -> tuple[Subject, ...]:
+def _subjects(comparison: ComparedModels) -> tuple[Subject, ...]:
     return comparison.trained, comparison.controls[0], comparison.constructed
 
 

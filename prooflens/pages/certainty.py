@@ -40,14 +40,14 @@ def passes(test: Fitting, level: float) -> bool:
 def in_short(row: Any) -> str:
     """What a head is seen to do, and what is lost without it: one test of each kind."""
     behaviour = [test for test in tests_of(row) if test["kind"] == "behaviour"][:1]
-    told = [_scored(test) for test in behaviour]
+    told = [_score_in_words(test) for test in behaviour]
     return "; ".join(filter(None, [*told, last_cause(row)])) or str(row.evidence)
 
 
 def last_cause(row: Any) -> str:
     """What is lost, in the words of the test whose score is the row's effect; empty without one."""
     cause = [test for test in tests_of(row) if test["kind"] == "cause"]
-    return _scored(cause[-1]) if cause else ""
+    return _score_in_words(cause[-1]) if cause else ""
 
 
 def how_sure(row: Any, level: float) -> str:
@@ -66,7 +66,7 @@ def how_sure(row: Any, level: float) -> str:
         return f"Yes: {_all_pass(tests)}{_nearest(tests)}."
     if row.status == "candidate":
         return f"Not yet: {count}; {row.missing}."
-    failing = in_words([_unsure(test) for test in failed if _put(test)], most=2)
+    failing = in_words([_unsure(test) for test in failed if _could_be_made(test)], most=2)
     if row.status == "rejected":
         return f"No, the model does not rely on it: {count}; {failing}."
     return f"It is needed, and not for this alone: {count}; {failing}."
@@ -127,7 +127,7 @@ def _decides(test: Fitting) -> bool:
     return test.get("kind") != "sufficiency"
 
 
-def _put(test: Fitting) -> bool:
+def _could_be_made(test: Fitting) -> bool:
     """Whether a test could be put: one that could not has a score of 0 and p 1."""
     return bool(test["score"] or test["p"] < 1)
 
@@ -146,7 +146,7 @@ def _nearest(tests: Sequence[Fitting]) -> str:
 
 def against(test: Fitting) -> str:
     """A test of :func:`tests_of` in words: what was measured, how much, and what was asked."""
-    return f"{_scored(test)}, where {test['floor']:.3g} is asked"
+    return f"{_score_in_words(test)}, where {test['floor']:.3g} is asked"
 
 
 def _unsure(test: Fitting) -> str:
@@ -164,10 +164,10 @@ def _number(score: float) -> str:
     return f"{score:.2f}" if 0.1 <= abs(score) < 100 else f"{score:.3g}"
 
 
-def _scored(test: Fitting) -> str:
+def _score_in_words(test: Fitting) -> str:
     """``the loss rises by 8.92 nats``: what was measured, and how much."""
     name, score = str(test["name"]), test["score"]
-    if not _put(test):
+    if not _could_be_made(test):
         return name
     number = "not measured" if score is None else _number(score)
     if name.startswith("heads that do this"):

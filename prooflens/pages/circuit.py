@@ -209,7 +209,7 @@ def _induction(induction: pd.DataFrame, sure: pd.DataFrame) -> Iterator[str]:
             f"{_of_writers(writers, sure)}."
         )
     copying = sure[(sure["role"] == "copying") & (sure["strength"] > 0)]
-    own = copying[_named(copying, readers)]
+    own = copying[_rows_of_heads(copying, readers)]
     if len(own):
         yield (
             f"{in_words(head_names(own.sort_values('strength', ascending=False)))} then "
@@ -232,7 +232,7 @@ def _who(readers: pd.DataFrame) -> str:
 def _of_writers(writers: Sequence[str], sure: pd.DataFrame) -> str:
     """What the loss does without the writers' attention to the token before."""
     rows = sure[sure["role"] == "previous-token"]
-    rows = rows[_named(rows, writers)]
+    rows = rows[_rows_of_heads(rows, writers)]
     if rows.empty:
         return ""
     return f", and the loss rises by {_range(missed(rows))} nats"
@@ -287,7 +287,7 @@ def _not_shown(maybe: pd.DataFrame) -> str:
 def _untold(sure: pd.DataFrame, induction: pd.DataFrame) -> pd.DataFrame:
     """What is confirmed besides the induction circuit, its readers' copying included."""
     copied = (sure["role"] == "copying") & (sure["strength"] > 0)
-    told = copied & _named(sure, head_names(induction))
+    told = copied & _rows_of_heads(sure, head_names(induction))
     return sure[~told & ~sure["role"].isin(("induction", "previous-token"))]
 
 
@@ -300,7 +300,7 @@ def _others(sure: pd.DataFrame) -> Iterator[str]:
         yield f"{role} {in_words(names)} (loss {_range(order['missed'], signed=True)})"
 
 
-def _named(rows: pd.DataFrame, names: Sequence[str]) -> pd.Series:
+def _rows_of_heads(rows: pd.DataFrame, names: Sequence[str]) -> pd.Series:
     """Which rows are about one of these heads."""
     return pd.Series(head_names(rows), index=rows.index, dtype=object).isin(names)
 

@@ -446,7 +446,7 @@ def _replaced(found: Decompiled, folder: Path) -> Iterator[Picture]:
     for number in sorted(shown, key=lambda k: -found.heads[sources[k]].gain):
         line, one = found.best.program.lines[number], found.heads[sources[number]]
         path = folder / f"line{number + 1}.png"
-        drawn = _drawn(found, sources[number], line.name)
+        drawn = _pattern_pair(found, sources[number], line.name)
         save(attention_maps(drawn, columns=2), path)
         said = f"{line.name} = {expression_text(line.expression)}"
         told = f"What {said} replaced: {one.head.name} on one row. {_did(one)}"
@@ -459,7 +459,7 @@ def _patterns(found: Decompiled, folder: Path) -> Iterator[Picture]:
     rest = [found.heads[k] for k in found.rest]
     drawn: dict[str, np.ndarray] = {}
     for k in found.rest:
-        drawn |= _drawn(found, k, "primitive")
+        drawn |= _pattern_pair(found, k, "primitive")
     if drawn:
         path = folder / "patterns.png"
         save(attention_maps(drawn, columns=2), path)
@@ -468,7 +468,7 @@ def _patterns(found: Decompiled, folder: Path) -> Iterator[Picture]:
         yield Picture(path, told, _REST, told=f"Most: {attention_in_words(drawn)}.")
 
 
-def _drawn(found: Decompiled, at: int, said: str) -> dict[str, np.ndarray]:
+def _pattern_pair(found: Decompiled, at: int, said: str) -> dict[str, np.ndarray]:
     (own, ideal), name = found.patterns[at], found.heads[at].head.name
     return {f"{name}, trained": own, f"{name}, {said}": ideal}
 

@@ -216,11 +216,11 @@ def _components(roles: pd.DataFrame, unit: str) -> list[str]:
 
 def _sentence(name: str, rows: pd.DataFrame, lost: str) -> str:
     known: list[Any] = list(rows.assign(missed=missed(rows)).dropna(subset="missed").itertuples())
-    cause = f"; {_lost(max(known, key=attrgetter('missed')), lost)}" if known else ""
+    cause = f"; {_loss_in_words(max(known, key=attrgetter('missed')), lost)}" if known else ""
     return f"{name} plays {in_words(played(rows, 'strength '))}{cause}."
 
 
-def _lost(row: Any, words: str) -> str:
+def _loss_in_words(row: Any, words: str) -> str:
     """What is lost without a component; of a role whose effect is no change of the output and no
     rise of the loss (a share of r², or of answers), as its test says, and so of a group."""
     own = last_cause(row)

@@ -49,7 +49,7 @@ def training_lines(table: pd.DataFrame, told: int = _TOLD) -> list[HeadLines]:
 def training_findings(table: pd.DataFrame, told: int = _TOLD) -> list[str]:
     """What changed between the checkpoints, in sentences with their numbers."""
     revisions = list(dict.fromkeys(table["revision"]))
-    return [*_clear(table, revisions), *_moved(table, revisions, told)]
+    return [*_clear(table, revisions), *_changes(table, revisions, told)]
 
 
 def write_training_page(
@@ -134,7 +134,7 @@ def _clear(table: pd.DataFrame, revisions: Sequence[str]) -> Iterator[str]:
         yield f"{circuit}: of {heads} heads a clear diagonal ({CLEAR}) have {told}."
 
 
-def _moved(table: pd.DataFrame, revisions: Sequence[str], told: int) -> Iterator[str]:
+def _changes(table: pd.DataFrame, revisions: Sequence[str], told: int) -> Iterator[str]:
     first, last = revisions[0], revisions[-1]
     if first == last:
         return

@@ -61,7 +61,7 @@ def findings(found: Probing) -> list[str]:
         rows = found.table[found.table["latent"] == latent]
         where = rows["hook"] == hook if hook else rows["score"] == rows["score"].max()
         row = rows[where].iloc[0]
-        lines.append(f"{latent}: {_found(row) if hook else _not_found(row)}")
+        lines.append(f"{latent}: {_place_in_words(row) if hook else _not_found(row)}")
     if left := found.about.get("left_out"):
         lines.append(f"not probed, since they have no position axis: {', '.join(left)}")
     if found.table["untrained"].isna().all():
@@ -93,7 +93,7 @@ def _exchanged(row: pd.Series[Any]) -> str:
     )
 
 
-def _found(row: pd.Series[Any]) -> str:
+def _place_in_words(row: pd.Series[Any]) -> str:
     absent = np.isnan(row["untrained"])
     untrained = "" if absent else f", random weights {row['untrained']:.2f}"
     return (
@@ -180,7 +180,7 @@ def probing_page(
     ]
     name = page_name(str(about.get("model") or about.get("store") or "a store"))
     wide, narrow = folder / "layers.png", folder / "layers-narrow.png"
-    picture = Picture(wide, _caption(table), narrow=narrow, told=_told(best))
+    picture = Picture(wide, _caption(table), narrow=narrow, told=_best_in_words(best))
     facts = told_facts(about, leave=("hooks",))
     doubts = list(_doubts(best, exchanged, clear))
     return render(
@@ -239,7 +239,7 @@ def _caption(table: pd.DataFrame) -> str:
     )
 
 
-def _told(best: pd.DataFrame) -> str:
+def _best_in_words(best: pd.DataFrame) -> str:
     return "; ".join(f"{r.latent} {r.score:.2f} at {r.hook}" for r in best.itertuples()) + "."
 
 

@@ -236,7 +236,7 @@ def _role(row: Any, level: float) -> dict[str, Any]:
     fields = ("role", "target", "status", "strength", "effect", "q")
     tests = [
         {"name": test["name"], "kind": test["kind"], "passes": passes(test, level)}
-        | {field: _known(test[field]) for field in ("score", "floor", "q", "low", "high")}
+        | {field: _number_or_none(test[field]) for field in ("score", "floor", "q", "low", "high")}
         for test in tests_of(row)
     ]
     words = {"short": in_short(row), "sure": how_sure(row, level), "tests": tests}
@@ -278,7 +278,7 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str) else _number(float(value))
 
 
-def _known(value: float | None) -> float | str | None:
+def _number_or_none(value: float | None) -> float | str | None:
     return None if value is None else _number(value)
 
 

@@ -265,7 +265,7 @@ class WeightTable:
 
 def drawn_heads(table: pd.DataFrame) -> list[tuple[str, int, int]]:
     """Circuit, layer and head of the diagonals that a page draws."""
-    own = table[_scored(table)]
+    own = table[_is_scored(table)]
     tops = {c: strongest(own, c, "trace_share", _CROPS) for c in own["circuit"].unique()}
     return [(c, layer, head) for c, top in tops.items() for layer, head in _places(top)]
 
@@ -274,7 +274,7 @@ def _places(rows: pd.DataFrame) -> list[tuple[int, int]]:
     return list(zip(rows["layer"].tolist(), rows["head"].tolist(), strict=True))
 
 
-def _scored(table: pd.DataFrame) -> pd.Series:
+def _is_scored(table: pd.DataFrame) -> pd.Series:
     """Which rows are of single heads, and of a metric that some head has."""
     counted = table.groupby(["circuit", "metric"])["score"].transform("count") > 0
     return counted & ~table["metric"].isin((*COMPOSITIONS, SINGULAR))
@@ -453,7 +453,7 @@ def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _write_figures(given: WeightTable, folder: Path, watch: Watch) -> None:
-    table = given.table[_scored(given.table)]
+    table = given.table[_is_scored(given.table)]
     for kind, pairs in given.table.groupby("metric", sort=False):
         if kind in COMPOSITIONS:
             _write_pairs(given.heads, str(kind), pairs, folder)

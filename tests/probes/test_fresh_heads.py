@@ -104,7 +104,7 @@ def test_a_linear_reader_gains_one() -> None:
     proof = construct_relation(TASK)
     run = reinit_null._run_of(proof.model)
     null = ReinitNull(proof.model, BATCH.inputs, BATCH.mask)
-    seen = null._seen(run, 0, ["gain"])
+    seen = null._scored_pass(run, 0, ["gain"])
     gains = reinit_null._gains(run, proof.model, 0, [0], BATCH.inputs, BATCH.mask, seen)
     assert float(gains) == pytest.approx(1.0)
     (without,) = Effects(evidence_of(proof.model, BATCH, PROFILE)).without_head((0, 0))

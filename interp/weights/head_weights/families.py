@@ -103,7 +103,7 @@ def _recognise(source: TensorSource) -> Layout:
     if len(marked) != 1:
         raise CheckpointError(
             f"{source.name} says it is a {kind} but has {len(marked)} tensors named {mark!r}. "
-            f"{_found(source)}"
+            f"{_listing(source)}"
         )
     config = {**source.config, **(source.config.get("text_config") or {})}
     untied = any(name.endswith(_UNTIED) for name in names)
@@ -158,12 +158,12 @@ def _unknown(source: TensorSource, kind: str) -> str:
     remote = "auto_map" in source.config
     code = "; it brings its own code, which weight inspection never runs" if remote else ""
     return (
-        f"{source.name}: {what} (known: {', '.join(sorted(FAMILIES))}){code}. {_found(source)}. "
+        f"{source.name}: {what} (known: {', '.join(sorted(FAMILIES))}){code}. {_listing(source)}. "
         "Say where W_Q, W_K, W_V and W_O lie with a mapping (docs/howto-weights.md)"
     )
 
 
-def _found(source: TensorSource) -> str:
+def _listing(source: TensorSource) -> str:
     names = source.files.names
     shown = ", ".join(names[:12]) + (f", … ({len(names)} in all)" if len(names) > 12 else "")
     return f"Tensors found: {shown}"

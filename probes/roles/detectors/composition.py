@@ -223,18 +223,20 @@ class _Raised:
     def read(self) -> tuple[Place, ...]:
         """Those of the heads that fetch the same whose write is read, on every second row; all
         where none is missed by itself."""
-        alone = {writer: float(self._lost([writer])[::2].mean()) for writer in self.one.writers}
+        alone = {
+            writer: float(self._lost_share([writer])[::2].mean()) for writer in self.one.writers
+        }
         return missed(alone, self.rises.evidence.floors.fall)
 
     def tests(self, writers: Sequence[Place]) -> list[Test]:
         """The tests that the rise is due to what these heads wrote."""
         floors, others = self.rises.evidence.floors, self.reading.loudest(_RELAYED_ON, writers)
-        lost = self._lost(writers)
+        lost = self._lost_share(writers)
         words = f"without what {names(writers)} wrote in its values that falls by a share of"
         tests = [over_rows(lost[1::2].numpy()).test(words, floors.specific, "unrelayed")]
         if others and holds(tests):
             words = f"beyond what it falls by without {names(others)} there"
-            beyond = over_rows((lost - self._lost(others))[1::2].numpy())
+            beyond = over_rows((lost - self._lost_share(others))[1::2].numpy())
             tests.append(beyond.test(words, floors.fall, "unrelayed beyond"))
         return tests
 
@@ -245,7 +247,7 @@ class _Raised:
         words = f"without what {names(writers)} wrote in its values"
         return effects.worst(words, unread)
 
-    def _lost(self, writers: Sequence[Place]) -> Rows:
+    def _lost_share(self, writers: Sequence[Place]) -> Rows:
         """The share of the mean rise that is lost, row by row."""
         rows, left = self.one.rows[:, 0], self.rises.without(self.reading, self.one, writers)
         return (rows - left) / max(float(rows.mean()), 1e-9)

@@ -61,7 +61,7 @@ def _of(reader: Reader, effects: Effects, part: Component, variable: Variable) -
     first = first_fold(features, truth, groups=reader.places.groups)
     if first < floors.determined / 2:  # four more networks would not make up for that
         tests = [Test(name, first, floors.determined, 1.0, family="counted")]
-        return _found(part, variable, tests, [])
+        return _finding(part, variable, tests, [])
     after = _decoded(reader, features, truth)
     p = decodability_null(after.predicted, truth).p
     low, high = correlation_interval(after.predicted, truth, seed=reader.seed)
@@ -71,10 +71,10 @@ def _of(reader: Reader, effects: Effects, part: Component, variable: Variable) -
         gained = (after.score - before) / max(1 - before, 1e-9)
         tests.append(Test("of what the layer's input leaves open", gained, floors.readout_gain))
     cause = effects.exchange((part.layer, part.head), "output", variable) if holds(tests) else []
-    return _found(part, variable, tests, cause)
+    return _finding(part, variable, tests, cause)
 
 
-def _found(part: Component, variable: Variable, tests: list[Test], cause: list[Test]) -> Found:
+def _finding(part: Component, variable: Variable, tests: list[Test], cause: list[Test]) -> Found:
     strength, place = cause[0].score if cause else 0.0, (part.layer, part.head)
     return of_head(place, "counting", tests, cause, strength, target=variable.name)
 

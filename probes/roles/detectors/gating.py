@@ -52,7 +52,7 @@ def gating_roles(of: Examined) -> Iterator[Found | Lacking]:
     for place in evidence.heads:
         seen = evidence.seen(place, kind)
         event = _Event.of(seen.half(0))
-        keys = partial(_moved, evidence, happens=event.happens)
+        keys = partial(_keys_of_events, evidence, happens=event.happens)
         tests = _behaviour(evidence, seen.half(1), event)
         cause = effects.without_keys(place, _KEYS, keys) if holds(tests) else []
         yield of_head(place, _ROLE, tests, cause, target=event.words, keys=keys)
@@ -130,7 +130,7 @@ def _came_before(inputs: Tensor) -> Marks:
     return token_key_sets(inputs)["same"].any(-1)
 
 
-def _moved(evidence: Evidence, kind: str, happens: Happens) -> Keys:
+def _keys_of_events(evidence: Evidence, kind: str, happens: Happens) -> Keys:
     """All keys but the first, of queries at which the event happens."""
     inputs = evidence.batch(kind).inputs
     found = happens(inputs)[:, :, None].repeat(1, 1, inputs.shape[1])

@@ -137,7 +137,7 @@ def _readout(reader: Reader, answer: str, arguments: Sequence[str]) -> Iterator[
     name = "a nonlinear probe reads it before with r²"
     could = Test(name, there.score, floors.decodable, p, low, high)
     part = [Component("ffn", layer)]
-    written = _written(reader, layer, answer)
+    written = _write_test(reader, layer, answer)
     kept = [reader.lost(post, name, part, -1.0).score for name in arguments]
     cause = [
         reader.lost(post, answer, part, floors.readout_drop * rise, lens=lens),
@@ -155,7 +155,7 @@ def _readout(reader: Reader, answer: str, arguments: Sequence[str]) -> Iterator[
     )
 
 
-def _written(reader: Reader, layer: int, answer: str) -> Test:
+def _write_test(reader: Reader, layer: int, answer: str) -> Test:
     """The test that an FFN writes the answer, and more so than fresh ones."""
     hook = Site(layer, "mlp_out").name
     found = reader.evidence.fresh.odds(
