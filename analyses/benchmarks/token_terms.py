@@ -47,12 +47,23 @@ _PRICE = 3e-4
 """What the square of a strength costs, in nats a query."""
 
 _SIGNS = (
-    ("stop", ".!?;:"), ("comma", ","), ("quote", "\"'`“”‘’"), ("open", "([{<"), ("close", ")]}>"),
-)  # fmt: skip
+    ("stop", ".!?;:"),
+    ("comma", ","),
+    ("quote", "\"'`“”‘’"),
+    ("open", "([{<"),
+    ("close", ")]}>"),
+)
 KINDS = (
-    "line break", "space", "digit", *(name for name, _ in _SIGNS), "sign", "Capital word", "word",
-    "Capital piece", "piece",
-)  # fmt: skip
+    "line break",
+    "space",
+    "digit",
+    *(name for name, _ in _SIGNS),
+    "sign",
+    "Capital word",
+    "word",
+    "Capital piece",
+    "piece",
+)
 
 
 def kind_of(word: str) -> str:
@@ -182,13 +193,11 @@ class TokenTerms:
         ]
         for unit, words in zip(units, ("word", "line", "sentence"), strict=True):
             apart = unit[:, :, None] - unit[:, None]
-            add(torch.stack([apart == 0, apart == 1], -1).float(),
-                [f"in its {words}", f"in the {words} before"])  # fmt: skip
+            near = torch.stack([apart == 0, apart == 1], -1).float()
+            add(near, [f"in its {words}", f"in the {words} before"])
         query = torch.cat([kind, kind_before, common, repeated, far], -1)
-        add(first * query[:, :, None], [
-            f"the first, if the query is {one}" for one in (
-                *KINDS, *(f"after {one}" for one in KINDS), *spelt, "seen before", "far along")
-        ])  # fmt: skip
+        of_query = [*KINDS, *(f"after {one}" for one in KINDS), *spelt, "seen before", "far along"]
+        add(first * query[:, :, None], [f"the first, if the query is {one}" for one in of_query])
         rest, rest_before = first * along[:, :, None], first * along_before[:, :, None]
         itself = torch.eye(length)[None, :, :, None] * some[:, :, None]
         pairs = (some[:, :, None, :, None] * some[:, None, :, None, :]).flatten(3) * (1 - first)

@@ -9,10 +9,9 @@ from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.tasks.induction import RepeatedTokens
 from probes.roles import LANGUAGE
+from probes.roles.detectors.composition import Fetching, Reading
 from probes.roles.effects import Effects
-from probes.roles.fetched import Fetching
 from probes.roles.gathering import evidence_of
-from probes.roles.reading import Reading
 
 SPEC = TransformerSpec(
     input="tokens",

@@ -7,6 +7,24 @@ What heads fetch, and what they may read, is looked at for both at once, a layer
 earlier head, and whether V, K or Q, is chosen on every second row and judged on the others. Of
 several that fetch the same, those count whose writes the behaviour is lost without.
 
+**What a head fetches** is the token that most of its attention goes to, wherever it stands:
+
+    token    t with the largest Σ p(i, j) over keys j that hold t, where that is at least one half
+    place    the key with t that is attended to most
+
+What a head attends to need not be what it writes, and what it writes need not be read.
+
+**What a head reads** of what earlier heads wrote: its layer is run again without that, and only one
+of its inputs sees the difference.
+
+    q, k   the head's attention, when its queries (or its keys) are made of the stream without
+           what the earlier heads wrote, less its mean over rows
+    v      what the head writes, when its values are, and its attention stays
+
+The norm before the layer is computed anew; all between the heads stays as it is, so that this is
+the direct path from the earlier heads to the input (path patching). Scores that read the stream
+past queries and keys are not told apart by ``q`` and ``k``.
+
 **Copying** (virtual-copying)
 
     relayed     of a head's key j: the token that an earlier head fetched there, if it is not the
@@ -44,22 +62,24 @@ A comparison in which both sides were fetched is not looked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from interp.interventions.components import Component
+from interp.run import Add, Array, Replace, Site, Swap
+from interp.run.edits import Edits
 from probes.roles.change import Change, over_rows
 from probes.roles.decision import Found, Lacking, Test, holds
 from probes.roles.direct import Direct
 from probes.roles.effects import Effects
 from probes.roles.evidence import Evidence, Keys, KeysOf, Place, has_readout
 from probes.roles.examined import Examined, of_head
-from probes.roles.fetched import Fetching
-from probes.roles.reading import Input, Reading, missed, names
 
 _RELAYING, _MATCHING = "virtual-copying", "composed-equality"
 _RELAYED_ON, _KEYS = "shuffled", "matched"
@@ -69,6 +89,14 @@ _FEWEST = 8
 
 _TRIED = 6
 """The most earlier heads that fetch the same and are tried one by one."""
+
+_MOST = 0.5
+"""The least share of attention on a token that is fetched."""
+
+Input = Literal["q", "k", "v"]
+
+_KEPT: dict[Input, str] = {"q": "k", "k": "q", "v": "pattern"}
+"""Each input → what stays as it is when the input changes."""
 
 Rows = Float[Tensor, " row"]
 Shares = Float[Tensor, "row head writer"]
@@ -417,3 +445,122 @@ class _Fallen:
         total = pattern.double().sum(-1).clamp_min(1e-12)
         share = (pattern.double() * self._keys).sum(-1) / total
         return (share * asked).sum(1) / asked.sum(1)
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What the heads of a layer fetch at every position.
+
+    Attributes:
+        tokens: The tokens; −1 where attention is on no token for the most part.
+        places: The positions at which they stand.
+    """
+
+    tokens: Int[Tensor, "row head pos"]
+    places: Int[Tensor, "row head pos"]
+
+
+class Fetching:
+    """What the heads of some evidence's model fetch, each layer looked at once.
+
+    Args:
+        evidence: The evidence, with its model and rows of tokens.
+    """
+
+    def __init__(self, evidence: Evidence) -> None:
+        self.evidence = evidence
+        self._known: dict[tuple[str, int], Fetched] = {}
+
+    def by(self, kind: str, layer: int) -> Fetched:
+        """What the heads of a layer fetch on rows of one kind."""
+        if (kind, layer) not in self._known:
+            inputs, start, found = self.evidence.batch(kind).inputs, 0, []
+            for pattern in self.evidence.patterns(kind, layer):
+                found.append(_fetched(pattern, inputs[start : start + len(pattern)]))
+                start += len(pattern)
+            tokens, places = (torch.cat(some) for some in zip(*found, strict=True))
+            self._known[kind, layer] = Fetched(tokens, places)
+        return self._known[kind, layer]
+
+
+def _fetched(pattern: Tensor, inputs: Int[Tensor, "row pos"]) -> tuple[Tensor, Tensor]:
+    same = (inputs[:, :, None] == inputs[:, None, :]).to(pattern)
+    tokens, places = [], []
+    for mine in pattern.unbind(1):
+        share = mine / mine.sum(-1, keepdim=True).clamp_min(1e-12)
+        most, key = (share @ same).max(-1)
+        token = inputs.gather(1, key)
+        there = inputs[:, None, :] == token[..., None]
+        tokens.append(torch.where(most >= _MOST, token, -1))
+        places.append(torch.where(there, share, -1.0).argmax(-1))
+    return torch.stack(tokens, dim=1), torch.stack(places, dim=1)
+
+
+class Reading:
+    """What heads of some evidence's model read of what earlier heads wrote.
+
+    Args:
+        effects: The effects of changing the model.
+    """
+
+    def __init__(self, effects: Effects) -> None:
+        self.effects, self.evidence = effects, effects.evidence
+
+    def lacks(self) -> list[str]:
+        """The hooks that are needed and that the model does not have."""
+        known, layers = self.evidence.model.hook_dict, {layer for layer, _ in self.evidence.heads}
+        hooks = [Site(layer, kind).name for layer in sorted(layers) for kind in _KEPT.values()]
+        return [name for name in hooks if name not in known]
+
+    def attention(
+        self, kind: str, place: Place, writers: Sequence[Place], read_as: Input
+    ) -> Float[Tensor, "row query key"]:
+        """The head's attention without what earlier heads wrote in its queries, or its keys."""
+        return self._without(kind, writers, read_as, Site(place[0], "pattern", place[1])).cpu()
+
+    def written(
+        self, kind: str, place: Place, writers: Sequence[Place]
+    ) -> Float[Tensor, "row query part"]:
+        """What the head writes, at the hook at which that can be replaced, without what earlier
+        heads wrote in its values."""
+        return self._without(kind, writers, "v", self.evidence.site(place))
+
+    def unread(self, kind: str, place: Place, writers: Sequence[Place]) -> Edits:
+        """The edits with which the head's values lack what earlier heads wrote."""
+        by = Array(self.written(kind, place, writers), f"it without {names(writers)} in its values")
+        return (Replace(self.evidence.site(place), by),)
+
+    def loudest(self, kind: str, writers: Sequence[Place]) -> list[Place]:
+        """Other heads of the writers' layers, as many as writers: those that write most."""
+        size: dict[Place, float] = {}
+        for layer in sorted({layer for layer, _ in writers}):
+            for place in self.evidence.heads:
+                if place[0] == layer and place not in writers:
+                    write = self.effects.writes.together([place], kind)
+                    size[place] = float(write.square().sum())
+        return sorted(size, key=lambda place: -size[place])[: len(writers)]
+
+    def _without(self, kind: str, writers: Sequence[Place], read_as: Input, site: Site) -> Tensor:
+        """What is at a site when its layer's input lacks what some heads wrote, and all that is
+        made of it but the one input of the head stays."""
+        write = torch.stack([self.effects.writes.together([one], kind) for one in writers]).sum(0)
+        lacking = Add(Site(site.layer, "resid_pre"), Array(-write, f"less {names(writers)}"))
+        stays = Swap(Site(site.layer, _KEPT[read_as]))
+        return self.evidence.run(kind).with_(lacking, stays).at([site])[site]
+
+
+def missed(alone: Mapping[Place, float], floor: float) -> tuple[Place, ...]:
+    """Those of the heads that fetch the same that are missed by themselves: without which at least
+    the floor is lost, and half of the most that is lost without one. All where none is missed.
+
+    Args:
+        alone: Each head → what is lost without its write alone.
+        floor: The least that counts.
+    """
+    least = max(max(alone.values()) / 2, floor)
+    return tuple(one for one in alone if alone[one] >= least) or tuple(alone)
+
+
+def names(places: Sequence[Place]) -> str:
+    """Heads in words: ``L0H1 and L0H3``."""
+    return " and ".join(Component("head", *place).name for place in places)
