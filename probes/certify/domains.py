@@ -37,7 +37,7 @@ from interp.bounds.affine import UP, Affine, box, exactly
 from interp.bounds.network import sine
 from interp.tasks.depth import Membership, PrefixPrediction
 from interp.tasks.depth.languages import language
-from interp.tasks.depth.strings import to_inputs, whole_strings
+from interp.tasks.depth.strings import lengths_within, to_inputs, whole_strings
 from interp.tasks.memory import AdaptiveMemory, FixedMemory, KernelMemory
 from interp.tasks.memory.kernels import MemoryKernel
 from interp.tasks.template import TemplateTask
@@ -407,9 +407,7 @@ class OfLetters(Domain):
         letters = np.arange(len(self.spoken.letters))[None]
         ids = to_inputs(task.program, letters, self.spoken.letters, letters.size)
         self._ids = ids[0, 1:].numpy()
-        self.lengths = sorted(
-            {n for low, high in task.bins for n in range(low, high + 1) if n <= length}
-        )
+        self.lengths = lengths_within(task, length)
 
     @property
     def shape(self) -> tuple[str, int, int, int]:

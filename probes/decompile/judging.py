@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import isnan
 from typing import Any, Literal
 
 import numpy as np
@@ -172,7 +173,7 @@ class Judged:
     @property
     def score(self) -> float:
         """The least gain on held-out rows, longer ones, and all strings where they are known."""
-        known = [self.every] if self.every.match == self.every.match else []
+        known = [] if isnan(self.every.match) else [self.every]
         return min(_or_match(one) for one in (self.held, self.longer, *known))
 
     @property
@@ -193,8 +194,13 @@ class Judged:
         """Whether match and gain are high enough on both, and nothing is missed where all strings
         are known."""
         matches = min(self.held.match, self.longer.match)
-        right = not self.every.match < 1.0
-        return matches >= LEAST and self.score >= LEAST and self.short and right
+        enough = matches >= LEAST and self.score >= LEAST and self.short
+        return enough and self.misses_no_string
+
+    @property
+    def misses_no_string(self) -> bool:
+        """Whether every string is decided as the model does, or not all strings are known."""
+        return isnan(self.every.match) or self.every.match == 1.0
 
 
 @dataclass(frozen=True)
@@ -354,9 +360,8 @@ def answer(best: Judged, table: tuple[float, float]) -> Answer:
         best: The program that is reported.
         table: Match of the best table on the current token on held-out and longer rows.
     """
-    if (min(table) >= 1.0 and not best.every.match < 1.0) or (
-        best.found and best.program.pointwise
-    ):
+    by_table = min(table) >= 1.0 and best.misses_no_string
+    if by_table or (best.found and best.program.pointwise):
         return "no attention needed"
     return "found" if best.found else "not found"
 

@@ -466,7 +466,8 @@ def decompile(
     for name, one in line_heads(model, some, table, kept, best.program, known):
         best = replace(best, sources=best.sources | {name: len(heads)})
         heads.append(one)
-    best = replace(best, every=judge.everywhere(best.program))
+    if not best.misses_no_string:  # it was judged on the first strings alone
+        best = replace(best, every=judge.everywhere(best.program))
     differ = tuple(judge.differ(best))
     drawn = [k for k in (*best.sources.values(), *_rest(best, heads)) if k >= 0]
     return Decompiled(

@@ -54,9 +54,8 @@ def crasp(
     whether the last line holds at the last position; empty lines and lines that begin with // are
     skipped, and a token that begins with a dash goes after a lone --. With --same-as: whether both
     accept the same strings, of every length, or the shortest on which they part. With --compile: a
-    transformer
-    with as many layers as the program's counts nest. Programs that count the future are not
-    compiled, nor are guards other than predN.
+    transformer with as many layers as the program's counts nest. Programs that count the future are
+    not compiled, nor are guards other than predN.
     """
     from interp.errors import need
     from interp.program.parser import read_program

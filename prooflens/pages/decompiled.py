@@ -268,8 +268,7 @@ def _doubts(found: Decompiled) -> Iterator[str]:
             f"{right.as_model:.2f} of them: the rest of its errors is not in these lines."
         )
     yield from _open(found)
-    all_of_them = found.best.every.match == 1.0
-    rows = "all strings of these lengths" if all_of_them else "rows, not on all"
+    rows = "all strings of these lengths" if len(found.data.every) else "rows, not on all"
     yield (
         f"Program and model are compared on decisions, not on numbers, and on {rows}: "
         "other lines may decide the same on them."

@@ -390,7 +390,7 @@ def prefixes(
         most: Rows at a time.
     """
     k = int(task.language.removeprefix("L_"))
-    lengths = {n for low, high in task.bins for n in range(low, high + 1) if n <= longest}
+    lengths = set(lengths_within(task, longest))
 
     @cache
     def endings(i: int, j: int) -> int:
@@ -417,6 +417,12 @@ def prefixes(
         states = after
 
 
+def lengths_within(task: Membership | PrefixPrediction, longest: int) -> list[int]:
+    """The lengths in a task's bins, shortest first, up to the longest that is asked for."""
+    every = {n for low, high in task.bins for n in range(low, high + 1)}
+    return sorted(n for n in every if n <= longest)
+
+
 def whole_strings(
     task: Membership, longest: int, *, most: int
 ) -> Iterator[tuple[_Ids, Int[np.ndarray, " row"], list[int]]]:
@@ -430,7 +436,7 @@ def whole_strings(
     """
     spoken = language(task.language)
     size = len(spoken.letters)
-    for n in sorted({n for low, high in task.bins for n in range(low, min(high, longest) + 1)}):
+    for n in lengths_within(task, longest):
         for start in range(0, size**n, most):
             place = np.arange(start, min(start + most, size**n))[:, None]
             codes = place // size ** np.arange(n - 1, -1, -1) % size
