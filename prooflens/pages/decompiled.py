@@ -181,7 +181,9 @@ def sentence(found: Decompiled) -> str:
         f"ones, {_number(best.off_task.gain)} off the task"
     )
     if len(found.data.every):
-        numbers += f"; alike on {best.every.match:.5g} of all {len(found.data.every)} strings"
+        wrong = round((1 - best.every.match) * len(found.data.every))
+        strings = f"{f'but {wrong} of ' if wrong else ''}{len(found.data.every)} strings"
+        numbers += f"; alike on all {strings}"
     if found.answer == "no attention needed" and min(found.table) < 1.0:
         return (
             "No attention needed: a program that reads the current token alone decides as the "
