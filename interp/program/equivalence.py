@@ -91,9 +91,9 @@ def shortest_difference(
     again = sum(asked[number] for number in free)
     automaton = _Automaton(parts, differ, free, [n for n in asked if n not in free])
     if len(free) <= 1:
-        return _walked(automaton, spelt)
+        return _walk(automaton, spelt)
     if not again:
-        return _programmed(automaton, spelt)
+        return _shortest_by_programs(automaton, spelt)
     raise ArgumentError(
         "shortest_difference must be given programs that compare one difference of counts at most, "
         f"if its comparison is counted again, got {len(free)} of which {again} are: compare them "
@@ -118,20 +118,20 @@ class _Parts:
             return self.formula(program.lines[-1].expression)
         output = program.outputs[0]
         if not isinstance(output, Next):
-            raise _refused(output)
-        return self._chosen(output.value, yes)
+            raise _refusal(output)
+        return self._accepts(output.value, yes)
 
-    def _chosen(self, value: Expression, yes: str) -> int:
+    def _accepts(self, value: Expression, yes: str) -> int:
         match value:
             case Literal_(text):
                 return int(text == yes)
             case Choice(then, condition, other):
                 asked = self.formula(condition)
                 return self.any(
-                    self.all(asked, self._chosen(then, yes)),
-                    self.all(self.opposite(asked), self._chosen(other, yes)),
+                    self.all(asked, self._accepts(then, yes)),
+                    self.all(self.opposite(asked), self._accepts(other, yes)),
                 )
-        raise _refused(value)
+        raise _refusal(value)
 
     def formula(self, part: Expression, inside: bool = False) -> int:
         """The number of a formula; ``inside`` a condition it speaks of the earlier position."""
@@ -156,8 +156,8 @@ class _Parts:
             case Or(left, right):
                 return self.any(self.formula(left, inside), self.formula(right, inside))
             case Comparison(relation, left, right):
-                return self._compared(self._difference(left, right, inside), relation)
-        raise _refused(part)
+                return self._comparison(self._difference(left, right, inside), relation)
+        raise _refusal(part)
 
     def either(self, one: int, other: int) -> int:
         """One of two formulas and not both."""
@@ -191,9 +191,9 @@ class _Parts:
 
     def _difference(self, left: Expression, right: Expression, inside: bool) -> list[_Case]:
         negative = [(g, _times(-1, s), -k) for g, s, k in self._cases(right, inside)]
-        return self._added(self._cases(left, inside), negative)
+        return self._sum_of_cases(self._cases(left, inside), negative)
 
-    def _added(self, left: list[_Case], right: list[_Case]) -> list[_Case]:
+    def _sum_of_cases(self, left: list[_Case], right: list[_Case]) -> list[_Case]:
         found = []
         for (g, one, k), (h, other, m) in product(left, right):
             whole = Counter(one)
@@ -216,18 +216,18 @@ class _Parts:
             case Name(name) | Key(name) if name in self.lines and isinstance(part, Key) == inside:
                 return self._cases(self.lines[name], False)
             case Arithmetic("+", left, right):
-                return self._added(self._cases(left, inside), self._cases(right, inside))
+                return self._sum_of_cases(self._cases(left, inside), self._cases(right, inside))
             case Arithmetic("-", left, right):
                 return self._difference(left, right, inside)
             case Arithmetic("*", Constant(k), of):
                 return [(g, _times(k, s), k * m) for g, s, m in self._cases(of, inside)]
             case Smaller(left, right) | Larger(left, right):
                 relation = "<=" if isinstance(part, Smaller) else ">="
-                first = self._compared(self._difference(left, right, inside), relation)
+                first = self._comparison(self._difference(left, right, inside), relation)
                 return self._either_case(first, left, right, inside)
             case Choice(then, condition, other):
                 return self._either_case(self.formula(condition, inside), then, other, inside)
-        raise _refused(part)
+        raise _refusal(part)
 
     def _either_case(
         self, first: int, then: Expression, other: Expression, inside: bool
@@ -238,7 +238,7 @@ class _Parts:
         ]
         return [case for case in found if case[0]]
 
-    def _compared(self, cases: list[_Case], relation: str) -> int:
+    def _comparison(self, cases: list[_Case], relation: str) -> int:
         """The formula that a number, given by cases, is so to 0."""
         return self.any(*(self.all(g, self._is(s, relation, -k)) for g, s, k in cases))
 
@@ -340,7 +340,7 @@ def _times(k: int, counts: Counter[int]) -> Counter[int]:
     return Counter({count: k * times for count, times in counts.items()})
 
 
-def _refused(part: object) -> ArgumentError:
+def _refusal(part: object) -> ArgumentError:
     return ArgumentError(
         "shortest_difference must be given programs of tokens, counts of the past and comparisons "
         f"of numbers, got {type(part).__name__}: compare them on strings up to a length"
@@ -367,7 +367,7 @@ class _Automaton:
     def start(self) -> tuple[_State, _State]:
         """The state after BOS, and the free sums."""
         found, _ = self.parts.step([0] * len(self.parts.sums), None)
-        return self._kept(found), tuple(found[n] for n in self.free)
+        return self._finite_state(found), tuple(found[n] for n in self.free)
 
     def step(
         self, state: _State, letter: str, values: _State, assumed: _State = ()
@@ -386,17 +386,17 @@ class _Automaton:
                 before[number] = value
             found, held = self.parts.step(before, letter, dict(self._of_free(assumed)))
             added = tuple(found[n] - before[n] for n in self.free)
-            self.known[asked] = self._kept(found), added, held[self.differ]
+            self.known[asked] = self._finite_state(found), added, held[self.differ]
         return self.known[asked]
 
     def _of_free(self, values: _State) -> list[tuple[int, int]]:
         return list(zip(self.free, values, strict=False))
 
-    def _kept(self, sums: Sequence[int]) -> _State:
+    def _finite_state(self, sums: Sequence[int]) -> _State:
         return tuple(min(sums[number], cap) for number, cap in self.caps.items())
 
 
-def _walked(automaton: _Automaton, letters: Sequence[str]) -> tuple[str, ...] | None:
+def _walk(automaton: _Automaton, letters: Sequence[str]) -> tuple[str, ...] | None:
     """The shortest string to the formula with at most one free sum: all configurations that a
     shortest string can need are walked through."""
     parts, free = automaton.parts, automaton.free
@@ -424,7 +424,7 @@ def _to_it(
             after, added, differs = automaton.step(state, letter, near)
             moved = tuple(value + more for value, more in zip(values, added, strict=True))
             if differs and found is None:
-                found = (*_spelt(came, (state, values)), letter)
+                found = (*_letters_to(came, (state, values)), letter)
             if (after, moved) not in came and all(abs(value) <= most for value in moved):
                 came[after, moved] = (state, values), letter
                 todo.append((after, moved))
@@ -437,7 +437,7 @@ def _to_it(
     return found, len(states)
 
 
-def _spelt(came: Mapping[Any, tuple[Any, str]], at: Any) -> list[str]:
+def _letters_to(came: Mapping[Any, tuple[Any, str]], at: Any) -> list[str]:
     letters = []
     while at is not None:
         at, letter = came[at]
@@ -448,7 +448,7 @@ def _spelt(came: Mapping[Any, tuple[Any, str]], at: Any) -> list[str]:
 _Edge = tuple[_State, str, _State, _State]
 
 
-def _programmed(automaton: _Automaton, letters: Sequence[str]) -> tuple[str, ...] | None:
+def _shortest_by_programs(automaton: _Automaton, letters: Sequence[str]) -> tuple[str, ...] | None:
     """The shortest string to the formula with several free sums that nothing counts again: for each
     last letter and each way to lie between what sums are compared with, the shortest path whose
     edges add up to that."""
