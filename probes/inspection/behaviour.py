@@ -37,8 +37,7 @@ class Performance:
         guess: The accuracy of that answer.
         worst: The largest absolute error of real values; NaN for tokens.
         able: Whether the model does better than always the same answer
-            (:func:`probes.roles.ability.does_better`). If not, and answers are few, no cause
-            counts.
+            (:func:`probes.roles.ability.does_better`); what follows for causes is said there.
     """
 
     trial: str

@@ -20,6 +20,10 @@ On rows that a model cannot do no cause counts. They are those on which it does 
                             more than the floor of a cause, with its 95 % interval. What a head
                             takes off so high a loss is no knowledge of the answer
 
+In the profile ``task``, where a cause is a change of the output, all rows are of one kind: where
+the model does no better on them, and their targets are known, nothing that holds counts as a
+cause.
+
 Between the two, where answers are many and the loss is no higher than that, whatever lowers it is
 knowledge, however little the model gets right. Where a model does better on no kind of rows, those
 with many answers are asked all the same: a head that takes back a wrong prediction is needed there

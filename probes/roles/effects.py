@@ -34,7 +34,7 @@ from probes.exchange import Exchanged
 from probes.locate import LEAST_PAIRS, exchanged
 from probes.roles.ability import cannot_do, does_better, only_guesses
 from probes.roles.change import NONE, Change, beyond, from_finding, over_rows
-from probes.roles.decision import Test
+from probes.roles.decision import Found, Test
 from probes.roles.evidence import Evidence, Keys, KeysOf, Place
 from probes.roles.rises import LossRises
 from probes.roles.writes import Writes
@@ -235,6 +235,21 @@ class Effects:
         if any(does_better(run) for run in runs.values()):
             return tuple(kind for kind in kinds if not cannot_do(runs[kind], self._floors.loss))
         return tuple(kind for kind in kinds if not only_guesses(runs[kind]))
+
+    def counted(self, found: Sequence[Found]) -> list[Found]:
+        """What was found, where causes that hold count for nothing if the model cannot do a task's
+        rows: if it does no better on them than always the same answer. What fails there stays."""
+        given = self.evidence.views.get("given")
+        if self._nats or given is None or not self.evidence.targets:
+            return list(found)
+        if does_better(self.evidence.run("given")):
+            return list(found)
+        none = Test(_CANNOT, 0.0, self._floors.change, 1.0, untested=_CANNOT)
+        causes = [
+            [none if test.score >= test.floor else test for test in one.cause or ()]
+            for one in found
+        ]
+        return [replace(one, cause=cause) for one, cause in zip(found, causes, strict=True)]
 
     def decides(self, kind: str) -> bool:
         """Whether right answers can be counted on rows of one kind, in a task's profile."""

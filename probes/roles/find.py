@@ -161,6 +161,8 @@ def examine(
     names = {role.name for role in asked}
     told = [one for detector in watch([*detectors]) for one in detector(of)]
     found = [one for one in told if isinstance(one, Found) and one.role in names]
+    if effects is not None:
+        found = effects.counted(found)
     for settle in watch([with_groups, with_controls] if effects is not None else []):
         found = settle(found, effects)
     evidence.close_controls()

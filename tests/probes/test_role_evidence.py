@@ -78,6 +78,18 @@ def test_the_rise_of_the_loss_is_that_of_a_hook() -> None:
     assert rise["low"] - 1e-9 <= rise["score"] <= rise["high"] + 1e-9  # all rows alike: no width
 
 
+def test_on_rows_that_a_model_cannot_do_no_cause_counts() -> None:
+    model = proof()
+    wrong = Batch(BATCH.inputs, BATCH.targets.roll(3, -1), BATCH.mask, BATCH.latents)
+    found = find_roles(model, wrong)
+    assert set(found["status"]) == {"candidate", "rejected"}
+    told = found.loc[found["status"] == "candidate", "missing"]
+    assert len(told)
+    assert told.str.contains("the model cannot do these rows").all()
+    unread = find_roles(model, wrong, targets=False)  # as if nobody knew what is asked
+    assert "confirmed" in set(unread["status"])
+
+
 def test_without_repeats_the_loss_tells_nothing() -> None:
     tokens = BATCH.inputs.clone()
     tokens[:] = torch.arange(1, 13).repeat(2)[: tokens.shape[1]]
