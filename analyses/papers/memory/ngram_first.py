@@ -1,0 +1,188 @@
+"""Claim: training fits the n-gram first, and induction heads come later (arXiv 2410.11474).
+
+The paper is by authors of `memory`. Its abstract says of training on an n-gram part mixed with an
+induction part that a transformer passes from the one to the other. *Our reading:* the walks of
+:mod:`.own_successors`, where an n-gram knows the common map and an induction head the row's own;
+two layers, softmax and dot products; one rate after a warm-up, so that no schedule makes stages.
+
+    B   the first kept step whose loss is at most L_1 − 0.9 (L_1 − L_2), L_n the counted n-gram's
+    I   the first kept step at which one head gives 0.5 of its attention to keys that hold an
+        earlier successor, and its mean in its place costs 1 nat where the row's map is its own
+
+N-gram first: I ≥ 1.5 B, and at B no head has 0.1 more attention there than even attention has, or
+costs 0.3 nats. The paper's theory is about a gradient flow on other targets; nothing here tests
+its rates, or that there is a plateau.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import product
+from typing import Any
+
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from analyses.figures.sweep import sweep
+from analyses.papers.base import Drawing, Setting, Verdict
+from analyses.papers.experiment import Experiment, decide
+from analyses.papers.memory.own_successors import OwnSuccessors, ngram_loss
+from prooflens.architectures import TransformerSpec
+from prooflens.interventions import components, replacement
+from prooflens.run import Run
+from prooflens.tasks import Batch
+
+__all__ = ["measured", "run", "stages"]
+
+_FALLEN, _LATER, _SEEDS = 0.9, 1.5, 0.8
+_NONE, _SOME = (0.1, 0.3), (0.5, 1.0)
+"""Attention and cost below which a head does no induction, and from which on it does."""
+_JUDGED = 10**9
+
+
+def run(setting: Setting) -> Verdict:
+    """Train and measure every kept step (ledger: ``memory-ngram-first``).
+
+    Options: ``shares`` of tokens that rows deal anew; ``tokens``, ``length``, ``jump``; sizes of
+    the model and its training; ``every`` so many steps weights are kept; ``counted`` rows for the
+    n-grams, ``rows`` on which models are measured.
+    """
+    o = setting.options
+    experiment = Experiment(setting, decay="none", snapshots=o["every"], weight_decay=0.01)
+    spec = TransformerSpec(
+        d_in=o["tokens"] + 1,
+        d_out=o["tokens"] + 1,
+        n_ctx=o["length"],
+        d_model=o["d_model"],
+        n_layers=2,
+        n_heads=o["heads"],
+        d_head=o["d_model"] // o["heads"],
+        ffn=(o["ffn"],),
+        norm="layernorm",
+        positions="sinusoidal",
+    )
+    tasks = {s: OwnSuccessors(o["tokens"], o["length"], s, o["jump"]) for s in o["shares"]}
+    for share, task in tasks.items():
+        experiment.add({"share": share}, task, spec, warmup=100)
+    _, fits = experiment.run()
+    judged = {share: task.sample(o["rows"], seed=_JUDGED) for share, task in tasks.items()}
+    grams = {
+        share: ngram_loss(task, o["counted"], judged[share], seed=_JUDGED + 1)
+        for share, task in tasks.items()
+    }
+    rows = []
+    for (share, seed), fit in zip(product(tasks, setting.seeds), fits, strict=True):
+        for step, weights in fit.snapshots.items():
+            fit.model.load_state_dict(weights)
+            found = measured(fit.model, judged[share])
+            rows.append({"share": share, "seed": seed, "step": step, **found})
+    return _verdict(pd.DataFrame(rows), grams)
+
+
+@torch.no_grad()
+def measured(model: Any, batch: Batch) -> dict[str, float]:
+    """The model's loss, in nats a scored position, and the head that does most of induction.
+
+    Returns:
+        ``loss``, ``own`` (the loss where the row's successor is its own); ``attention`` to keys
+        with an earlier successor, of the head that has most, ``even`` attention's; ``cost``, the
+        most that any head's mean costs where the successor is the row's own.
+    """
+    heads = [part for part in components(model) if part.kind == "head"]
+    hooks = [f"blocks.{layer}.attn.hook_pattern" for layer in {part.layer for part in heads}]
+    output, cache = model.run_with_cache(
+        batch.inputs, names_filter=hooks, return_cache_object=False
+    )
+    loss = torch.nn.functional.cross_entropy(output.mT, batch.targets, reduction="none")
+    own, found = batch.mask & batch.latents["own"], batch.latents["found"]
+    edits = [replacement(model, part, "mean") for part in heads]
+    every = torch.arange(1, found.shape[1] + 1)
+
+    def mean(values: Tensor, where: Tensor) -> float:
+        return float(values[where].double().mean())
+
+    masses = [(cache[hook] * found[:, None]).sum(-1).unbind(1) for hook in hooks]
+    return {
+        "loss": mean(loss, batch.mask),
+        "own": mean(loss, own),
+        "attention": max(mean(mass, batch.mask) for layer in masses for mass in layer),
+        "even": mean(found.sum(-1) / every, batch.mask),
+        "cost": max(mean(rise, own) for rise in Run(model, batch).rises(edits)),
+    }
+
+
+def stages(rows: pd.DataFrame, grams: Mapping[int, float]) -> tuple[int, int, bool]:
+    """B, I (−1 for never) and whether the n-gram came first, of one training.
+
+    Args:
+        rows: The kept steps in order, as :func:`measured` gives them.
+        grams: n → the n-gram's loss.
+    """
+    fallen = rows[rows["loss"] <= grams[1] - _FALLEN * (grams[1] - grams[2])]
+    heads = rows[(rows["attention"] >= _SOME[0]) & (rows["cost"] >= _SOME[1])]
+    if fallen.empty or heads.empty:
+        return *(int(r["step"].min()) if len(r) else -1 for r in (fallen, heads)), False
+    first, later = fallen.iloc[0], heads.iloc[0]
+    none = first["attention"] < first["even"] + _NONE[0] and first["cost"] < _NONE[1]
+    late = later["step"] >= _LATER * first["step"]
+    return int(first["step"]), int(later["step"]), bool(none and late)
+
+
+def _verdict(table: pd.DataFrame, grams: Mapping[float, Mapping[int, float]]) -> Verdict:
+    found = pd.DataFrame(
+        [
+            (share, seed, *stages(rows, grams[share]))
+            for (share, seed), rows in table.groupby(["share", "seed"], sort=False)
+        ],
+        columns=["share", "seed", "n-gram at", "induction at", "first"],
+    )
+    held = {share: float(rows["first"].mean()) for share, rows in found.groupby("share")}
+    told = [
+        f"{share:g} of the tokens dealt anew: the bigram's loss ({grams[share][2]:.2f} nats) after "
+        f"{rows['n-gram at'].median():g} steps, induction after {rows['induction at'].median():g} "
+        f"({rows['first'].sum()} of {len(rows)} seeds by the rule)"
+        for share, rows in found.groupby("share")
+    ]
+    enough = [share >= _SEEDS for share in held.values()]
+    figure = _figure(table, grams)
+    return Verdict(
+        decide(all(enough), any(enough)),
+        "; ".join(told) + ".",
+        "; ".join(
+            f"{rows['n-gram at'].median():g} and {rows['induction at'].median():g} steps"
+            for _, rows in found.groupby("share")
+        ),
+        {
+            "grams": {f"{share:g}": losses for share, losses in grams.items()},
+            "first": {f"{share:g}": value for share, value in held.items()},
+            "stages": found.to_dict("records"),
+        },
+        {"steps": table, "stages": found},
+        {"steps": Drawing(figure, "Loss and the best head's attention over training: " + told[0])},
+    )
+
+
+def _figure(table: pd.DataFrame, grams: Mapping[float, Mapping[int, float]]) -> Figure:
+    """Losses as shares of the unigram's, and attention, over the kept steps."""
+    losses = {n: table["share"].map({share: of[n] for share, of in grams.items()}) for n in (1, 2)}
+    lines = {
+        "loss": table["loss"] / losses[1],
+        "loss of the bigram": losses[2] / losses[1],
+        "attention of the head": table["attention"],
+    }
+    panels = [f"{share:g} of the tokens dealt anew" for share in table["share"]]
+    drawn = pd.concat([table.assign(line=n, value=v, panel=panels) for n, v in lines.items()])
+    return sweep(
+        drawn,
+        x="step",
+        across="training steps",
+        by="line",
+        label="share of the unigram's loss, and of attention",
+        y="value",
+        panel="panel",
+        dashed=["loss of the bigram"],
+        log_x=False,
+        log_y=False,
+    )
