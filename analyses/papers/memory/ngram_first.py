@@ -122,28 +122,29 @@ def stages(rows: pd.DataFrame, grams: Mapping[int, float]) -> tuple[int, int, bo
     """
     fallen = rows[rows["loss"] <= grams[1] - _FALLEN * (grams[1] - grams[2])]
     heads = rows[(rows["attention"] >= _SOME[0]) & (rows["cost"] >= _SOME[1])]
-    if fallen.empty or heads.empty:
-        return *(int(r["step"].min()) if len(r) else -1 for r in (fallen, heads)), False
-    first, later = fallen.iloc[0], heads.iloc[0]
+    began, ended = (int(r["step"].min()) if len(r) else -1 for r in (fallen, heads))
+    if -1 in (began, ended):
+        return began, ended, False
+    first = fallen.iloc[0]
     none = first["attention"] < first["even"] + _NONE[0] and first["cost"] < _NONE[1]
-    late = later["step"] >= _LATER * first["step"]
-    return int(first["step"]), int(later["step"]), bool(none and late)
+    return began, ended, bool(none and ended >= _LATER * began)
 
 
 def _verdict(table: pd.DataFrame, grams: Mapping[float, Mapping[int, float]]) -> Verdict:
     found = pd.DataFrame(
         [
-            (share, seed, *stages(rows, grams[share]))
-            for (share, seed), rows in table.groupby(["share", "seed"], sort=False)
+            (share, seed, *stages(table.query("share == @share and seed == @seed"), grams[share]))
+            for share, seed in product(grams, table["seed"].unique())
         ],
         columns=["share", "seed", "n-gram at", "induction at", "first"],
     )
-    held = {share: float(rows["first"].mean()) for share, rows in found.groupby("share")}
+    by_share = {share: found[found["share"] == share] for share in grams}
+    held = {share: float(rows["first"].mean()) for share, rows in by_share.items()}
     told = [
         f"{share:g} of the tokens dealt anew: the bigram's loss ({grams[share][2]:.2f} nats) after "
         f"{rows['n-gram at'].median():g} steps, induction after {rows['induction at'].median():g} "
         f"({rows['first'].sum()} of {len(rows)} seeds by the rule)"
-        for share, rows in found.groupby("share")
+        for share, rows in by_share.items()
     ]
     enough = [share >= _SEEDS for share in held.values()]
     figure = _figure(table, grams)
@@ -152,7 +153,7 @@ def _verdict(table: pd.DataFrame, grams: Mapping[float, Mapping[int, float]]) ->
         "; ".join(told) + ".",
         "; ".join(
             f"{rows['n-gram at'].median():g} and {rows['induction at'].median():g} steps"
-            for _, rows in found.groupby("share")
+            for rows in by_share.values()
         ),
         {
             "grams": {f"{share:g}": losses for share, losses in grams.items()},
@@ -179,7 +180,7 @@ def _figure(table: pd.DataFrame, grams: Mapping[float, Mapping[int, float]]) -> 
         x="step",
         across="training steps",
         by="line",
-        label="share of the unigram's loss, and of attention",
+        label="share of loss, of attention",
         y="value",
         panel="panel",
         dashed=["loss of the bigram"],
