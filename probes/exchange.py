@@ -122,7 +122,7 @@ def paired(batch: Batch, variable: Variable, seed: int) -> Pairs:
     count = len(batch)
     shifts = [s for s in range(1, _SHIFTS + 1) if s < count]
     others = torch.stack([torch.arange(count).roll(-s) for s in shifts])
-    answers = torch.stack([variable.answer(batch, _taken(batch, rows)) for rows in others])
+    answers = torch.stack([variable.answer(batch, _some_rows(batch, rows)) for rows in others])
     known = batch.mask & torch.stack([batch.mask[rows] for rows in others])
     known &= ~torch.stack([unknown(answer) for answer in answers])
     apart = _apart(answers, batch)
@@ -135,7 +135,7 @@ def paired(batch: Batch, variable: Variable, seed: int) -> Pairs:
     return Pairs(base, source, at, answers[shift, base, at], moving)
 
 
-def _taken(batch: Batch, rows: Int[Tensor, " row"]) -> Batch:
+def _some_rows(batch: Batch, rows: Int[Tensor, " row"]) -> Batch:
     """Some rows of a batch, in the given order."""
     latents = {name: latent[rows] for name, latent in batch.latents.items()}
     return Batch(batch.inputs[rows], batch.targets[rows], batch.mask[rows], latents)

@@ -42,7 +42,7 @@ from interp.program.evaluation import NONE, Vocabulary
 from interp.reading import parse_json, read_text, regular
 from interp.run.gate import next_tokens
 from interp.tasks.base import Batch
-from probes.decompile.rows import Rows, read_worded_rows
+from probes.decompile.rows import TokenRows, read_worded_rows
 
 IGNORED = -100
 """The label of a token that is not scored."""
@@ -330,7 +330,7 @@ def _stacked(rows: list[Row], name: str, size: int) -> Tensor:
     return torch.tensor([[int(value) for value in row[name][:size]] for row in rows])
 
 
-def read_rows(path: str | Path, card: ModelCard | None = None) -> Rows:
+def read_rows(path: str | Path, card: ModelCard | None = None) -> TokenRows:
     """Read rows of your own from a file, for :func:`~probes.decompile.workflow.decompile`.
 
     Args:
@@ -352,7 +352,7 @@ def read_rows(path: str | Path, card: ModelCard | None = None) -> Rows:
     return _arrays([{name: row[name][:longest] for name in parts} for row in found], card)
 
 
-def _arrays(rows: Sequence[Row], card: ModelCard | None) -> Rows:
+def _arrays(rows: Sequence[Row], card: ModelCard | None) -> TokenRows:
     shape = (len(rows), max(len(row["input_ids"]) for row in rows))
     tokens, labels = np.full(shape, NONE), np.full(shape, NONE)
     for i, row in enumerate(rows):
@@ -362,4 +362,4 @@ def _arrays(rows: Sequence[Row], card: ModelCard | None) -> Rows:
         labels[i, :n] = np.where(told != IGNORED, told, NONE)
     size = int(max(tokens.max(), labels.max())) + 1 if card is None else card.vocabulary
     words = Vocabulary(tuple(map(str, range(size))))
-    return Rows(tokens, labels != NONE, labels, words, "next token")
+    return TokenRows(tokens, labels != NONE, labels, words, "next token")

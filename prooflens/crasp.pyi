@@ -19,7 +19,6 @@ from interp.program.predicates import built_in as built_in
 from interp.program.predicates import unary as unary
 from interp.program.printer import program_text as program_text
 from interp.program.syntax import And as And
-from interp.program.syntax import Arithmetic as Arithmetic
 from interp.program.syntax import Assignment as Assignment
 from interp.program.syntax import Choice as Choice
 from interp.program.syntax import Comparison as Comparison
@@ -31,6 +30,7 @@ from interp.program.syntax import FormulaName as FormulaName
 from interp.program.syntax import Holds as Holds
 from interp.program.syntax import Larger as Larger
 from interp.program.syntax import Not as Not
+from interp.program.syntax import Operation as Operation
 from interp.program.syntax import Or as Or
 from interp.program.syntax import Program as Program
 from interp.program.syntax import Relation as Relation

@@ -1,7 +1,7 @@
 from probes.decompile.counting import decisions as decisions
 from probes.decompile.counting import decompile_counting as decompile_counting
 from probes.decompile.judging import LEAST as LEAST
-from probes.decompile.rows import Rows as Rows
+from probes.decompile.rows import TokenRows as TokenRows
 from probes.decompile.rows import rows_of_task as rows_of_task
 from probes.decompile.workflow import decompile as decompile
 from probes.own_rows import read_rows as read_rows

@@ -15,8 +15,8 @@ from trained.packaged import PACKAGED as PACKAGED
 from trained.recipe import Recipe as Recipe
 from trained.recipe import read_recipe as read_recipe
 from trained.recipe import recipes as recipes
-from trained.run import Run as Run
 from trained.run import Training as Training
+from trained.run import TrainingRun as TrainingRun
 from trained.stack_runner import partial_of as partial_of
 from trained.stack_runner import stop_asked as stop_asked
 from trained.stack_runner import training_place as training_place

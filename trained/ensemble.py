@@ -40,7 +40,7 @@ from interp.models.kinds import build
 from interp.models.spec import TransformerSpec
 from interp.tasks.base import Batch, Task
 from trained.metrics import mean_loss
-from trained.run import Run, Training
+from trained.run import Training, TrainingRun
 
 _BLOCK_ROWS = 1024
 _SET = 2**62  # the fixed set's block number
@@ -103,7 +103,7 @@ _WITHOUT: dict[str, Any] = {
 }
 
 
-def groups(runs: Sequence[Run]) -> list[list[int]]:
+def groups(runs: Sequence[TrainingRun]) -> list[list[int]]:
     """Indices of the runs, one list for each stack that could be formed, in order of appearance."""
     found: dict[Any, list[int]] = {}
     for index, run in enumerate(runs):
@@ -111,7 +111,7 @@ def groups(runs: Sequence[Run]) -> list[list[int]]:
     return list(found.values())
 
 
-def shape_of(run: Run) -> tuple[Any, ...]:
+def shape_of(run: TrainingRun) -> tuple[Any, ...]:
     """A key that is equal for runs that fit into one stack."""
     training = run.training
     spec: Any = run.spec
@@ -187,7 +187,7 @@ class Ensemble:
 
     def __init__(
         self,
-        runs: Sequence[Run],
+        runs: Sequence[TrainingRun],
         *,
         device: str = "cpu",
         starts: Sequence[Any] | None = None,
@@ -365,7 +365,7 @@ class Ensemble:
 
 
 @torch.no_grad()
-def started(run: Run) -> Any:
+def started(run: TrainingRun) -> Any:
     """The model of a run before its first step.
 
     Raises:

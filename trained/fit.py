@@ -28,7 +28,7 @@ from interp.threads import one_thread
 from trained.ensemble import Ensemble, training_set
 from trained.metrics import evaluate, scores
 from trained.recipe import Recipe
-from trained.run import Run, check_runs
+from trained.run import TrainingRun, check_runs
 
 
 def check_places(places: Sequence[Path], *, overwrite: bool, inputs: Sequence[Path] = ()) -> None:
@@ -97,7 +97,7 @@ class Fit:
 
 
 @one_thread()
-def fit(recipe: Recipe | Run, *, device: str = "cpu", progress: bool = False) -> Fit:
+def fit(recipe: Recipe | TrainingRun, *, device: str = "cpu", progress: bool = False) -> Fit:
     """Train one model from its seed.
 
     Args:
@@ -108,7 +108,7 @@ def fit(recipe: Recipe | Run, *, device: str = "cpu", progress: bool = False) ->
     Raises:
         ArgumentError: for a spec that does not fit its task's rows.
     """
-    run = recipe if isinstance(recipe, Run) else recipe.run
+    run = recipe if isinstance(recipe, TrainingRun) else recipe.run
     check_runs([run])
     ensemble = Ensemble([run], device=device)
     steps = ensemble.run()
@@ -135,7 +135,7 @@ def fits_of(ensemble: Ensemble) -> list[Fit]:
     return found
 
 
-def measured(run: Run, model: Any) -> dict[str, float]:
+def measured(run: TrainingRun, model: Any) -> dict[str, float]:
     """The metrics of a run's model; see :class:`Fit`."""
     metrics = evaluate(model, run.test if run.test is not None else run.task)
     if run.training.rows:

@@ -42,7 +42,7 @@ from interp.schema import many, table, text, whole
 from trained.ensemble import groups
 from trained.fit import Fit, fits_of
 from trained.recipe import Recipe, read_recipe
-from trained.run import Run, check_runs
+from trained.run import TrainingRun, check_runs
 from trained.stack_runner import (
     PLAN,
     Job,
@@ -67,7 +67,7 @@ def cut(members: Sequence[int], size: int) -> list[list[int]]:
     ]
 
 
-def stack_size(runs: Sequence[Run], *, device: str = "cpu") -> int:
+def stack_size(runs: Sequence[TrainingRun], *, device: str = "cpu") -> int:
     """How many models are trained as one stack.
 
     Args:
@@ -80,7 +80,7 @@ def stack_size(runs: Sequence[Run], *, device: str = "cpu") -> int:
     return max(1, min(_MEMBERS, *fitting, len(runs)))
 
 
-def _activation(run: Run) -> int:
+def _activation(run: TrainingRun) -> int:
     """Entries of a transformer's widest activation in a batch: a layer's attention patterns, if
     they depend on the row, or the neurons of an FFN. Of other models those of the inputs."""
     inputs = run.task.sample(1, seed=0).inputs
@@ -101,7 +101,7 @@ _NOTES = table({"runs": text(), "stacks": many(many(whole()))})
 
 
 def train(
-    runs: Sequence[Run | Recipe | str | Path] | Recipe | str | Path,
+    runs: Sequence[TrainingRun | Recipe | str | Path] | Recipe | str | Path,
     *,
     folder: str | Path | None = None,
     resume: bool = False,
@@ -212,7 +212,7 @@ def _advance(bar: Progress, task: TaskID, steps: int) -> None:
     telling.count(int(whole.completed), int(whole.total or 0))
 
 
-def metrics_table(runs: Sequence[Run], fits: Sequence[Fit]) -> pd.DataFrame:
+def metrics_table(runs: Sequence[TrainingRun], fits: Sequence[Fit]) -> pd.DataFrame:
     """The metrics of trained models as a tidy table.
 
     Returns:
@@ -229,7 +229,7 @@ def metrics_table(runs: Sequence[Run], fits: Sequence[Fit]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["name", *axes, "seed", "steps", "metric", "value"])
 
 
-def _axes(runs: Sequence[Run]) -> dict[str, list[Any]]:
+def _axes(runs: Sequence[TrainingRun]) -> dict[str, list[Any]]:
     """The options in which runs differ, apart from name and seed → each run's value."""
     flat = [_flat({k: v for k, v in run.to_dict().items() if k != "name"}) for run in runs]
     shared = [name for name in flat[0] if all(name in one for one in flat)] if flat else []
@@ -249,17 +249,17 @@ def _flat(data: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     return found
 
 
-def _run_of(item: Any) -> Run:
+def _run_of(item: Any) -> TrainingRun:
     """A run, or the run of a recipe or of a file that holds one."""
     recipe = read_recipe(item) if isinstance(item, str | Path) else item
     run = recipe.run if isinstance(recipe, Recipe) else recipe
     rule, advice = "must be recipes, or files of recipes", "see pl.trained.Recipe"
-    refuse_unless(isinstance(run, Run), "runs", rule, item, advice)
+    refuse_unless(isinstance(run, TrainingRun), "runs", rule, item, advice)
     return run
 
 
 def _check(
-    runs: Sequence[Run],
+    runs: Sequence[TrainingRun],
     backend: str,
     together: int | None,
     workers: int | None,
@@ -284,7 +284,7 @@ def _check(
 
 
 def _plan(
-    runs: Sequence[Run], folder: Path, resume: bool, options: Options, together: int | None
+    runs: Sequence[TrainingRun], folder: Path, resume: bool, options: Options, together: int | None
 ) -> list[list[int]]:
     """The stacks as lists of run indices: those stored in the folder, or new ones that are stored
     there.
@@ -317,7 +317,7 @@ def _plan(
     return units
 
 
-def _workers(runs: Sequence[Run], units: Sequence[Sequence[int]], device: str) -> int:
+def _workers(runs: Sequence[TrainingRun], units: Sequence[Sequence[int]], device: str) -> int:
     """The number of processes: one per core for long grids on a CPU; short ones are not worth
     it."""
     steps = sum(run.training.steps for run in runs)

@@ -50,7 +50,7 @@ from interp.reading import read_toml
 from interp.tasks.base import Task
 from interp.tasks.catalogue import task_from_dict
 from trained.metrics import METRICS
-from trained.run import Run, Training, check_spec
+from trained.run import Training, TrainingRun, check_spec
 
 _HEADER = re.compile(r"^\s*\[\[?\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?$")
 _KEY = re.compile(r"""^\s*(?:"([^"]+)"|'([^']+)'|([\w.-]+))\s*=""")
@@ -112,9 +112,9 @@ class Recipe:
     claim: str = ""
 
     @property
-    def run(self) -> Run:
+    def run(self) -> TrainingRun:
         """The run that the trainer is given."""
-        return Run(self.name, self.task, self.spec, self.training, self.test)
+        return TrainingRun(self.name, self.task, self.spec, self.training, self.test)
 
     def missed(self, metrics: Mapping[str, float]) -> list[str]:
         """The bounds that the metrics miss, as sentences."""

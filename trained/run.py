@@ -155,7 +155,7 @@ _ROWS = 64
 
 
 @dataclass(frozen=True)
-class Run:
+class TrainingRun:
     """A model's spec, the task it is trained on, and the options of the training.
 
     Attributes:
@@ -178,7 +178,7 @@ class Run:
     def __post_init__(self) -> None:
         good = bool(self.name) and not set(self.name) & set("/\\\0") and self.name[0] != "."
         rule = "must be a name without slashes or a leading dot"
-        need("Run", good, "name", rule, self.name, "e.g. depth-2-seed-0")
+        need("TrainingRun", good, "name", rule, self.name, "e.g. depth-2-seed-0")
         kind_of(self.spec)
 
     def to_dict(self) -> dict[str, Any]:
@@ -192,7 +192,7 @@ class Run:
         }
 
 
-def check_runs(runs: Sequence[Run]) -> None:
+def check_runs(runs: Sequence[TrainingRun]) -> None:
     """Raise an error for runs whose model cannot read their task's rows or give its answers.
 
     Raises:

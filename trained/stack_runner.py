@@ -33,13 +33,13 @@ from interp.output import DRAFT, drop, output_file
 from interp.ray_tasks import ray_results
 from interp.threads import one_thread
 from trained.ensemble import Ensemble, State
-from trained.run import Run
+from trained.run import TrainingRun
 
 _FORMAT = "prooflens-training-1"
 _TENSORS = ("weights", "first", "second", "smooth", "alive", "taken")
 
 
-def digest(runs: Sequence[Run]) -> str:
+def digest(runs: Sequence[TrainingRun]) -> str:
     """The SHA-256 of everything that defines the runs."""
     text = json.dumps([run.to_dict() for run in runs], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -125,7 +125,7 @@ class Options:
 
 
 def train_unit(
-    runs: Sequence[Run],
+    runs: Sequence[TrainingRun],
     options: Options,
     file: Path | None = None,
     advanced: Callable[[int], None] = lambda steps: None,
@@ -161,12 +161,12 @@ def train_unit(
     return ensemble
 
 
-def finish(runs: Sequence[Run], options: Options, file: Path) -> None:
+def finish(runs: Sequence[TrainingRun], options: Options, file: Path) -> None:
     """Call :func:`train_unit` in another process; its result is the saved file."""
     train_unit(runs, options, file)
 
 
-Job = tuple[list[Run], Options, Path]
+Job = tuple[list[TrainingRun], Options, Path]
 
 
 def cores() -> int:

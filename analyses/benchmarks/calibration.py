@@ -48,7 +48,7 @@ from prooflens.machine import one_thread
 from prooflens.probes import decode
 from prooflens.stats import adjust, decodability_null
 from prooflens.tasks import Batch
-from prooflens.trained import Ensemble, Run, Training
+from prooflens.trained import Ensemble, Training, TrainingRun
 from prooflens.weights import weight_table
 
 __all__ = ["RandomTargets", "calibration"]
@@ -149,7 +149,7 @@ def _subjects(models: int, seed: int) -> Iterator[tuple[int, SequenceTransformer
     for first in range(0, models, _TOGETHER):
         some = numbers[first : first + _TOGETHER]
         training = (Training(steps=_STEPS, rows=_LEARNED, batch=_LEARNED, seed=one) for one in some)
-        runs = [Run(f"seed-{one.seed}", RandomTargets(), _SPEC, one) for one in training]
+        runs = [TrainingRun(f"seed-{one.seed}", RandomTargets(), _SPEC, one) for one in training]
         ensemble = Ensemble(runs)
         for _ in ensemble.run():
             pass

@@ -35,7 +35,7 @@ from prooflens.architectures import SequenceTransformer, TransformerSpec
 from prooflens.certificates import TheoremFile, certify, check, sha256_of
 from prooflens.errors import CheckpointError
 from prooflens.tasks import FixedMemory, Maximum, PrefixPrediction, TemplateTask
-from prooflens.trained import Run, Training, fit
+from prooflens.trained import Training, TrainingRun, fit
 
 __all__ = ["judged", "main", "model_of"]
 
@@ -79,7 +79,7 @@ def model_of(index: int) -> tuple[str, Any, Any]:
     spec = TransformerSpec(**base | sizes | options)
     if seed % 5 == 4:
         training = Training(steps=120, batch=32, learning_rate=2e-2, warmup=10, seed=seed)
-        return kind, _scaled(fit(Run("small", task, spec, training)).model, seed), task
+        return kind, _scaled(fit(TrainingRun("small", task, spec, training)).model, seed), task
     model: Any = SequenceTransformer(spec, seed=seed)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

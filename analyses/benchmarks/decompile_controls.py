@@ -28,7 +28,7 @@ import torch
 from analyses.benchmarks.pool import measured
 from analyses.benchmarks.result import write_result
 from prooflens.architectures import SequenceTransformer, TransformerSpec
-from prooflens.decompiling import Rows, decompile, rows_of_task
+from prooflens.decompiling import TokenRows, decompile, rows_of_task
 from prooflens.rasp import NONE, Vocabulary, program_text
 from prooflens.trained import load
 
@@ -96,7 +96,7 @@ def measure(control: Control) -> dict[str, Any]:
     }
 
 
-def _shuffled(control: Control) -> tuple[Any, Rows]:
+def _shuffled(control: Control) -> tuple[Any, TokenRows]:
     model = load(control.shipped)
     rows = rows_of_task(model.card.task, count=_ROWS, seed=control.seed)
     generator = torch.Generator().manual_seed(control.seed)
@@ -107,7 +107,7 @@ def _shuffled(control: Control) -> tuple[Any, Rows]:
     return model, rows
 
 
-def _untrained(control: Control) -> tuple[Any, Rows]:
+def _untrained(control: Control) -> tuple[Any, TokenRows]:
     rows = _rows(control.rows, control.seed)
     layers, heads, width = control.architecture
     size = len(rows.vocabulary.texts)
@@ -132,7 +132,7 @@ def _untrained(control: Control) -> tuple[Any, Rows]:
     return model, rows
 
 
-def _rows(kind: str, seed: int) -> Rows:
+def _rows(kind: str, seed: int) -> TokenRows:
     """Strings that begin with <bos> and end with <eos>; numbers are followed by <sep> and again
     by themselves."""
     rng = np.random.default_rng(seed)
@@ -148,7 +148,7 @@ def _rows(kind: str, seed: int) -> Rows:
         row = [bos, *drawn, eos] if letters else [bos, *drawn, sep, *drawn[: n - 1], eos]
         tokens[i, : len(row)] = row
         asked[i, (0 if letters else n + 1) : len(row) - 1] = True
-    return Rows(tokens, asked, None, vocabulary, "sets" if letters else "next token")
+    return TokenRows(tokens, asked, None, vocabulary, "sets" if letters else "next token")
 
 
 def main() -> None:

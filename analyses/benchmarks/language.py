@@ -228,14 +228,14 @@ def _runs(tuning: bool) -> Iterator[tuple[str, Callable[[], Built]]]:
 
 
 def _trained(task: SuccessorWalk | InContextTemplate, layers: int, heads: int, seed: int) -> Built:
-    from prooflens.trained import Run, Training, fit
+    from prooflens.trained import Training, TrainingRun, fit
 
     length = task.sample(1, seed=0).inputs.shape[1]
     spec = _spec(layers, heads, 48, task.vocabulary, length)
     training = Training(
         _STEPS, batch=32, learning_rate=5e-3, weight_decay=0.01, seed=seed, stop_at=0.02
     )
-    model = fit(Run(f"language-{seed}", task, spec, training)).model
+    model = fit(TrainingRun(f"language-{seed}", task, spec, training)).model
     longest = min((length - 2) // 2, task.vocabulary - 2)
     repeated = RepeatedTokens(task.vocabulary, length, (max(2, longest // 3), longest), bos=-1)
     truth, exempt = located(model, task.sample(96, seed=78), repeated.sample(96, seed=77))

@@ -24,7 +24,6 @@ import numpy as np
 
 from prooflens.crasp import (
     And,
-    Arithmetic,
     Assignment,
     Choice,
     Comparison,
@@ -36,6 +35,7 @@ from prooflens.crasp import (
     Holds,
     Larger,
     Not,
+    Operation,
     Or,
     Program,
     Relation,
@@ -118,7 +118,7 @@ class _Draw:
         extreme = [Smaller, Larger][int(self.generator.integers(2))]
         if kind == 6:
             return extreme(term, other)
-        return Arithmetic("+" if kind == 4 else "-", term, other)
+        return Operation("+" if kind == 4 else "-", term, other)
 
     def term(self, level: int) -> Term:
         """Draw a constant, a count or a multiple."""
@@ -128,7 +128,7 @@ class _Draw:
         if kind < 0.6 or level == 0:
             return self.count()
         factor = Constant(int(self.generator.integers(-3, 4)))
-        return Arithmetic("*", factor, self.term(level - 1))
+        return Operation("*", factor, self.term(level - 1))
 
     def count(self) -> Count:
         """Draw a count of one leaf or of two leaves joined."""

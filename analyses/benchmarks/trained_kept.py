@@ -16,14 +16,14 @@ from typing import Any
 
 import prooflens
 from prooflens.files import digest, output_file
-from prooflens.trained import Run
+from prooflens.trained import TrainingRun
 
 __all__ = ["depends_on", "kept"]
 
 _DETECTORS = "probes/roles/"
 
 
-def depends_on(run: Run, *, detectors: bool, given: Sequence[Any] = ()) -> str:
+def depends_on(run: TrainingRun, *, detectors: bool, given: Sequence[Any] = ()) -> str:
     """The SHA-256 of a run, of some numbers that a measurement was given, and of the sources of
     tasks, models and measurements, those of the detectors of roles among them or not."""
     text = json.dumps([digest([run]), _sources(detectors), *given])

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from prooflens.tasks import AdaptiveMemory, Task
-from prooflens.trained import Fit, Run, recipes, train
+from prooflens.trained import Fit, TrainingRun, recipes, train
 
 __all__ = ["FAMILIES", "SCORED", "TUNED", "Family", "runs_of", "solved", "trained_family"]
 
@@ -49,7 +49,7 @@ class Family:
     training: Mapping[str, Any] = field(default_factory=dict)
 
 
-def runs_of(family: Family, seeds: Sequence[int]) -> list[Run]:
+def runs_of(family: Family, seeds: Sequence[int]) -> list[TrainingRun]:
     """A run a seed; the seed also draws the task."""
     recipe = {one.name: one for one in recipes()}[family.recipe]
     found = []
@@ -61,13 +61,13 @@ def runs_of(family: Family, seeds: Sequence[int]) -> list[Run]:
         fitted = {"n_ctx": length} if _fixed(length, task) else {}
         spec = replace(shipped, **{**fitted, **family.spec})
         training = replace(recipe.training, **{**family.training, "seed": seed})
-        found.append(Run(f"{family.name}-{seed}", task, spec, training, test))
+        found.append(TrainingRun(f"{family.name}-{seed}", task, spec, training, test))
     return found
 
 
 def trained_family(
     family: Family, seeds: Sequence[int], folder: Path, *, progress: bool = False
-) -> Iterator[tuple[Run, Fit]]:
+) -> Iterator[tuple[TrainingRun, Fit]]:
     """The family's models, trained in its folder or read from there.
 
     Raises:

@@ -46,7 +46,7 @@ from prooflens.architectures import build
 from prooflens.probes import locate
 from prooflens.roles import find_roles
 from prooflens.tasks import answers_of, memories_of, sought_of
-from prooflens.trained import Run
+from prooflens.trained import TrainingRun
 
 __all__ = ["TRAINED_ROLES", "TrainedSubject", "measure_trained", "measured_trained", "subjects"]
 
@@ -68,7 +68,7 @@ class TrainedSubject:
 
     family: str
     model: Any
-    run: Run
+    run: TrainingRun
     folder: Path
     decoy: bool = False
 

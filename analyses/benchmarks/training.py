@@ -29,7 +29,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from prooflens.trained import Run
+    from prooflens.trained import TrainingRun
 
 __all__ = ["grid", "lean", "main", "measure"]
 
@@ -39,11 +39,11 @@ _RATES = (1e-3, 3e-3)
 _LEAN_MODELS = 4
 
 
-def grid(width: int, batch: int, *, models: int, steps: int) -> list[Run]:
+def grid(width: int, batch: int, *, models: int, steps: int) -> list[TrainingRun]:
     """Runs that differ in seed and learning rate."""
     from prooflens.architectures import TransformerSpec
     from prooflens.tasks import PrefixPrediction
-    from prooflens.trained import Run, Training
+    from prooflens.trained import Training, TrainingRun
 
     task = PrefixPrediction("L_4", bins=((3, 31),))
     spec = TransformerSpec(
@@ -61,10 +61,10 @@ def grid(width: int, batch: int, *, models: int, steps: int) -> list[Run]:
         Training(steps, batch=batch, learning_rate=_RATES[i % len(_RATES)], seed=i // len(_RATES))
         for i in range(models)
     ]
-    return [Run(str(i), task, spec, training) for i, training in enumerate(trainings)]
+    return [TrainingRun(str(i), task, spec, training) for i, training in enumerate(trainings)]
 
 
-def lean(runs: Sequence[Run], *, threads: int, device: str = "cpu") -> float:
+def lean(runs: Sequence[TrainingRun], *, threads: int, device: str = "cpu") -> float:
     """The seconds that training one model after another takes, on the rows that the trainer
     draws."""
     import torch
@@ -81,7 +81,7 @@ def lean(runs: Sequence[Run], *, threads: int, device: str = "cpu") -> float:
     return seconds
 
 
-def _train_one(run: Run, device: str) -> Any:
+def _train_one(run: TrainingRun, device: str) -> Any:
     import torch
     from torch.nn.functional import cross_entropy
 

@@ -26,7 +26,7 @@ from scipy.stats import t as student
 from analyses.papers.base import Drawing, Setting, Status, Verdict
 from prooflens.architectures import build
 from prooflens.tasks import Task
-from prooflens.trained import Fit, Run, Training, train
+from prooflens.trained import Fit, Training, TrainingRun, train
 
 __all__ = [
     "Experiment",
@@ -42,7 +42,7 @@ __all__ = [
     "verdict",
 ]
 
-Planned = tuple[Mapping[str, Any], Run]
+Planned = tuple[Mapping[str, Any], TrainingRun]
 """The labels of a run in the table, and the run."""
 
 
@@ -99,7 +99,7 @@ class Experiment:
             named = {**labels, "seed": seed}
             name = "_".join(f"{k}-{v}" for k, v in named.items()).replace("/", "-").replace(" ", "")
             chosen = Training(**{**self.training, **training, "seed": seed})
-            self.planned.append((named, Run(name, task, spec, chosen, test=test)))
+            self.planned.append((named, TrainingRun(name, task, spec, chosen, test=test)))
 
     def run(self) -> tuple[pd.DataFrame, list[Fit]]:
         """Train the runs that were added.
@@ -116,7 +116,7 @@ class Experiment:
         return pd.DataFrame(rows), fits
 
 
-def train_runs(setting: Setting, runs: Sequence[Run], part: str) -> list[Fit]:
+def train_runs(setting: Setting, runs: Sequence[TrainingRun], part: str) -> list[Fit]:
     """The results of the runs, in order; their states lie in ``part`` of the claim's folder."""
     return train(
         runs,

@@ -139,7 +139,7 @@ def _loaded(
     hugging = _weights(name, place, source.config, options)
     if adapter is not None:
         merge(hugging, adapter)
-        source = replace(source, merged=adapter.told)
+        source = replace(source, merged=adapter.summary)
     tokenizer = _tokenizer(name, place, options)
     config = hugging.config.get_text_config()
     bos = _bos(config, tokenizer)

@@ -87,7 +87,7 @@ class WrappedModule(HookedModule):
         ]
         if silent:
             raise HookError(f"these hooks did not fire: {self._described(silent)}")
-        return _taken(out, self.output)
+        return _pick_output(out, self.output)
 
     @contextmanager
     def _attached(self) -> Iterator[None]:
@@ -295,7 +295,7 @@ def _config_seen(cache: Mapping[str, Tensor]) -> SimpleNamespace:
 def _unhooked(module: nn.Module, output: Output) -> Callable[..., Any]:
     def run(*args: Any) -> Any:
         with _step_by_step():
-            return _taken(module(*args), output)
+            return _pick_output(module(*args), output)
 
     return run
 
@@ -314,7 +314,7 @@ def _step_by_step() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
-def _taken(returned: Any, output: Output) -> Any:
+def _pick_output(returned: Any, output: Output) -> Any:
     """The output among what a module returned."""
     if output is None:
         return returned

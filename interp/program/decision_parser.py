@@ -186,7 +186,7 @@ class _TreeBuilder(Transformer):  # type: ignore[type-arg]
         return syntax.In(value, tuple(token[1:-1] for token in tokens))
 
     def arithmetic(self, left: Expression, operator: Any, right: Expression) -> Expression:
-        return syntax.Arithmetic(str(operator), left, right)  # type: ignore[arg-type]
+        return syntax.Operation(str(operator), left, right)  # type: ignore[arg-type]
 
     def here(self, word: Token) -> Expression:
         return syntax.Token() if word == "token" else syntax.Position()

@@ -34,7 +34,6 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from interp.errors import ArgumentError
 from interp.program.syntax import (
     And,
-    Arithmetic,
     Choice,
     Comparison,
     Constant,
@@ -48,6 +47,7 @@ from interp.program.syntax import (
     Name,
     Next,
     Not,
+    Operation,
     Or,
     Program,
     Smaller,
@@ -215,11 +215,11 @@ class _Parts:
                 return [(1, Counter([_place(self.counts, (counted, at_bos))]), 0)]
             case Name(name) | Key(name) if name in self.lines and isinstance(part, Key) == inside:
                 return self._cases(self.lines[name], False)
-            case Arithmetic("+", left, right):
+            case Operation("+", left, right):
                 return self._sum_of_cases(self._cases(left, inside), self._cases(right, inside))
-            case Arithmetic("-", left, right):
+            case Operation("-", left, right):
                 return self._difference(left, right, inside)
-            case Arithmetic("*", Constant(k), of):
+            case Operation("*", Constant(k), of):
                 return [(g, _times(k, s), k * m) for g, s, m in self._cases(of, inside)]
             case Smaller(left, right) | Larger(left, right):
                 relation = "<=" if isinstance(part, Smaller) else ">="

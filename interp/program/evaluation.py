@@ -353,7 +353,7 @@ class _Evaluator:
                 return np.isin(self.value(value, pair=pair), codes)
             case syntax.Comparison():
                 return self._compared(part, pair)
-            case syntax.Arithmetic():
+            case syntax.Operation():
                 return self._computed(part, pair)
             case syntax.Smaller(left, right) | syntax.Larger(left, right):
                 extreme = np.minimum if isinstance(part, syntax.Smaller) else np.maximum
@@ -460,7 +460,7 @@ class _Evaluator:
             return value.astype(np.int64)
         return np.where(value == NONE, NONE, self.vocabulary.order[value]).astype(np.int64)
 
-    def _computed(self, part: syntax.Arithmetic, pair: bool) -> Values:
+    def _computed(self, part: syntax.Operation, pair: bool) -> Values:
         left, right = (self.value(side, pair=pair) for side in (part.left, part.right))
         if self.kind(part.left) == "token":
             by = np.asarray(-right if part.operator == "-" else right)  # of a number: no axes
@@ -518,7 +518,7 @@ def _size(term: Expression, known: Mapping[str, int], longest: int) -> int:
             return known[name]
         case syntax.Count():
             return longest
-        case syntax.Arithmetic("*", left, right):
+        case syntax.Operation("*", left, right):
             return _size(left, known, longest) * max(_size(right, known, longest), 1)
     sizes = [_size(t, known, longest) for t in children(term) if isinstance(t, Term)]
-    return sum(sizes) if isinstance(term, syntax.Arithmetic) else max(sizes)
+    return sum(sizes) if isinstance(term, syntax.Operation) else max(sizes)

@@ -58,7 +58,7 @@ class Mistake:
     source: str = ""
     width: int = 1
 
-    def told(self, name: str) -> str:
+    def report(self, name: str) -> str:
         """The message as ``name:line:column: message``, with the source line and carets below
         it."""
         gap = re.sub(r"[^\t]", " ", self.source[: self.column - 1])
@@ -78,7 +78,7 @@ class ProgramError(ProoflensError):
     def __init__(self, name: str, mistakes: Sequence[Mistake]) -> None:
         self.mistakes = tuple(sorted(mistakes))
         number = "1 mistake" if len(self.mistakes) == 1 else f"{len(self.mistakes)} mistakes"
-        told = "\n".join(mistake.told(name) for mistake in self.mistakes)
+        told = "\n".join(mistake.report(name) for mistake in self.mistakes)
         super().__init__(f"{name}: {number}\n{told}")
 
 
@@ -267,7 +267,7 @@ class _Resolver:
             case "symbol":
                 return syntax.Symbol(str(tree.children[0])[1:-1])
             case "name":
-                return self.named(cast("Token", tree.children[0]))
+                return self.resolve(cast("Token", tree.children[0]))
             case "number":
                 return self.number(cast("Token", tree.children[0]))
             case "count" | "count_future" | "count_guarded":
@@ -307,14 +307,14 @@ class _Resolver:
             of = known[0]
             if isinstance(of, syntax.Constant):
                 return syntax.Constant(-of.value)
-            return syntax.Arithmetic("*", syntax.Constant(-1), of)
+            return syntax.Operation("*", syntax.Constant(-1), of)
         if tree.data == "multiple":
             if isinstance(known[0], syntax.Constant):
-                return syntax.Arithmetic("*", *known)
+                return syntax.Operation("*", *known)
             self.wrong(parts[0], "a product has an integer on its left: write k * term")
             return None
         if tree.data in _SIGNS:
-            return syntax.Arithmetic(_SIGNS[tree.data], *known)
+            return syntax.Operation(_SIGNS[tree.data], *known)
         return _EXTREMES[tree.data](*known)
 
     def count(self, tree: Tree[Token], level: int) -> syntax.Count | None:
@@ -349,7 +349,7 @@ class _Resolver:
             return None
         return syntax.Constant(int(token))
 
-    def named(self, token: Token) -> Expression | None:
+    def resolve(self, token: Token) -> Expression | None:
         """The earlier line or imported predicate that a name stands for."""
         name, scope = str(token), self.scope
         if name in scope.values:

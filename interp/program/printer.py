@@ -35,10 +35,10 @@ def output_text(output: syntax.Output) -> str:
 
 def expression_text(expression: Expression) -> str:
     """One expression as text."""
-    return _written(expression)[0]
+    return _text_and_level(expression)[0]
 
 
-def _written(part: Expression) -> tuple[str, int]:
+def _text_and_level(part: Expression) -> tuple[str, int]:
     """An expression's text, and the level at which its operator binds."""
     match part:
         case syntax.Token() | syntax.Position():
@@ -88,7 +88,7 @@ def _operator(part: Expression) -> tuple[str, int]:
         case syntax.In(value, tokens):
             listed = ", ".join(f'"{token}"' for token in tokens)
             return f"{_at(value, _SUM)} in {{{listed}}}", _COMPARISON
-        case syntax.Arithmetic(operator, left, right):
+        case syntax.Operation(operator, left, right):
             level = _SUM if operator in "+-" else _PRODUCT
             return f"{_at(left, level)} {operator} {_at(right, level + 1)}", level
     raise TypeError(f"{type(part).__name__} is no part of the language")
@@ -111,5 +111,5 @@ def _prefixed(part: Expression) -> str:
 
 
 def _at(part: Expression, least: int) -> str:
-    text, level = _written(part)
+    text, level = _text_and_level(part)
     return text if level >= least else f"({text})"

@@ -207,7 +207,7 @@ class In(Formula):
 
 
 @dataclass(frozen=True)
-class Arithmetic(Term):
+class Operation(Term):
     """A sum, difference, product or remainder; a token plus a number is the token of that
     number. Where a program counts, a product has an integer on its left."""
 
@@ -345,7 +345,7 @@ RESERVED = frozenset(
 """Words that no line of a program that decides may be called."""
 _COUNTING = (
     *(Truth, Constant, Symbol, Holds, Name, Not, And, Or, Comparison),
-    *(Arithmetic, Smaller, Larger, Choice, Count),
+    *(Operation, Smaller, Larger, Choice, Count),
 )
 
 
@@ -446,7 +446,7 @@ class Program:
         for part in self.parts():
             found, rule = type(part).__name__, "must be a part of C-RASP in a program that counts"
             problems.need(isinstance(part, _COUNTING), "expression", rule, found, "add an output")
-            if isinstance(part, Arithmetic):
+            if isinstance(part, Operation):
                 good = part.operator in "+-" or isinstance(part.left, Constant)
                 rule = "must be a sum, a difference, or a product with an integer on its left"
                 problems.need(good, "expression", rule, part.operator, "write k * term")
@@ -584,7 +584,7 @@ class _Checked:
                     len(kinds - {None}) <= 1, "comparison", rule, kinds, "mend the line"
                 )
                 return "boolean"
-            case Arithmetic(_, left, right):
+            case Operation(_, left, right):
                 self.need(right, "number", inside=inside)
                 return self.kind(left, inside=inside)
             case Smaller(left, right) | Larger(left, right):

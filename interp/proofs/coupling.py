@@ -211,7 +211,7 @@ def _mechanism(task: PodCoupling, sides: list[_Functions], m_h: int, width: int)
     axes = torch.eye(width, dtype=torch.float64)
     directions = {"x": axes[0]}
     for letter, side in zip(("phi", "psi"), sides, strict=True):
-        for k in range(1, min(m_h, task.named) + 1):
+        for k in range(1, min(m_h, task.n_recorded) + 1):
             directions[f"{letter}[{k}]"] = axes[side.start + k - 1]
     parts = (Part("head", 0, 0, "coupling", "coupling"),)
     return Mechanism(parts, directions, dict.fromkeys(directions, Site(-1, "embed").name))

@@ -61,12 +61,14 @@ from probes.decompile.decisions import (
     run_of,
 )
 from probes.decompile.primitives import Primitive, ideal, primitives
-from probes.decompile.rows import Rows
+from probes.decompile.rows import TokenRows
 
 _MOST, _SETS, _SHARE = 12, 3, 0.5
 
 
-def by_pairs(model: Any, rows: Rows, head: Component, *, positions: bool) -> Iterator[Primitive]:
+def by_pairs(
+    model: Any, rows: TokenRows, head: Component, *, positions: bool
+) -> Iterator[Primitive]:
     """The table of a head's pattern, as what counts such tokens and as what picks the last one;
     nothing for large vocabularies and where a simpler primitive says the same.
 
@@ -95,7 +97,7 @@ def by_pairs(model: Any, rows: Rows, head: Component, *, positions: bool) -> Ite
 
 
 def _weights(
-    pattern: Float[np.ndarray, "row query key"], rows: Rows, codes: np.ndarray
+    pattern: Float[np.ndarray, "row query key"], rows: TokenRows, codes: np.ndarray
 ) -> Float[np.ndarray, "token token"]:
     """How much more than evenly each token is looked at from each; 0 for pairs that never meet."""
     place = np.searchsorted(codes, np.where(rows.read, rows.tokens, codes[0]))
@@ -109,7 +111,7 @@ def _weights(
 
 
 def _looked_at(
-    weights: Float[np.ndarray, "token token"], rows: Rows, codes: np.ndarray
+    weights: Float[np.ndarray, "token token"], rows: TokenRows, codes: np.ndarray
 ) -> dict[int, list[int]]:
     """Place of a token → places of those that it looks at."""
     first = np.unique(rows.tokens[:, 0][rows.tokens[:, 0] != NONE])
@@ -206,7 +208,7 @@ class HeadDoes:
     tried: tuple[tuple[str, float], ...] = ()
 
 
-def prune(model: Any, rows: Rows, table: TokenTable, *, budget: float = _BUDGET) -> Pruned:
+def prune(model: Any, rows: TokenRows, table: TokenTable, *, budget: float = _BUDGET) -> Pruned:
     """Replace components by their means, the least needed first, as long as decisions stay.
 
     Args:
@@ -239,7 +241,7 @@ def prune(model: Any, rows: Rows, table: TokenTable, *, budget: float = _BUDGET)
 
 
 def head_primitives(
-    model: Any, rows: Rows, queries: Rows, table: TokenTable, kept: Pruned
+    model: Any, rows: TokenRows, queries: TokenRows, table: TokenTable, kept: Pruned
 ) -> Iterator[HeadDoes]:
     """What each kept head does: the best primitives of each, the first the one that is taken.
 
@@ -253,12 +255,12 @@ def head_primitives(
     named: list[HeadDoes] = []
     for part in kept.parts:
         if part.kind == "head":
-            found = list(_named(model, rows, queries, table, kept, part, named))
+            found = list(_name_head(model, rows, queries, table, kept, part, named))
             yield from found
             named += [one for one in found[:1] if one.gain >= _STANDS_IN]
 
 
-def head_tables(model: Any, rows: Rows, table: TokenTable, kept: Pruned) -> Iterator[HeadDoes]:
+def head_tables(model: Any, rows: TokenRows, table: TokenTable, kept: Pruned) -> Iterator[HeadDoes]:
     """Each kept head as a table on two tokens that its own pattern tells, where there is one.
 
     Args:
@@ -275,10 +277,10 @@ def head_tables(model: Any, rows: Rows, table: TokenTable, kept: Pruned) -> Iter
                 yield HeadDoes(part, one, table.fidelity(rows, truth, found).or_match)
 
 
-def _named(
+def _name_head(
     model: Any,
-    rows: Rows,
-    queries: Rows,
+    rows: TokenRows,
+    queries: TokenRows,
     table: TokenTable,
     kept: Pruned,
     head: Component,
@@ -317,7 +319,7 @@ def _named(
 
 
 def _gain_on_content(
-    table: TokenTable, rows: Rows, truth: NDArray[Any], found: NDArray[Any]
+    table: TokenTable, rows: TokenRows, truth: NDArray[Any], found: NDArray[Any]
 ) -> float:
     """Gain on the decisions at tokens that vary: what is done at a separator is asked apart."""
     here = np.isin(rows.tokens[rows.asked], rows.content())
@@ -326,7 +328,7 @@ def _gain_on_content(
     return 1 - (1 - match) / (1 - base) if base < 1 else match
 
 
-def overlap(model: Any, rows: Rows, head: Component, primitive: Primitive) -> float:
+def overlap(model: Any, rows: TokenRows, head: Component, primitive: Primitive) -> float:
     """Share of a head's attention, where something is asked, that a primitive's pattern shares."""
     site = Site(head.layer, "pattern", head.head)
     own = activations(model, rows, [site])[site].float().numpy()[rows.asked]
@@ -334,12 +336,12 @@ def overlap(model: Any, rows: Rows, head: Component, primitive: Primitive) -> fl
 
 
 def _elsewhere(
-    rows: Rows,
+    rows: TokenRows,
     truth: NDArray[Any],
     taken: NDArray[Any],
     head: Component,
     tried: Sequence[Primitive],
-    run: Callable[[Rows, Sequence[Primitive]], list[NDArray[Any]]],
+    run: Callable[[TokenRows, Sequence[Primitive]], list[NDArray[Any]]],
 ) -> Iterator[HeadDoes]:
     """What a head does where the current token is one that does not vary."""
     tokens, content = rows.tokens[rows.asked], rows.content()
@@ -371,7 +373,7 @@ def substituted(
     kept: Pruned,
     named: Sequence[HeadDoes],
     head: Component,
-    rows: Rows,
+    rows: TokenRows,
     primitives: Sequence[Primitive],
 ) -> list[NDArray[Any]]:
     """Decisions with a head attending as each of some primitives says, those named before it as
@@ -389,7 +391,7 @@ def substituted(
     ]
 
 
-def _means(model: Any, rows: Rows, parts: Sequence[Component]) -> dict[Component, Edit]:
+def _means(model: Any, rows: TokenRows, parts: Sequence[Component]) -> dict[Component, Edit]:
     """The edits that put the mean over the positions of all rows, padding left out, in the place of
     what each part writes."""
     there = torch.from_numpy(rows.tokens != NONE)
@@ -403,7 +405,7 @@ def _means(model: Any, rows: Rows, parts: Sequence[Component]) -> dict[Component
 
 
 def mean_patterns(
-    model: Any, rows: Rows, head: Component, primitive: Primitive, most: int = 24
+    model: Any, rows: TokenRows, head: Component, primitive: Primitive, most: int = 24
 ) -> tuple[Float[np.ndarray, "query key"], Float[np.ndarray, "query key"]]:
     """A head's pattern and the primitive's on the longest of some rows: for a picture."""
     longest = rows[np.argsort(-rows.lengths, kind="stable")[:1]]
@@ -414,7 +416,7 @@ def mean_patterns(
 
 
 def line_heads(
-    model: Any, rows: Rows, table: TokenTable, kept: Pruned, program: Program, known: set[str]
+    model: Any, rows: TokenRows, table: TokenTable, kept: Pruned, program: Program, known: set[str]
 ) -> Iterator[tuple[str, HeadDoes]]:
     """(name of a line, the head it stands for) for the lines that look back and are not known.
 

@@ -222,12 +222,12 @@ class _Writer:
         guard = "pred" if variable.lag == 1 else f"pred{variable.lag}"
         found: Term = syntax.Count(self.formula(scene, np.isin(seen, sorted(asked))), guard)
         if sum(1 for _ in children(found, deep=True)) > _SIMPLE:
-            found = self.named(found, "p")
+            found = self.name_line(found, "p")
         return syntax.Comparison(
             "==" if outside else ">=", found, syntax.Constant(0 if outside else 1)
         )
 
-    def named(self, term: Term, letter: str) -> Term:
+    def name_line(self, term: Term, letter: str) -> Term:
         """The name of a line that holds the term."""
         same = [line.name for line in self.lines if line.expression == term]
         if not same:
@@ -253,7 +253,7 @@ class _Writer:
         key = (variable.layer, number.weights)
         if key not in self.names:
             scene, weights = self.machine.scenes[variable.layer], np.array(number.weights)
-            self.names[key] = self.named(self.weighted(scene, weights[scene.classes]), "n")
+            self.names[key] = self.name_line(self.weighted(scene, weights[scene.classes]), "n")
         known = self.names[key]
         if isinstance(known, syntax.TermName):
             held = self.sources.setdefault(known.name, [])
@@ -313,12 +313,12 @@ def _summed(parts: Sequence[tuple[int, Term]]) -> Term:
     total: Term | None = None
     for weight, term in parts:
         size = (
-            term if abs(weight) == 1 else syntax.Arithmetic("*", syntax.Constant(abs(weight)), term)
+            term if abs(weight) == 1 else syntax.Operation("*", syntax.Constant(abs(weight)), term)
         )
         if total is None:
-            total = size if weight > 0 else syntax.Arithmetic("*", syntax.Constant(weight), term)
+            total = size if weight > 0 else syntax.Operation("*", syntax.Constant(weight), term)
         else:
-            total = syntax.Arithmetic("+" if weight > 0 else "-", total, size)
+            total = syntax.Operation("+" if weight > 0 else "-", total, size)
     return syntax.Constant(0) if total is None else total
 
 

@@ -126,12 +126,12 @@ def _narrow(cubes: list[list[np.ndarray]], on: np.ndarray, held: list[np.ndarray
         for variable, allowed in enumerate(cube):
             needed = np.zeros_like(allowed)
             needed[on[alone, variable]] = True
-            if needed.any() and not allowed.all() and _named(needed) < _named(allowed):
+            if needed.any() and not allowed.all() and _names(needed) < _names(allowed):
                 cube[variable] = needed
                 held[number] = held[number] & needed[on[:, variable]]
 
 
-def _named(allowed: np.ndarray) -> int:
+def _names(allowed: np.ndarray) -> int:
     """How many values must be named: those that are allowed, or those that are not."""
     return int(min(allowed.sum(), (~allowed).sum()))
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from interp.program.evaluation import NONE, Decisions
 from interp.run import Edit, Run, Site
 from interp.tasks.base import Batch
-from probes.decompile.rows import Rows
+from probes.decompile.rows import TokenRows
 
 _AT_ONCE = 64
 """Rows of one pass."""
@@ -47,7 +47,7 @@ class Fidelity:
         return self.gain if np.isfinite(self.gain) else self.match
 
 
-def run_of(model: Any, rows: Rows) -> Run:
+def run_of(model: Any, rows: TokenRows) -> Run:
     """A model's run on rows, scored where something is asked.
 
     Args:
@@ -60,7 +60,7 @@ def run_of(model: Any, rows: Rows) -> Run:
 
 
 def outputs_of(
-    model: Any, rows: Rows, *edits: Edit, run: Run | None = None
+    model: Any, rows: TokenRows, *edits: Edit, run: Run | None = None
 ) -> Float[np.ndarray, "decision output"]:
     """A model's outputs where something is asked, with edits made.
 
@@ -75,7 +75,7 @@ def outputs_of(
     return torch.cat([o.float().cpu() for _, o in run.with_(*edits).outputs()]).numpy()
 
 
-def activations(model: Any, rows: Rows, sites: Sequence[Site]) -> dict[Site, Tensor]:
+def activations(model: Any, rows: TokenRows, sites: Sequence[Site]) -> dict[Site, Tensor]:
     """What a model holds at some sites on rows, ``[row, pos, …]``, on the CPU.
 
     Args:
@@ -88,13 +88,13 @@ def activations(model: Any, rows: Rows, sites: Sequence[Site]) -> dict[Site, Ten
     return {site: value.cpu() for site, value in run_of(model, every).at(there).items()}
 
 
-def inputs_of(rows: Rows) -> Tensor:
+def inputs_of(rows: TokenRows) -> Tensor:
     """What a model is given for rows; code 0 stands for what pads a row."""
     tokens = torch.from_numpy(np.where(rows.tokens == NONE, 0, rows.tokens))
     return tokens if rows.encode is None else rows.encode(tokens)
 
 
-def decided(asked: Float[np.ndarray, "decision output"], rows: Rows) -> NDArray[Any]:
+def decided(asked: Float[np.ndarray, "decision output"], rows: TokenRows) -> NDArray[Any]:
     """The decisions of outputs where something is asked: ``[decision, output]`` truths, or
     ``[decision]`` codes.
 
@@ -109,7 +109,7 @@ def decided(asked: Float[np.ndarray, "decision output"], rows: Rows) -> NDArray[
     return chosen if rows.answers is None else np.array(rows.answers)[chosen]
 
 
-def decide(found: Decisions, rows: Rows) -> NDArray[Any]:
+def decide(found: Decisions, rows: TokenRows) -> NDArray[Any]:
     """A program's decisions at the asked positions, as :func:`decided`."""
     values = found.allowed if found.allowed is not None else found.chosen
     return np.asarray(values)[rows.asked]
@@ -128,18 +128,18 @@ class TokenTable:
         decisions: The model's, at the asked positions.
     """
 
-    def __init__(self, rows: Rows, decisions: NDArray[Any]) -> None:
+    def __init__(self, rows: TokenRows, decisions: NDArray[Any]) -> None:
         tokens = rows.tokens[rows.asked]
         self.common = self._most(decisions)
         self.rows = {int(t): self._most(decisions[tokens == t]) for t in np.unique(tokens)}
 
-    def __call__(self, rows: Rows) -> NDArray[Any]:
+    def __call__(self, rows: TokenRows) -> NDArray[Any]:
         """What the table decides at the asked positions."""
         tokens = rows.tokens[rows.asked].tolist()
         found = [self.rows.get(t, self.common) for t in tokens]
         return np.array(found).reshape(len(found), *np.shape(self.common))
 
-    def fidelity(self, rows: Rows, decisions: NDArray[Any], found: NDArray[Any]) -> Fidelity:
+    def fidelity(self, rows: TokenRows, decisions: NDArray[Any], found: NDArray[Any]) -> Fidelity:
         """Match and gain of what was found against a model's decisions."""
         match, table = agreement(found, decisions), agreement(self(rows), decisions)
         wrong = 1 - table
@@ -154,7 +154,7 @@ class TokenTable:
 
 
 def disagreements(
-    rows: Rows, decisions: NDArray[Any], found: NDArray[Any], most: int = 10
+    rows: TokenRows, decisions: NDArray[Any], found: NDArray[Any], most: int = 10
 ) -> list[tuple[int, int]]:
     """(row, position) of the first decisions that differ."""
     places = np.argwhere(rows.asked)

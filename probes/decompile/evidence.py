@@ -67,7 +67,7 @@ from probes.decompile.decisions import (
     run_of,
 )
 from probes.decompile.primitives import Primitive, ideal
-from probes.decompile.rows import Rows, Split
+from probes.decompile.rows import Split, TokenRows
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Frozen:
     per_token: float
 
 
-def frozen_norms(model: Any, fit: Rows, judged: Rows, table: TokenTable) -> Frozen:
+def frozen_norms(model: Any, fit: TokenRows, judged: TokenRows, table: TokenTable) -> Frozen:
     """Freeze all norms at once, with means over some rows, and judge the decisions on others."""
     sites = [
         Site(at, f"{n}.hook_scale") for at in range(model.cfg.n_layers) for n in ("ln1", "ln2")
@@ -103,7 +103,7 @@ def frozen_norms(model: Any, fit: Rows, judged: Rows, table: TokenTable) -> Froz
     return Frozen(gain(False), gain(True))
 
 
-def _mean(scale: Tensor, fit: Rows, judged: Rows, by_token: bool) -> Tensor:
+def _mean(scale: Tensor, fit: TokenRows, judged: TokenRows, by_token: bool) -> Tensor:
     """``[row, pos, 1]`` for the judged rows: the mean over the others, of its token if asked."""
     values = scale[..., 0].double().numpy()
     there = fit.tokens != NONE
@@ -139,7 +139,7 @@ class HeadScore:
     overlap: float
 
 
-def score_pairs(model: Any, rows: Rows, head: Component, primitive: Primitive) -> HeadScore:
+def score_pairs(model: Any, rows: TokenRows, head: Component, primitive: Primitive) -> HeadScore:
     """Take a head's scores apart, and measure what a primitive says of its pattern.
 
     Args:
@@ -154,7 +154,7 @@ def score_pairs(model: Any, rows: Rows, head: Component, primitive: Primitive) -
     n = rows.tokens.shape[1]
     seen = np.tril(np.ones((n, n), dtype=bool)) & (rows.tokens != NONE)[:, None, :]
     seen = seen & rows.asked[:, :, None] & np.isfinite(scores)
-    whole = _centred(scores, seen)
+    whole = _less_mean(scores, seen)
     variance = float((whole[seen] ** 2).sum())
     shares = _shares(model, rows, head, whole, seen, variance)
     order = sorted(shares, key=lambda pair: -abs(shares[pair]))[:_SHOWN]
@@ -172,7 +172,7 @@ def score_pairs(model: Any, rows: Rows, head: Component, primitive: Primitive) -
 
 def _shares(
     model: Any,
-    rows: Rows,
+    rows: TokenRows,
     head: Component,
     whole: Float[np.ndarray, "row query key"],
     seen: Bool[np.ndarray, "row query key"],
@@ -195,12 +195,12 @@ def _shares(
     found = {}
     for query, q in sides[0].items():
         for key, k in sides[1].items():
-            part = _centred((q @ k.transpose(1, 2) / width).cpu().numpy(), seen)
+            part = _less_mean((q @ k.transpose(1, 2) / width).cpu().numpy(), seen)
             found[query, key] = float((part[seen] * whole[seen]).sum()) / variance
     return found
 
 
-def _sources(model: Any, rows: Rows, layer: int) -> dict[str, Tensor]:
+def _sources(model: Any, rows: TokenRows, layer: int) -> dict[str, Tensor]:
     """Name → what it is to the head's queries and keys, ``[row, pos, d_model]``."""
     parts = residual_decomposition(model, inputs_of(rows), layer)
     if str(model.cfg.normalization_type or "") == "":
@@ -217,17 +217,17 @@ def _sources(model: Any, rows: Rows, layer: int) -> dict[str, Tensor]:
     constants = read.pop("bias", torch.zeros_like(next(iter(read.values()))))
     if shift is not None:
         constants = constants + shift.double()
-    return {_named(label): part for label, part in read.items()} | {"constants": constants}
+    return {_source_name(label): part for label, part in read.items()} | {"constants": constants}
 
 
-def _named(label: str) -> str:
+def _source_name(label: str) -> str:
     layer, _, rest = label.partition("_")
     if rest == "mlp_out":
         return f"what L{layer} FFN wrote"
     return {"embed": "token", "pos_embed": "position"}.get(label, f"what {label} wrote")
 
 
-def _centred(
+def _less_mean(
     values: Float[np.ndarray, "row query key"], seen: Bool[np.ndarray, "row query key"]
 ) -> NDArray[np.float64]:
     """Values less their mean over the keys that each query sees; 0 elsewhere."""
@@ -273,7 +273,12 @@ class FfnTable:
 
 
 def ffn_table(
-    model: Any, part: Component, program: Program, fit: Rows, judged: Rows, table: TokenTable
+    model: Any,
+    part: Component,
+    program: Program,
+    fit: TokenRows,
+    judged: TokenRows,
+    table: TokenTable,
 ) -> FfnTable:
     """The smallest table that does what an FFN does for the decisions.
 
@@ -286,7 +291,7 @@ def ffn_table(
         table: Fitted to the model's decisions.
     """
     (site,) = sites_of(model, part)
-    written = [_written(model, site, rows) for rows in (fit, judged)]
+    written = [_output_at(model, site, rows) for rows in (fit, judged)]
     named = _values(program)
     codes = [_codes(program, named, rows) for rows in (fit, judged)]
     run = run_of(model, judged)
@@ -316,7 +321,7 @@ def ffn_table(
     return next(one for one in found if one.gain >= best - _NEAR)
 
 
-def _written(model: Any, site: Site, rows: Rows) -> Float[np.ndarray, "row pos d_model"]:
+def _output_at(model: Any, site: Site, rows: TokenRows) -> Float[np.ndarray, "row pos d_model"]:
     return np.asarray(activations(model, rows, [site])[site].double().numpy())
 
 
@@ -327,7 +332,7 @@ def _values(program: Program) -> list[Expression]:
     for output in program.outputs:
         value = output.condition if isinstance(output, syntax.Allow) else output.value
         for part in _here(value):
-            remainder = isinstance(part, syntax.Arithmetic) and part.operator == "%"
+            remainder = isinstance(part, syntax.Operation) and part.operator == "%"
             counts = isinstance(part, syntax.Count | syntax.CountWhere)
             if (counts or remainder) and part not in found:
                 found.append(part)
@@ -344,7 +349,7 @@ def _here(expression: Expression) -> Iterator[Expression]:
 
 
 def _codes(
-    program: Program, named: Sequence[Expression], rows: Rows
+    program: Program, named: Sequence[Expression], rows: TokenRows
 ) -> Int[np.ndarray, "value row pos"]:
     lines = [Assignment(f"read{k}_", value) for k, value in enumerate(named)]
     found = line_values([*program.lines, *lines], rows.tokens, rows.vocabulary)
@@ -355,7 +360,7 @@ def _looked_up(
     reads: Sequence[int],
     codes: Sequence[Int[np.ndarray, "value _ pos"]],
     written: Float[np.ndarray, "_ pos d_model"],
-    fit: Rows,
+    fit: TokenRows,
 ) -> tuple[Float[np.ndarray, "_ pos d_model"], int]:
     """Means over equal values, for the judged rows; values that never occurred get the mean over
     the current token's, or over everything."""

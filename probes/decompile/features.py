@@ -38,7 +38,6 @@ from interp.program import syntax
 from interp.program.evaluation import NONE, Vocabulary, line_values
 from interp.program.syntax import (
     And,
-    Arithmetic,
     Assignment,
     Comparison,
     Constant,
@@ -50,6 +49,7 @@ from interp.program.syntax import (
     Name,
     Not,
     Nothing,
+    Operation,
     Pick,
     Position,
     Token,
@@ -58,12 +58,12 @@ from interp.program.syntax import (
     children,
 )
 from probes.decompile.primitives import BEFORE, Primitive, lag
-from probes.decompile.rows import Rows
+from probes.decompile.rows import TokenRows
 
 _FEWEST, _MOST = 3, 8
 
 
-def balanced(rows: Rows) -> tuple[Assignment, Assignment] | None:
+def balanced(rows: TokenRows) -> tuple[Assignment, Assignment] | None:
     """The lines ``depth`` and ``opened``; None where no two kinds of tokens balance.
 
     Of two tokens the difference of their counts says as much without a line of its own.
@@ -80,7 +80,7 @@ def balanced(rows: Rows) -> tuple[Assignment, Assignment] | None:
                 In(Key("token"), tuple(t for t, s in zip(texts, signs, strict=True) if s == sign))
                 for sign in (1, -1)
             )
-            depth = Assignment("depth", Arithmetic("-", CountWhere(opening), CountWhere(closing)))
+            depth = Assignment("depth", Operation("-", CountWhere(opening), CountWhere(closing)))
             same = Comparison("==", Key("depth"), Name("depth"))
             return depth, Assignment("opened", Pick("last", Key("token"), And(same, opening)))
     return None
@@ -111,7 +111,7 @@ class Feature:
 
 
 def features(
-    rows: Rows,
+    rows: TokenRows,
     fetched: Sequence[tuple[int, Primitive]],
     layers: int = 0,
     *,
@@ -128,7 +128,7 @@ def features(
     """
     found = [Feature(Token(), "token")]
     for p in _PERIODS if positions else ():
-        found.append(Feature(Arithmetic("%", Position(), Constant(p)), "number", cost=2 + p / 8))
+        found.append(Feature(Operation("%", Position(), Constant(p)), "number", cost=2 + p / 8))
     before = any(one.where == lag(1).where for _, one in fetched)
     for number, one in fetched:
         found += _tokens(number, one, before)
@@ -194,12 +194,12 @@ def _distances(number: int, one: Primitive) -> Iterator[Feature]:
     place = Pick("last", Key("position"), one.where)
     line = Assignment(f"at_{one.name}", place)
     yield Feature(Name(line.name), "number", (*one.lines, line), number, one.cost + 2, one.words)
-    back = Arithmetic("-", Position(), place)
+    back = Operation("-", Position(), place)
     line = Assignment(f"since_{one.name}", back)
     yield Feature(Name(line.name), "number", (*one.lines, line), number, one.cost + 1, one.words)
 
 
-def _frequent(number: int, one: Primitive, rows: Rows) -> Iterator[Feature]:
+def _frequent(number: int, one: Primitive, rows: TokenRows) -> Iterator[Feature]:
     """The token that most, or fewest, of the positions hold that a primitive looks at."""
     if one.single or {Key("token"), Key("before")} & set(children(one.where, deep=True)):
         return
@@ -217,7 +217,7 @@ def _frequent(number: int, one: Primitive, rows: Rows) -> Iterator[Feature]:
         yield Feature(Name(line.name), "token", (*one.lines, line), number, one.cost + 4, one.words)
 
 
-def _counts(number: int, one: Primitive, rows: Rows, before: bool) -> Iterator[Feature]:
+def _counts(number: int, one: Primitive, rows: TokenRows, before: bool) -> Iterator[Feature]:
     if one.single and not _is_literal(one.where):
         return
     everything = one.where == Truth(True)
@@ -247,7 +247,7 @@ def _counts(number: int, one: Primitive, rows: Rows, before: bool) -> Iterator[F
                 yield Feature(CountWhere(pair), "number", (BEFORE,), number, 4.0, "pairs")
 
 
-def _nested(rows: Rows, layers: int) -> Iterator[Feature]:
+def _nested(rows: TokenRows, layers: int) -> Iterator[Feature]:
     """Counts of positions where a token comes after another one did, of those after such a one, …:
     one level a layer that counts."""
     content = rows.content()
@@ -278,7 +278,7 @@ def _nested(rows: Rows, layers: int) -> Iterator[Feature]:
         chains = longer
 
 
-def _behind(rows: Rows, layers: int) -> Iterator[Feature]:
+def _behind(rows: TokenRows, layers: int) -> Iterator[Feature]:
     """At how many positions one token had been met less often than another: a comparison of two
     counts that is counted again, so it takes two layers."""
     content = rows.content()
@@ -298,7 +298,7 @@ def _plain(name: str) -> str:
     return found if found[0].isalpha() else f"x{found}"
 
 
-def values_of(found: Sequence[Feature], rows: Rows) -> list[NDArray[np.int64]]:
+def values_of(found: Sequence[Feature], rows: TokenRows) -> list[NDArray[np.int64]]:
     """Each feature's values at the asked positions."""
     lines: dict[str, Assignment] = {}
     for feature in found:
@@ -337,7 +337,7 @@ class Question:
 
 
 def columns(
-    found: Sequence[Feature], values: Sequence[NDArray[np.int64]], rows: Rows
+    found: Sequence[Feature], values: Sequence[NDArray[np.int64]], rows: TokenRows
 ) -> list[Question]:
     """Every question that a branch may ask of the features."""
     pairs = list(zip(found, values, strict=True))
@@ -364,7 +364,7 @@ def _numbers(numbers: Sequence[_Valued]) -> Iterator[Question]:
         if _is_remainder(feature.expression):
             continue
         for p in _REMAINDERS:
-            rest = Arithmetic("%", feature.expression, Constant(p))
+            rest = Operation("%", feature.expression, Constant(p))
             yield _number(value % p, rest, (feature,), feature.cost + 2 + p / 8)
     counts: dict[str, list[_Valued]] = {}
     for feature, value in numbers:
@@ -374,13 +374,13 @@ def _numbers(numbers: Sequence[_Valued]) -> Iterator[Question]:
     for number, ((f, v), (g, w)) in pairs:
         if number >= _PAIRED:
             continue
-        difference = Arithmetic("-", f.expression, g.expression)
+        difference = Operation("-", f.expression, g.expression)
         cost = f.cost + g.cost + 0.5
         yield _number(v - w, difference, (f, g), cost)
         same = Comparison("==", f.expression, g.expression)  # takes two cuts of the difference
         yield Question((v == w).astype(np.int64), same, (f, g), cost + 0.1)
         for p in _REMAINDERS:
-            rest = Arithmetic("%", difference, Constant(p))
+            rest = Operation("%", difference, Constant(p))
             yield _number((v - w) % p, rest, (f, g), cost + 1 + p / 8)
 
 
@@ -389,13 +389,13 @@ def _number(
 ) -> Question:
     least = 0 if isinstance(expression, CountWhere) or _is_remainder(expression) else None
     most = None
-    if isinstance(expression, Arithmetic) and isinstance(expression.right, Constant):
+    if isinstance(expression, Operation) and isinstance(expression.right, Constant):
         most = expression.right.value - 1 if expression.operator == "%" else None
     return Question(values, expression, of, cost, number=True, least=least, most=most)
 
 
 def _is_remainder(expression: Expression) -> bool:
-    return isinstance(expression, Arithmetic) and expression.operator == "%"
+    return isinstance(expression, Operation) and expression.operator == "%"
 
 
 def _different(found: Sequence[Question]) -> list[Question]:
@@ -407,7 +407,7 @@ def _different(found: Sequence[Question]) -> list[Question]:
     return list(kept.values())
 
 
-def _is_one_of(feature: Feature, value: NDArray[np.int64], rows: Rows) -> Iterator[Question]:
+def _is_one_of(feature: Feature, value: NDArray[np.int64], rows: TokenRows) -> Iterator[Question]:
     content, named = rows.content(), rows.common(_NAMED)
     present = np.unique(value)
     for code in present.tolist():
@@ -438,11 +438,11 @@ def _compared(
 
 
 def _shifted(value: Expression, by: int) -> Expression:
-    return Arithmetic("+" if by > 0 else "-", value, Constant(abs(by))) if by else value
+    return Operation("+" if by > 0 else "-", value, Constant(abs(by))) if by else value
 
 
 def expressions(
-    found: Sequence[Feature], rows: Rows
+    found: Sequence[Feature], rows: TokenRows
 ) -> Iterator[tuple[Expression, Feature | None]]:
     """What may be chosen as the next token: a feature, the number above or below, the token that
     writes a count, a fixed token."""
@@ -455,12 +455,12 @@ def expressions(
                 first = Literal_(rows.vocabulary.texts[least])
                 for shift in (-written[least], -1 - written[least]):
                     number = _shifted(feature.expression, shift)
-                    yield Arithmetic("+", first, number), feature
+                    yield Operation("+", first, number), feature
             continue
         yield feature.expression, feature
         if numbers:
             for operator in ("+", "-"):
-                shifted = Arithmetic(operator, feature.expression, Constant(1))
+                shifted = Operation(operator, feature.expression, Constant(1))
                 yield shifted, feature
     for text in rows.vocabulary.texts:
         yield syntax.Literal_(text), None

@@ -32,7 +32,7 @@ from interp.program import syntax
 from interp.program.evaluation import run
 from interp.program.syntax import Assignment, Expression, Program, children
 from probes.decompile.decisions import Fidelity, TokenTable, agreement, decide, disagreements
-from probes.decompile.rows import Rows, Split
+from probes.decompile.rows import Split, TokenRows
 from probes.decompile.search import Candidate, candidates
 
 _AS_COMPARISON: dict[tuple[str, int], syntax.Relation] = {
@@ -50,7 +50,7 @@ def shortened(program: Program) -> Program:
         for output in program.outputs
         for part in children(_value(output), deep=True)
         if isinstance(part, syntax.CountWhere)
-        or (isinstance(part, syntax.Arithmetic) and _counts(part))
+        or (isinstance(part, syntax.Operation) and _counts(part))
     )
     inside = Counter(
         part for found in repeated for part in children(found, deep=True) if part != found
@@ -80,7 +80,7 @@ def _compared(part: Expression) -> Expression:
     match part:
         case syntax.Comparison(
             relation,
-            syntax.Arithmetic("-", syntax.CountWhere() as left, syntax.CountWhere() as right),
+            syntax.Operation("-", syntax.CountWhere() as left, syntax.CountWhere() as right),
             syntax.Constant(value),
         ):
             plain = _AS_COMPARISON.get((relation, value))
@@ -88,12 +88,12 @@ def _compared(part: Expression) -> Expression:
     return part
 
 
-def _counts(part: syntax.Arithmetic) -> bool:
+def _counts(part: syntax.Operation) -> bool:
     return any(isinstance(inside, syntax.CountWhere) for inside in children(part, deep=True))
 
 
 def _name(part: Expression) -> str:
-    if isinstance(part, syntax.Arithmetic):
+    if isinstance(part, syntax.Operation):
         return "d"
     where = part.where if isinstance(part, syntax.CountWhere) else None
     if (
@@ -346,7 +346,7 @@ class Judge:
         return self.table.fidelity(part, self.truth[name][: len(found)], found)
 
 
-def joined(one: Rows, other: Rows) -> Rows:
+def joined(one: TokenRows, other: TokenRows) -> TokenRows:
     """Some rows and then others."""
     tokens = np.concatenate([one.tokens, other.tokens])
     asked = np.concatenate([one.asked, other.asked])

@@ -19,8 +19,8 @@ as from another, and on runs of equal tokens.
     mirror                 the position as far before <sep> as this one is after it
     the last other token   where a run of equal tokens ends; how long ago is the length of a run
 
-A separator is a token that does not vary (:meth:`probes.decompile.rows.Rows.content`) and stands
-neither first nor last.
+A separator is a token that does not vary (:meth:`probes.decompile.rows.TokenRows.content`) and
+stands neither first nor last.
 
 What a head may do with what an earlier layer fetched: compare tokens with it, not with the token
 that stands here.
@@ -48,7 +48,6 @@ from interp.program import syntax
 from interp.program.evaluation import keys
 from interp.program.syntax import (
     And,
-    Arithmetic,
     Assignment,
     Comparison,
     Constant,
@@ -59,12 +58,13 @@ from interp.program.syntax import (
     Literal_,
     Name,
     Not,
+    Operation,
     Position,
     Token,
     Truth,
     Which,
 )
-from probes.decompile.rows import Rows
+from probes.decompile.rows import TokenRows
 
 _SMALL = 8
 """Tokens, at most, of a vocabulary whose tokens are tried one by one."""
@@ -108,7 +108,7 @@ class Primitive:
 
 def lag(k: int) -> Primitive:
     """The position k before."""
-    where = Comparison("==", Key("position"), Arithmetic("-", Position(), Constant(k)))
+    where = Comparison("==", Key("position"), Operation("-", Position(), Constant(k)))
     words = "the token before" if k == 1 else f"the token {k} before"
     return Primitive(words, where, cost=k)
 
@@ -140,11 +140,11 @@ def by_position() -> Iterator[Primitive]:
         where = Comparison("==", Key("position"), Constant(p))
         yield Primitive(f"position {p}", where, cost=2)
     for k in _WINDOWS:
-        near = Comparison(">", Key("position"), Arithmetic("-", Position(), Constant(k)))
+        near = Comparison(">", Key("position"), Operation("-", Position(), Constant(k)))
         yield Primitive(f"the last {k} positions", near, cost=3)
     for p, nth in _PERIODS.items():
         for shift in range(p):
-            here = Arithmetic("+", Position(), Constant(shift)) if shift else Position()
+            here = Operation("+", Position(), Constant(shift)) if shift else Position()
             where = Comparison("==", _mod(Key("position"), p), _mod(here, p))
             words = (
                 f"every {nth} position, {shift} from here"
@@ -158,10 +158,10 @@ def by_position() -> Iterator[Primitive]:
 
 
 def _mod(of: Expression, p: int) -> Expression:
-    return Arithmetic("%", of, Constant(p))
+    return Operation("%", of, Constant(p))
 
 
-def by_token(rows: Rows, positions: bool) -> Iterator[Primitive]:
+def by_token(rows: TokenRows, positions: bool) -> Iterator[Primitive]:
     """What compares tokens or knows one."""
     same = Comparison("==", Key("token"), Token())
     earlier = And(same, Comparison("<", Key("position"), Position()))
@@ -170,7 +170,7 @@ def by_token(rows: Rows, positions: bool) -> Iterator[Primitive]:
         yield Primitive("earlier equal tokens", earlier, cost=2)
         yield Primitive("the first equal token", same, "first", cost=3)
         yield Primitive("the last equal token before", earlier, "last", cost=3)
-    for code in _named(rows):
+    for code in _nameable(rows):
         text = rows.vocabulary.texts[code]
         is_it = Comparison("==", Key("token"), Literal_(text))
         yield Primitive(f'every "{text}"', is_it, cost=2)
@@ -181,24 +181,24 @@ def by_token(rows: Rows, positions: bool) -> Iterator[Primitive]:
         yield Primitive(f'the last that is not "{text}"', other, "last", cost=3)
 
 
-def _named(rows: Rows) -> list[int]:
+def _nameable(rows: TokenRows) -> list[int]:
     """Tokens that conditions may name: those that do not vary, and of the others all of a small
     vocabulary, of a large one those that stand in most rows."""
     return _fixed(rows) + rows.common(_SMALL).tolist()
 
 
-def _fixed(rows: Rows) -> list[int]:
+def _fixed(rows: TokenRows) -> list[int]:
     """Tokens that do not vary."""
     present, content = np.unique(rows.tokens[rows.read]), rows.content()
     return [int(code) for code in present if code not in content]
 
 
-def by_order(rows: Rows) -> Iterator[Primitive]:
+def by_order(rows: TokenRows) -> Iterator[Primitive]:
     """What knows the order of tokens; nothing where fewer than three vary that write numbers."""
     numbers = rows.vocabulary.numbers
     if sum(int(code) in numbers for code in rows.content()) < 3:
         return
-    texts = tuple(rows.vocabulary.texts[c] for c in _named(rows) if c not in numbers)
+    texts = tuple(rows.vocabulary.texts[c] for c in _nameable(rows) if c not in numbers)
     above, below = (Comparison(r, Key("token"), Token()) for r in (">", "<"))
     number = syntax.Not(In(Key("token"), texts)) if texts else Truth(True)
     yield Primitive("the least token above this one", above, "least", cost=3)
@@ -228,7 +228,7 @@ def by_predecessor() -> Iterator[Primitive]:
 _FIRST_EQUAL = syntax.Pick("first", Key("position"), Comparison("==", Key("token"), Token()))
 
 
-def by_newness(rows: Rows) -> Iterator[Primitive]:
+def by_newness(rows: TokenRows) -> Iterator[Primitive]:
     """What needs an earlier layer to have counted equal tokens: tokens seen for the first time."""
     texts = tuple(rows.vocabulary.texts[c] for c in _fixed(rows))
     once = Comparison("==", syntax.CountWhere(Comparison("==", Key("token"), Token())), Constant(1))
@@ -240,7 +240,7 @@ def by_newness(rows: Rows) -> Iterator[Primitive]:
     yield Primitive(words, later, "first", 5, (line, met))
 
 
-def ideal(primitive: Primitive, rows: Rows) -> Float[np.ndarray, "row query key"]:
+def ideal(primitive: Primitive, rows: TokenRows) -> Float[np.ndarray, "row query key"]:
     """The pattern of a head that does just this."""
     chosen = keys(primitive.lines, primitive.where, rows.tokens, rows.vocabulary)
     weights = chosen.astype(np.float64)
@@ -251,7 +251,7 @@ def ideal(primitive: Primitive, rows: Rows) -> Float[np.ndarray, "row query key"
     return np.asarray(weights / weights.sum(-1, keepdims=True))
 
 
-def _picked(which: Which, chosen: NDArray[np.bool_], rows: Rows) -> NDArray[np.float64]:
+def _picked(which: Which, chosen: NDArray[np.bool_], rows: TokenRows) -> NDArray[np.float64]:
     n = chosen.shape[-1]
     rank = np.broadcast_to(np.arange(n), chosen.shape)
     if which in ("least", "greatest"):
@@ -267,7 +267,7 @@ def _picked(which: Which, chosen: NDArray[np.bool_], rows: Rows) -> NDArray[np.f
 _OFTEN = 0.5
 
 
-def separators(rows: Rows) -> list[str]:
+def separators(rows: TokenRows) -> list[str]:
     """Texts of the tokens that cut most rows in two."""
     content, found = rows.content(), []
     for code in np.unique(rows.tokens[rows.tokens >= 0]).tolist():
@@ -288,7 +288,7 @@ def _word(text: str) -> str:
     return "".join(c for c in text if c.isalnum()) or "it"
 
 
-def by_parts(rows: Rows) -> Iterator[Primitive]:
+def by_parts(rows: TokenRows) -> Iterator[Primitive]:
     """What knows of a separator."""
     same = Comparison("==", Key("token"), Token())
     for text in separators(rows):
@@ -302,14 +302,14 @@ def by_parts(rows: Rows) -> Iterator[Primitive]:
         yield Primitive(f"equal after {word}", And(same, later), None, 4, (seen,), "equal")
         place = syntax.Pick("last", Key("position"), Comparison("==", Key("token"), Literal_(text)))
         at = Assignment(f"{word}_at", place)
-        here: Expression = Arithmetic("-", Position(), Name(at.name))
+        here: Expression = Operation("-", Position(), Name(at.name))
         for shift, words in ((0, "counterpart"), (1, "next counterpart")):
-            where = _at(Arithmetic("+", here, Constant(shift)) if shift else here)
+            where = _at(Operation("+", here, Constant(shift)) if shift else here)
             yield Primitive(f"{words} of {word}", where, "last", cost=4, lines=(at,))
-        twice = Arithmetic("*", Constant(2), Name(at.name))
-        mirror: Expression = Arithmetic("-", twice, Position())
+        twice = Operation("*", Constant(2), Name(at.name))
+        mirror: Expression = Operation("-", twice, Position())
         for shift, words in ((0, "mirror"), (1, "next mirror")):
-            where = _at(Arithmetic("-", mirror, Constant(shift)) if shift else mirror)
+            where = _at(Operation("-", mirror, Constant(shift)) if shift else mirror)
             yield Primitive(f"{words} of {word}", where, "last", cost=4, lines=(at,))
 
 
@@ -322,7 +322,7 @@ def by_runs() -> Iterator[Primitive]:
     yield Primitive("the last other token", Comparison("!=", Key("token"), Token()), "last", cost=3)
 
 
-def by_fetched(rows: Rows) -> Iterator[Primitive]:
+def by_fetched(rows: TokenRows) -> Iterator[Primitive]:
     """Everything that compares tokens with one that was fetched."""
     extremes = [p for p in by_order(rows) if p.which in ("greatest", "least") and _whole(p)]
     places = [p for p in by_parts(rows) if p.which == "last"]
@@ -349,7 +349,7 @@ def _whole(primitive: Primitive) -> bool:
     return syntax.Token() not in syntax.children(primitive.where, deep=True)
 
 
-def primitives(rows: Rows, *, deep: bool = False, positions: bool = True) -> list[Primitive]:
+def primitives(rows: TokenRows, *, deep: bool = False, positions: bool = True) -> list[Primitive]:
     """Everything a head is tried as, the simplest first.
 
     Args:

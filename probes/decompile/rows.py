@@ -61,7 +61,7 @@ _OFTEN, _HALF = 0.9, 0.5
 
 
 @dataclass(frozen=True)
-class Rows:
+class TokenRows:
     """Rows of tokens and where something is asked.
 
     Attributes:
@@ -89,7 +89,7 @@ class Rows:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def __getitem__(self, which: Any) -> Rows:
+    def __getitem__(self, which: Any) -> TokenRows:
         """Some of the rows, as a slice, indices or a mask."""
         labels = None if self.labels is None else self.labels[which]
         return replace(self, tokens=self.tokens[which], asked=self.asked[which], labels=labels)
@@ -132,15 +132,15 @@ class Split:
     """Rows to fit, rows to judge on: held out, longer, off the task, and all strings of a
     recogniser in random order (:func:`every_string`), none for other rows."""
 
-    fit: Rows
-    held: Rows
-    longer: Rows
-    queries: Rows
-    off_task: Rows
-    every: Rows
+    fit: TokenRows
+    held: TokenRows
+    longer: TokenRows
+    queries: TokenRows
+    off_task: TokenRows
+    every: TokenRows
 
 
-def split(rows: Rows, *, seed: int = 0, held: float = 0.25, queries: int = 200) -> Split:
+def split(rows: TokenRows, *, seed: int = 0, held: float = 0.25, queries: int = 200) -> Split:
     """Rows to fit and rows to judge on.
 
     Args:
@@ -174,7 +174,9 @@ def split(rows: Rows, *, seed: int = 0, held: float = 0.25, queries: int = 200) 
     )
 
 
-def off_task(rows: Rows, content: Int[np.ndarray, " token"], count: int, *, seed: int) -> Rows:
+def off_task(
+    rows: TokenRows, content: Int[np.ndarray, " token"], count: int, *, seed: int
+) -> TokenRows:
     """Rows made from others: random tokens, few tokens often, ties, single tokens exchanged.
 
     Args:
@@ -223,7 +225,7 @@ _EVERY, _LETTERS = 2**17, 8
 """Strings that are all looked at, at most, and tokens that vary in them."""
 
 
-def every_string(rows: Rows) -> Rows | None:
+def every_string(rows: TokenRows) -> TokenRows | None:
     """All strings of a recogniser, of the lengths that its rows have: every combination of the
     tokens that vary, between those that do not.
 
@@ -253,7 +255,7 @@ _PAD = "<pad>"
 _QUOTES = set('"\r\n')
 
 
-def read_worded_rows(path: str | Path) -> Rows:
+def read_worded_rows(path: str | Path) -> TokenRows:
     """Rows from a JSON file.
 
     Raises:
@@ -350,7 +352,9 @@ def _short(value: Any, most: int = 60) -> str:
     return text if len(text) <= most else f"{text[:most]}…"
 
 
-def _arrays(rows: Sequence[dict[str, Any]], texts: tuple[str, ...], objective: Objective) -> Rows:
+def _arrays(
+    rows: Sequence[dict[str, Any]], texts: tuple[str, ...], objective: Objective
+) -> TokenRows:
     shape = (len(rows), max(len(row["tokens"]) for row in rows))
     tokens, asked = np.full(shape, NONE), np.zeros(shape, dtype=bool)
     sets = objective == "sets"
@@ -366,7 +370,7 @@ def _arrays(rows: Sequence[dict[str, Any]], texts: tuple[str, ...], objective: O
             following = np.array(row["label"][1:], dtype=np.int64)
             asked[i, : n - 1] = following != pad
             labels[i, : n - 1] = np.where(following != pad, following, NONE)
-    return Rows(tokens, asked, labels, Vocabulary(texts), objective)
+    return TokenRows(tokens, asked, labels, Vocabulary(texts), objective)
 
 
 _SIGNS = ("-1", "+1")
@@ -375,7 +379,7 @@ BITS = 0.5
 """Between answers that are 0 and 1."""
 
 
-def rows_of_task(task: Any, *, count: int = 400, seed: int = 0) -> Rows:
+def rows_of_task(task: Any, *, count: int = 400, seed: int = 0) -> TokenRows:
     """Draw the rows of a task that a model is asked about.
 
     Args:
@@ -406,7 +410,7 @@ def rows_of_task(task: Any, *, count: int = 400, seed: int = 0) -> Rows:
         answers, texts = _classes(task, texts)
         right = targets
     labels = np.array(answers)[right.numpy()]
-    return Rows(
+    return TokenRows(
         codes.numpy(),
         asked.numpy(),
         np.where(asked.numpy(), labels, NONE),
@@ -418,7 +422,7 @@ def rows_of_task(task: Any, *, count: int = 400, seed: int = 0) -> Rows:
     )
 
 
-def _rows_of_program(program: Program, count: int, seed: int) -> Rows:
+def _rows_of_program(program: Program, count: int, seed: int) -> TokenRows:
     """Random strings of up to :data:`_LONGEST` letters, BOS in front, and what the program answers.
 
     The program's last letter is followed by an id for any other token, which no string has here.
@@ -435,7 +439,7 @@ def _rows_of_program(program: Program, count: int, seed: int) -> Rows:
     there = np.concatenate([first > 0, codes >= 0], axis=1)
     texts = ("<bos>", *letters, "<other>", "0", "1")
     labels = np.concatenate([first, answers.astype(np.int64)], axis=1) + len(texts) - 2
-    return Rows(
+    return TokenRows(
         np.concatenate([first, np.where(codes >= 0, codes + 1, NONE)], axis=1),
         there,
         np.where(there, labels, NONE),
@@ -482,7 +486,9 @@ def _classes(task: Any, texts: tuple[str, ...]) -> tuple[list[int], tuple[str, .
 _YES_OR_NO = ("0", "1")
 
 
-def asked(model: Any, rows: Rows | None, *, count: int, seed: int) -> tuple[Any, Rows, Any]:
+def asked(
+    model: Any, rows: TokenRows | None, *, count: int, seed: int
+) -> tuple[Any, TokenRows, Any]:
     """A model, rows that fit it, and the task that the rows are of; None for rows that are given.
 
     Args:
@@ -499,7 +505,7 @@ def asked(model: Any, rows: Rows | None, *, count: int, seed: int) -> tuple[Any,
     if not isinstance(model, Construction):
         need_hooks(model)
     rule, advice = "must be rows as read_rows gives them", "write them to a file and read it"
-    refuse_unless(rows is None or isinstance(rows, Rows), "rows", rule, rows, advice)
+    refuse_unless(rows is None or isinstance(rows, TokenRows), "rows", rule, rows, advice)
     holder = model if isinstance(model, Construction) else getattr(model, "card", None)
     task = getattr(holder, "task", None)
     rule = "must be given for a model that knows no task of its own"
@@ -511,7 +517,7 @@ def asked(model: Any, rows: Rows | None, *, count: int, seed: int) -> tuple[Any,
     return model, _fitting(model, rows), task if own else None
 
 
-def _fitting(model: Any, rows: Rows) -> Rows:
+def _fitting(model: Any, rows: TokenRows) -> TokenRows:
     spec = getattr(model, "spec", None)
     read, given = (
         (spec.d_in, spec.d_out)

@@ -31,7 +31,7 @@ from interp.program.evaluation import line_values
 from interp.program.syntax import Assignment, Expression, Program, children
 from probes.decompile.features import Feature, Question, columns, expressions, features, values_of
 from probes.decompile.primitives import Primitive
-from probes.decompile.rows import Rows
+from probes.decompile.rows import TokenRows
 
 _NEARLY = 0.98
 _TWO = 3
@@ -204,16 +204,16 @@ def _cut(leaf: _Leaf, asked: Questions, wanted: NDArray[np.bool_]) -> tuple[_Lea
 
 def _tree(root: _Leaf, leaves: Sequence[_Leaf]) -> FormulaTree:
     asked: list[Question] = []
-    formula = _written(root, asked)
+    formula = _expression(root, asked)
     return FormulaTree(formula, tuple(asked), len(leaves), sum(leaf.wrong for leaf in leaves))
 
 
-def _written(leaf: _Leaf, asked: list[Question]) -> Expression:
+def _expression(leaf: _Leaf, asked: list[Question]) -> Expression:
     if leaf.children is None or leaf.split is None:
         return syntax.Truth(leaf.value)
     _, column, threshold = leaf.split
     mine: list[Question] = []
-    low, high = (_written(child, mine) for child in leaf.children)
+    low, high = (_expression(child, mine) for child in leaf.children)
     if low == high:
         asked += mine if not isinstance(low, syntax.Truth) else []
         return low
@@ -284,7 +284,7 @@ class Candidate:
 
 
 def candidates(
-    rows: Rows,
+    rows: TokenRows,
     decisions: NDArray[Any],
     fetched: Sequence[tuple[int, Primitive]],
     layers: int = 0,
@@ -333,7 +333,7 @@ def candidates(
 def _tabulated(
     known: Sequence[Feature],
     values: Sequence[NDArray[np.int64]],
-    rows: Rows,
+    rows: TokenRows,
     decisions: NDArray[Any],
 ) -> Iterator[tuple[syntax.Output, ...]]:
     """The answer as a table on the current token and all tokens that heads fetch, if they are
@@ -366,7 +366,7 @@ def _most(decisions: NDArray[Any]) -> int:
     return int(found[times.argmax()])
 
 
-def _sampled(rows: Rows, decisions: NDArray[Any]) -> tuple[Rows, NDArray[Any]]:
+def _sampled(rows: TokenRows, decisions: NDArray[Any]) -> tuple[TokenRows, NDArray[Any]]:
     """Rows in mixed order, as many as give enough decisions."""
     per_row = rows.asked.sum(1)
     order = np.random.default_rng(0).permutation(len(rows))
@@ -385,7 +385,7 @@ def _worth(trees: Sequence[FormulaTree], most: int) -> FormulaTree:
 def _values(
     offered: Sequence[tuple[Expression, Feature | None]],
     known: Sequence[Feature],
-    rows: Rows,
+    rows: TokenRows,
     decisions: NDArray[Any],
 ) -> list[tuple[Expression, NDArray[np.bool_]]]:
     """Values that together give every decision, the one that gives most first; each with where it
@@ -395,7 +395,7 @@ def _values(
     every = line_values([*lines.values(), *extra], rows.tokens, rows.vocabulary)
     right = np.stack([every[line.name][rows.asked] == decisions for line in extra])
     cost = np.array(
-        [1.0 if f is None else f.cost + isinstance(e, syntax.Arithmetic) for e, f in offered]
+        [1.0 if f is None else f.cost + isinstance(e, syntax.Operation) for e, f in offered]
     )
     found: list[tuple[Expression, NDArray[np.bool_]]] = []
     covered = np.zeros(right.shape[1], dtype=bool)

@@ -79,13 +79,13 @@ from probes.decompile.judging import (
     joined,
 )
 from probes.decompile.primitives import one_position, primitives
-from probes.decompile.rows import Rows, Split, asked, rows_of_task, split
+from probes.decompile.rows import Split, TokenRows, asked, rows_of_task, split
 from probes.decompile.search import Candidate
 
 __all__ = ["Decompiled", "Judged", "decompile"]
 
 
-def program_of_counts(model: Any, rows: Rows, seed: int) -> Program | None:
+def program_of_counts(model: Any, rows: TokenRows, seed: int) -> Program | None:
     """The program that stands in a model's weights.
 
     Args:
@@ -422,7 +422,7 @@ class Decompiled:
 
 def decompile(
     model: Any,
-    rows: Rows | None = None,
+    rows: TokenRows | None = None,
     *,
     count: int = 400,
     seed: int = 0,
@@ -550,7 +550,7 @@ def _searched(
     model: Any,
     judge: Judge,
     kept: Pruned,
-    some: Rows,
+    some: TokenRows,
     counted: Program | None,
     step: Callable[[str], None],
 ) -> tuple[list[Judged], list[HeadDoes]]:
@@ -575,7 +575,7 @@ def _searched(
     return tried, heads
 
 
-def _some(data: Split) -> Rows:
+def _some(data: Split) -> TokenRows:
     """A few rows to try components on, of the fitted ones; where those are few, or one answer may
     be rare among them, of those off the task too."""
     fit = data.fit[:_PROBED]

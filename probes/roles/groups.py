@@ -115,7 +115,7 @@ class _Search:
         for group in self._parted(self._least()):
             tests, percentile = self._judge(group)
             if holds(tests):
-                yield list(self._told(group, tests, percentile))
+                yield list(self._findings(group, tests, percentile))
 
     def _kinds(self) -> Sequence[str]:
         only = self._effects.evidence.profile.rows.get(self._role.keys, "")
@@ -255,7 +255,7 @@ class _Search:
             sets.add(tuple(sorted(of_layer[at][i] for at, some in places for i in some)))
         return sorted(sets)
 
-    def _told(
+    def _findings(
         self, group: tuple[Place, ...], tests: list[Test], percentile: float
     ) -> Iterator[Found]:
         name = "+".join(_name(head) for head in group)

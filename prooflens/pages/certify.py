@@ -169,12 +169,12 @@ def _findings(found: Any) -> list[str]:
         f"{_number(found.measured)}; the best constant answer reaches {found.trivial:.4g}."
     ]
     if best.lemmas:
-        told = "; ".join(map(_said, best.lemmas))
+        told = "; ".join(map(_sentence, best.lemmas))
         words.append(f"What the proof's cases are made of, lemma by lemma: {told}.")
     return [*words, *_compared(found)]
 
 
-def _said(lemma: Any) -> str:
+def _sentence(lemma: Any) -> str:
     """A lemma in a sentence, with its number in it."""
     number, words = f"{lemma.number:.3g}", lemma.statement
     told = words.replace("this", number) if "at most this" in words else f"{words}: {number}"

@@ -381,7 +381,7 @@ def _role_sections(tables: Tables, about: About) -> Iterator[Section]:
     columns = ["component", "role", "target", "strength", "effect", _OF_GROUP, "q", *TOLD]
 
     def told(rows: pd.DataFrame, *more: str) -> list[PageTable]:
-        kept = [n for n in columns if n in rows and (n not in _SOME or _said(rows[n]))]
+        kept = [n for n in columns if n in rows and (n not in _SOME or _has_values(rows[n]))]
         shown = rows[[*more, *kept]]
         return [PageTable(shown, "By role and strength.", sortable=True)] if len(rows) else []
 
@@ -396,7 +396,7 @@ def _role_sections(tables: Tables, about: About) -> Iterator[Section]:
         kinds = ", ".join(f"{counts[status]} {status}" for status in STATUSES if status in counts)
         rest = told(roles[~sure], "status")
         yield Section(f"Not confirmed: {kinds}", (), (), rest, folded=True)
-    beside = [name for name in _BESIDE if name in roles and _said(roles[name])]
+    beside = [name for name in _BESIDE if name in roles and _has_values(roles[name])]
     if beside:
         shown = roles[["component", "role", "status", *beside]]
         caption = "What decides nothing: outcome of a head, stability, the same answer, on text."
@@ -409,7 +409,7 @@ def _role_sections(tables: Tables, about: About) -> Iterator[Section]:
     yield Section("What the statuses say", [words], folded=True)
 
 
-def _said(column: pd.Series) -> bool:
+def _has_values(column: pd.Series) -> bool:
     """Whether anything stands in a column."""
     return bool((column.notna() & (column != "")).any())
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from interp.models.spec import TransformerSpec
 from interp.tasks.memory import FixedMemory
-from trained.run import Run, Training
+from trained.run import Training, TrainingRun
 
 TASK = FixedMemory(lags=(1, 2), readout="majority", length=6)
 SPEC: dict[str, Any] = {
@@ -13,6 +13,6 @@ SPEC: dict[str, Any] = {
 }  # fmt: skip
 
 
-def tiny(name: str = "a", *, spec: Any = None, task: Any = TASK, **training: Any) -> Run:
+def tiny(name: str = "a", *, spec: Any = None, task: Any = TASK, **training: Any) -> TrainingRun:
     options: dict[str, Any] = {"steps": 12, "batch": 8, "weight_decay": 0.1, **training}
-    return Run(name, task, spec or TransformerSpec(**SPEC), Training(**options))
+    return TrainingRun(name, task, spec or TransformerSpec(**SPEC), Training(**options))

@@ -17,17 +17,17 @@ from interp.tasks.memory import FixedMemory
 from trained.ensemble import Ensemble, TrainingRows, groups
 from trained.fit import Fit, fits_of
 from trained.metrics import loss_of
-from trained.run import Run
+from trained.run import TrainingRun
 
 
-def together(*runs: Run) -> list[Fit]:
+def together(*runs: TrainingRun) -> list[Fit]:
     ensemble = Ensemble(runs)
     for _ in ensemble.run():
         pass
     return fits_of(ensemble)
 
 
-def one_after_another(run: Run) -> tuple[Any, list[float]]:
+def one_after_another(run: TrainingRun) -> tuple[Any, list[float]]:
     """The same training with ``torch.optim``, on the same rows."""
     training = run.training
     model, rows = build(run.spec, seed=training.seed).train(), TrainingRows(run.task, training)

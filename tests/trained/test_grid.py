@@ -24,7 +24,7 @@ from trained import grid
 from trained.ensemble import Ensemble
 from trained.fit import Fit, fit
 from trained.grid import metrics_table, train
-from trained.run import Run
+from trained.run import TrainingRun
 
 WIDE = TransformerSpec(**{**SPEC, "d_model": 6})
 RUNS = [tiny("a"), tiny("wide", spec=WIDE), tiny("b", seed=1), tiny("c", seed=2)]
@@ -184,7 +184,7 @@ def test_processes_are_started_for_the_work_they_save(
         (RUNS, {"backend": "dask", "workers": 0}, "backend must be local or.*workers must be at"),
     ],
 )
-def test_what_cannot_be_is_refused(runs: list[Run], options: Any, message: str) -> None:
+def test_what_cannot_be_is_refused(runs: list[TrainingRun], options: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         train(runs, **options)
     with pytest.raises(ArgumentError, match="without slashes"):

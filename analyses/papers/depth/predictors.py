@@ -17,7 +17,7 @@ from torch import Tensor
 from prooflens.architectures import TransformerSpec
 from prooflens.crasp import block_symbol
 from prooflens.tasks import Batch, PrefixPrediction
-from prooflens.trained import Run, Training, zoo
+from prooflens.trained import Training, TrainingRun, zoo
 
 __all__ = [
     "Bin",
@@ -49,7 +49,7 @@ def bin_name(lengths: Bin) -> str:
     return f"{lengths[0]}–{lengths[1]} symbols"
 
 
-def predictor_run(k: int, depth: int, seed: int, options: Mapping[str, Any]) -> Run:
+def predictor_run(k: int, depth: int, seed: int, options: Mapping[str, Any]) -> TrainingRun:
     """The run of a transformer of this depth on L_k, without positions and with one head per layer.
 
     Args:
@@ -82,7 +82,7 @@ def predictor_run(k: int, depth: int, seed: int, options: Mapping[str, Any]) -> 
         seed=seed,
     )
     task = PrefixPrediction(f"L_{k}", ((max(shortest, k), longest),))
-    return Run(f"L{k}-depth{depth}-seed{seed}", task, spec, training)
+    return TrainingRun(f"L{k}-depth{depth}-seed{seed}", task, spec, training)
 
 
 def shipped_predictor(name: str) -> tuple[int, int, Any]:

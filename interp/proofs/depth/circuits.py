@@ -308,11 +308,11 @@ class FormulaCircuit:
                 if name not in self._signals:
                     self._signals[name] = self.number(self.program[name])
                 return self._signals[name]
-            case syntax.Arithmetic("+", left, right):
+            case syntax.Operation("+", left, right):
                 return self.number(left) + self.number(right)
-            case syntax.Arithmetic("-", left, right):
+            case syntax.Operation("-", left, right):
                 return self.number(left) - self.number(right)
-            case syntax.Arithmetic("*", syntax.Constant(factor), of):
+            case syntax.Operation("*", syntax.Constant(factor), of):
                 return self.number(of) * float(factor)
             case syntax.Smaller(left, right):
                 first = self.number(left)
@@ -338,9 +338,9 @@ class FormulaCircuit:
                 if name not in self._bounds:
                     self._bounds[name] = self.bound(self.program[name])
                 return self._bounds[name]
-            case syntax.Arithmetic("*", syntax.Constant(factor), of):
+            case syntax.Operation("*", syntax.Constant(factor), of):
                 return abs(factor) * self.bound(of)
-            case syntax.Arithmetic(_, left, right):
+            case syntax.Operation(_, left, right):
                 return self.bound(left) + self.bound(right)
             case syntax.Smaller(left, right) | syntax.Larger(left, right):
                 return max(self.bound(left), self.bound(right))
@@ -404,9 +404,9 @@ class SignCircuit(FormulaCircuit):
                 if name not in self._cases:
                     self._cases[name] = self.cases(self.program[name])
                 return self._cases[name]
-            case syntax.Arithmetic("*", syntax.Constant(factor), of):
+            case syntax.Operation("*", syntax.Constant(factor), of):
                 return [(bit, number * float(factor)) for bit, number in self.cases(of)]
-            case syntax.Arithmetic(operator, left, right):
+            case syntax.Operation(operator, left, right):
                 sign = 1.0 if operator == "+" else -1.0
                 pairs = self._pairs(left, right)
                 return [(self._both(p, q), x + y * sign) for (p, x), (q, y) in pairs]

@@ -215,7 +215,7 @@ class PodCoupling:
         return 1 + self.features * (1 if self.left == self.right else 2)
 
     @property
-    def named(self) -> int:
+    def n_recorded(self) -> int:
         """How many basis functions are recorded as latents: the rank, but at most 16."""
         return _NAMED if self.rank == "infinite" else min(int(self.rank), _NAMED)
 
@@ -288,8 +288,8 @@ class PodCoupling:
             coupling = coupling * (1 - torch.eye(self.length, dtype=torch.float64))
         latents = {"x": x, "coupling": coupling.float(), "attention": attention.float()}
         for letter, basis in (("phi", self.left), ("psi", self.right)):
-            values = BASES[basis].values(x, self.named).float()
-            latents |= {f"{letter}[{k + 1}]": values[..., k] for k in range(self.named)}
+            values = BASES[basis].values(x, self.n_recorded).float()
+            latents |= {f"{letter}[{k + 1}]": values[..., k] for k in range(self.n_recorded)}
         scored = torch.ones(n, self.length, dtype=torch.bool)
         return Batch(self.inputs(x), y, scored, latents).to(device)
 

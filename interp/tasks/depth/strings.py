@@ -356,14 +356,16 @@ def counted_as_lines(program: Program) -> Program:
     for line in program.lines:
         found: list[Assignment] = []
 
-        def named(part: Expression, name: str = line.name, found: list[Any] = found) -> Expression:
+        def name_count(
+            part: Expression, name: str = line.name, found: list[Any] = found
+        ) -> Expression:
             if not isinstance(part, Count) or isinstance(part.of, FormulaName | Symbol):
                 return part
             new = f"{name}_counted{len(found) + 1 if found else ''}"
             found.append(Assignment(new, part.of))
             return replace(part, of=FormulaName(new))
 
-        expression = rebuilt(line.expression, named)
+        expression = rebuilt(line.expression, name_count)
         lines += [*found, Assignment(line.name, expression)]
     return replace(program, lines=tuple(lines))
 

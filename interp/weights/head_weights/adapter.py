@@ -65,7 +65,7 @@ class LoraAdapter:
     pairs: Mapping[str, tuple[Tensor, Tensor]]
 
     @property
-    def told(self) -> tuple[Path, str]:
+    def summary(self) -> tuple[Path, str]:
         """The folder, and what was merged in words."""
         base = f"; made for {self.base}" if self.base else ""
         size = f"rank {self.rank}, {len(self.pairs)} matrices"
@@ -190,7 +190,7 @@ def adapted(source: TensorSource, adapter: LoraAdapter) -> TensorSource:
     if source.description is not None or not source.config:
         raise CheckpointError(f"{adapter.name} needs a base model with config.json: {source.name}")
     files: Any = AdaptedTensors(source.files, adapter, kind)
-    return replace(source, files=files, merged=adapter.told)
+    return replace(source, files=files, merged=adapter.summary)
 
 
 @torch.no_grad()

@@ -240,7 +240,7 @@ class Family:
             CheckpointError: for sizes that are missing or no counts.
         """
         at = prefix + self.mark.partition(".0.")[0] + ".{layer}."
-        said = [_said(config, keys) for keys in self.sizes]
+        said = [_stated_entry(config, keys) for keys in self.sizes]
         layers, heads, width = (count(config, said[i]) for i in (0, 1, 3))
         groups = count(config, said[2], heads) if said[2] else heads
         d_head = count(config, said[4], width // heads) if said[4] else width // heads
@@ -259,7 +259,7 @@ class Family:
         return self.fitted(config, plain)
 
 
-def _said(config: Config, keys: str) -> str:
+def _stated_entry(config: Config, keys: str) -> str:
     """The first of some entries that a configuration has, or the last."""
     names = keys.split() or [""]
     return next((name for name in names if config.get(name)), names[-1])

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from interp.program.predicates import Predicate, built_in
 from interp.program.syntax import (
     And,
-    Arithmetic,
     Assignment,
     Choice,
     Comparison,
@@ -19,6 +18,7 @@ from interp.program.syntax import (
     Holds,
     Larger,
     Not,
+    Operation,
     Or,
     Program,
     Smaller,
@@ -64,7 +64,7 @@ def value(program: Program, expression: Expression, string: Sequence[str], i: in
         span = range(i, len(string)) if e.future else range(i + 1)
         lag = {None: None, "pred": 1, "pred3": 3}[e.guard]
         return sum(bool(at(e.of, j)) for j in span if lag is None or j == i - lag)
-    if isinstance(e, Arithmetic):
+    if isinstance(e, Operation):
         left, right = at(e.left), at(e.right)
         return {"+": left + right, "-": left - right, "*": left * right}[e.operator]
     if isinstance(e, Smaller):
@@ -108,9 +108,9 @@ def terms(
     return st.recursive(
         leaf,
         lambda inner: st.one_of(
-            st.builds(Arithmetic, st.sampled_from("+-"), inner, inner),
+            st.builds(Operation, st.sampled_from("+-"), inner, inner),
             *(st.builds(node, inner, inner) for node in (Smaller, Larger)),
-            st.builds(Arithmetic, st.just("*"), st.builds(Constant, st.integers(-7, 7)), inner),
+            st.builds(Operation, st.just("*"), st.builds(Constant, st.integers(-7, 7)), inner),
             st.builds(Choice, inner, counted, inner),
         ),
         max_leaves=3,

@@ -92,7 +92,7 @@ def test_a_mistake_knows_its_place() -> None:
         parse('\n\tx = "a" && missing\ny = x && (')
     first, second = caught.value.mistakes
     assert (first.line, first.column, first.width) == (2, 13, 7)
-    assert first.told("f").splitlines()[-1] == "    \t           ^^^^^^^"
+    assert first.report("f").splitlines()[-1] == "    \t           ^^^^^^^"
     assert (second.line, second.column) == (3, 11)
 
 

@@ -15,7 +15,6 @@ from interp.program.printer import program_text
 from interp.program.syntax import (
     Allow,
     And,
-    Arithmetic,
     Assignment,
     Choice,
     Comparison,
@@ -26,6 +25,7 @@ from interp.program.syntax import (
     Name,
     Next,
     Not,
+    Operation,
     Or,
     Pick,
     Position,
@@ -42,7 +42,7 @@ tokens = st.sampled_from([Token(), Literal_("a"), Literal_("b")])
 terms = st.recursive(
     st.one_of(st.integers(-3, 9).map(Constant), st.just(Position())),
     lambda inner: st.one_of(
-        st.builds(Arithmetic, st.sampled_from("+-*%"), inner, inner),
+        st.builds(Operation, st.sampled_from("+-*%"), inner, inner),
         st.builds(CountWhere, st.builds(Comparison, st.just("=="), st.just(Key("token")), tokens)),
     ),
     max_leaves=6,

@@ -14,7 +14,7 @@ from interp.program.printer import program_text
 from probes.decompile.decisions import Fidelity, TokenTable, decided, outputs_of
 from probes.decompile.evidence import ffn_table
 from probes.decompile.judging import Judge, Judged, answer
-from probes.decompile.rows import Rows, split
+from probes.decompile.rows import TokenRows, split
 from probes.decompile.search import Candidate
 from probes.decompile.workflow import decompile, told_apart
 
@@ -103,7 +103,7 @@ def _judge(model_decides: str) -> Judge:
     tokens = np.array([[9, low, high, 10] for low, high in sorted(pairs)])
     asked = np.zeros(tokens.shape, dtype=bool)
     asked[:, 3] = True
-    rows = Rows(tokens, asked, None, vocabulary, "next token")
+    rows = TokenRows(tokens, asked, None, vocabulary, "next token")
     data = split(rows, seed=0)
     pick = np.min if model_decides == "least" else (lambda x, axis: x[:, 0])
     truth = {name: pick(part.tokens[:, 1:3], axis=1) for name, part in vars(data).items()}
@@ -130,9 +130,9 @@ def _untrained(outputs: int) -> SequenceTransformer:
     return SequenceTransformer(spec, seed=0)
 
 
-def _rows(length: int, objective: str, words: tuple[str, ...] = tuple("abcd")) -> Rows:
+def _rows(length: int, objective: str, words: tuple[str, ...] = tuple("abcd")) -> TokenRows:
     tokens = np.random.default_rng(0).integers(0, 4, (30, length))
-    return Rows(tokens, tokens != NONE, None, Vocabulary(words), objective)
+    return TokenRows(tokens, tokens != NONE, None, Vocabulary(words), objective)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,9 @@ def _rows(length: int, objective: str, words: tuple[str, ...] = tuple("abcd")) -
         (3, _rows(6, "sets"), "must have at most 3 tokens"),
     ],
 )
-def test_rows_that_do_not_fit_the_model_are_refused(outputs: int, rows: Rows, said: str) -> None:
+def test_rows_that_do_not_fit_the_model_are_refused(
+    outputs: int, rows: TokenRows, said: str
+) -> None:
     with pytest.raises(ArgumentError, match=said):
         decompile(_untrained(outputs), rows)
 
@@ -178,7 +180,7 @@ def test_what_follows_the_last_question_is_no_content() -> None:
     tokens = np.array([[0, 1, 2, 3], [0, 2, 1, 4], [0, 1, 1, 3]])
     asked = np.zeros(tokens.shape, dtype=bool)
     asked[:, 2] = True
-    rows = Rows(tokens, asked, None, Vocabulary(tuple("zabcd")), "next token")
+    rows = TokenRows(tokens, asked, None, Vocabulary(tuple("zabcd")), "next token")
     assert rows.content().tolist() == [1, 2]
 
 

@@ -17,7 +17,7 @@ from interp.program.evaluation import NONE, Vocabulary, run
 from probes.decompile.decisions import TokenTable, decide, decided, outputs_of
 from probes.decompile.features import Question
 from probes.decompile.primitives import ideal, lag, primitives
-from probes.decompile.rows import Rows, off_task, rows_of_task, split
+from probes.decompile.rows import TokenRows, off_task, rows_of_task, split
 from probes.decompile.search import Questions, grow
 from probes.decompile.workflow import decompile
 from probes.own_rows import read_rows
@@ -128,7 +128,7 @@ def test_nothing_is_found_where_a_table_on_the_current_token_suffices() -> None:
 
 def test_ideal_patterns_are_rows_of_shares() -> None:
     tokens = np.array([[0, 1, 2, 1, NONE], [0, 2, 2, 1, 1]])
-    rows = Rows(tokens, tokens >= 0, None, Vocabulary(("<bos>", "a", "b")), "sets")
+    rows = TokenRows(tokens, tokens >= 0, None, Vocabulary(("<bos>", "a", "b")), "sets")
     for one in primitives(rows, deep=True):
         pattern = ideal(one, rows)
         assert np.allclose(pattern.sum(-1), 1.0), one.words
@@ -140,7 +140,7 @@ def test_ideal_patterns_are_rows_of_shares() -> None:
 def test_gain_is_nothing_for_the_table_and_one_for_the_model() -> None:
     rng = np.random.default_rng(0)
     tokens = rng.integers(0, 3, (20, 8))
-    rows = Rows(
+    rows = TokenRows(
         tokens, np.ones_like(tokens, dtype=bool), None, Vocabulary(("a", "b", "c")), "next token"
     )
     decisions = ((tokens + np.arange(8)) % 3)[rows.asked]
@@ -159,7 +159,7 @@ def test_splits_hold_out_rows_and_the_longest_third() -> None:
     for i in range(30):
         tokens[i, : 3 + i % 10] = rng.integers(0, 4, 3 + i % 10)
     tokens = np.concatenate([tokens, tokens[:7]])
-    rows = Rows(tokens, tokens >= 0, None, Vocabulary(tuple("abcd")), "sets")
+    rows = TokenRows(tokens, tokens >= 0, None, Vocabulary(tuple("abcd")), "sets")
     found = split(rows)
     parts = [
         set(map(tuple, part.tokens.tolist())) for part in (found.fit, found.held, found.longer)
@@ -173,7 +173,7 @@ def test_splits_hold_out_rows_and_the_longest_third() -> None:
 
 def test_off_task_rows_keep_what_does_not_vary() -> None:
     tokens = np.array([[0, 1, 2, 1, 3], [0, 2, 1, 2, 3], [0, 1, 1, 2, 3]])
-    rows = Rows(tokens, tokens > 0, None, Vocabulary(("<bos>", "a", "b", "<sep>")), "sets")
+    rows = TokenRows(tokens, tokens > 0, None, Vocabulary(("<bos>", "a", "b", "<sep>")), "sets")
     assert rows.content().tolist() == [1, 2]
     made = off_task(rows, rows.content(), 50, seed=0)
     assert (made.tokens[:, 0] == 0).all()
@@ -203,7 +203,7 @@ def test_without_questions_the_commoner_answer_is_given() -> None:
     assert [(tree.leaves, tree.wrong) for tree in trees] == [(1, 1)]
 
 
-def rows_file(tmp_path, rows: Rows):
+def rows_file(tmp_path, rows: TokenRows):
     words = {text: code for code, text in enumerate(rows.vocabulary.texts)}
     words["<pad>"] = len(words)
     told = []
@@ -219,7 +219,7 @@ def rows_file(tmp_path, rows: Rows):
     return path
 
 
-def told_in_a_file(rows: Rows) -> np.ndarray:
+def told_in_a_file(rows: TokenRows) -> np.ndarray:
     """What is asked at a row's last position has no token after it to carry the label."""
     asked = rows.asked.copy()
     asked[np.arange(len(rows)), rows.lengths - 1] = False

@@ -11,7 +11,7 @@ from interp.program.decision_parser import parse
 from interp.program.evaluation import NONE, Vocabulary, run
 from probes.decompile.decisions import TokenTable, decide
 from probes.decompile.judging import Judge, answer
-from probes.decompile.rows import Rows, every_string, split
+from probes.decompile.rows import TokenRows, every_string, split
 from probes.decompile.search import Candidate
 from probes.decompile.workflow import decompile
 from prooflens.pages.decompiled import sentence
@@ -29,7 +29,7 @@ def balanced(string: tuple[int, ...]) -> bool:
     return open_ == 0
 
 
-def rows_of(strings: list[tuple[int, ...]]) -> Rows:
+def rows_of(strings: list[tuple[int, ...]]) -> TokenRows:
     tokens = np.full((len(strings), 1 + max(map(len, strings))), NONE)
     tokens[:, 0] = 0
     labels = np.full_like(tokens, NONE)
@@ -37,7 +37,7 @@ def rows_of(strings: list[tuple[int, ...]]) -> Rows:
         tokens[row, 1 : len(string) + 1] = np.array(string) + 1
         labels[row, len(string)] = 4 + balanced(string)
     options = {"answers": (4, 5), "threshold": 0.5, "encode": lambda codes: codes}
-    return Rows(tokens, labels != NONE, labels, Vocabulary(WORDS), "next token", **options)
+    return TokenRows(tokens, labels != NONE, labels, Vocabulary(WORDS), "next token", **options)
 
 
 def strings(longest: int, shortest: int = 1) -> list[tuple[int, ...]]:
@@ -45,7 +45,7 @@ def strings(longest: int, shortest: int = 1) -> list[tuple[int, ...]]:
 
 
 @pytest.fixture(scope="module")
-def some() -> Rows:
+def some() -> TokenRows:
     rng = np.random.default_rng(0)
     known = strings(LONGEST)
     others = [s for s in known if not balanced(s)]
@@ -53,7 +53,7 @@ def some() -> Rows:
     return rows_of(sorted({*(s for s in known if balanced(s)), *drawn, (0,), (1,)}))
 
 
-def test_brackets_come_back_as_the_language(some: Rows) -> None:
+def test_brackets_come_back_as_the_language(some: TokenRows) -> None:
     """Rows with an encoding: the program is searched for, not read off the weights."""
     language = pl.tasks.language("dyck-1")
     model = pl.proofs.compile_program(language.membership, longest=LONGEST).model
@@ -67,7 +67,7 @@ def test_brackets_come_back_as_the_language(some: Rows) -> None:
     assert np.array_equal(said, longer.labels[longer.asked]), "on lengths that it never saw, too"
 
 
-def test_right_on_nearly_all_strings_is_not_found(some: Rows) -> None:
+def test_right_on_nearly_all_strings_is_not_found(some: TokenRows) -> None:
     data = split(some)
     truth = {
         name: np.array([4 + balanced(tuple(s[s > 0] - 1)) for s in part.tokens])
@@ -89,7 +89,7 @@ def test_right_on_nearly_all_strings_is_not_found(some: Rows) -> None:
     assert {name for name, *_ in judge.differ(one)} >= {"every"}
 
 
-def test_every_string_stands_once_between_what_does_not_vary(some: Rows) -> None:
+def test_every_string_stands_once_between_what_does_not_vary(some: TokenRows) -> None:
     every = every_string(some)
     assert every is not None
     told = {tuple((row[row > 0] - 1).tolist()) for row in every.tokens}
@@ -99,7 +99,7 @@ def test_every_string_stands_once_between_what_does_not_vary(some: Rows) -> None
     assert np.array_equal(every.asked.argmax(1), every.lengths - 1)
 
 
-def test_strings_that_are_not_all_of_the_task_are_not_looked_at(some: Rows) -> None:
+def test_strings_that_are_not_all_of_the_task_are_not_looked_at(some: TokenRows) -> None:
     often = replace(some, asked=some.tokens > 0, labels=np.where(some.tokens > 0, 4, NONE))
     assert every_string(often) is None, "a row that asks often shows strings of its language"
     assert every_string(replace(some, labels=None)) is None

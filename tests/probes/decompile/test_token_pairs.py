@@ -12,7 +12,7 @@ from interp.program.decision_parser import parse
 from interp.program.evaluation import NONE, Vocabulary, run
 from interp.program.printer import program_text
 from probes.decompile.components import by_pairs
-from probes.decompile.rows import Rows
+from probes.decompile.rows import TokenRows
 from probes.decompile.workflow import decompile
 
 TOKENS = ("a", "b", "c", "d", "<bos>", "<eos>")
@@ -41,14 +41,14 @@ def partners() -> Any:
     return model
 
 
-def strings(count: int) -> Rows:
+def strings(count: int) -> TokenRows:
     rng = np.random.default_rng(0)
     tokens = np.full((count, 22), NONE)
     for row in tokens:
         n = int(rng.integers(2, 20))
         row[: n + 2] = [4, *rng.choice(4, n, p=rng.dirichlet(np.ones(4) / 2)), 5]
     asked = (tokens != NONE) & (tokens < 4)
-    return Rows(tokens, asked, None, Vocabulary(TOKENS), "next token")
+    return TokenRows(tokens, asked, None, Vocabulary(TOKENS), "next token")
 
 
 def test_a_table_of_two_tokens_is_found_in_a_head() -> None:

@@ -9,11 +9,11 @@ from interp.program.printer import program_text
 from probes.decompile.decisions import decide
 from probes.decompile.features import balanced
 from probes.decompile.primitives import primitives
-from probes.decompile.rows import Rows
+from probes.decompile.rows import TokenRows
 from probes.decompile.search import Candidate, candidates
 
 
-def written(rows: Rows, layers: int = 1) -> list[tuple[float, Candidate]]:
+def written(rows: TokenRows, layers: int = 1) -> list[tuple[float, Candidate]]:
     """Programs for a model that decides as the labels say, with how often each decides so."""
     assert rows.labels is not None
     truth = rows.labels[rows.asked]
@@ -32,7 +32,7 @@ def test_as_many_of_one_as_of_the_other_is_said_in_so_many_words() -> None:
         row[: n + 2] = [4, *rng.integers(2, size=n), 5]
         ones = np.cumsum(row[1 : n + 1])
         label[1 : n + 1] = np.where(2 * ones == np.arange(1, n + 1), 2, 3)
-    rows = Rows(tokens, labels != NONE, labels, Vocabulary(words), "next token")
+    rows = TokenRows(tokens, labels != NONE, labels, Vocabulary(words), "next token")
     right, first = next(each for each in written(rows) if each[0] == 1.0)
     assert right == 1.0
     text = program_text(first.program)
@@ -48,13 +48,13 @@ def test_sorting_with_repeats_compares_counts_before_and_after_the_separator() -
         n = len(x)
         row[: 2 * n + 3] = [4, *x, 5, *np.sort(x), 6]
         label[n + 1 : 2 * n + 2] = [*np.sort(x), 6]
-    rows = Rows(tokens, labels != NONE, labels, Vocabulary(words), "next token")
+    rows = TokenRows(tokens, labels != NONE, labels, Vocabulary(words), "next token")
     right, best = max(written(rows), key=lambda each: each[0])
     assert right > 0.97
     assert "count(key.token == token && !key.after_sep)" in program_text(best.program)
 
 
-def nested(rng: np.random.Generator, count: int) -> Rows:
+def nested(rng: np.random.Generator, count: int) -> TokenRows:
     """Brackets of two kinds, nested at most three deep, and which may follow."""
     words = ("(", ")", "[", "]", "<bos>", "<eos>")
     tokens, labels = np.full((count, 24), NONE), np.zeros((count, 24, 6), dtype=bool)
@@ -78,7 +78,7 @@ def nested(rng: np.random.Generator, count: int) -> Rows:
                 break
         row[place] = 5
     asked = (tokens != NONE) & (tokens != 5)
-    return Rows(tokens, asked, labels, Vocabulary(words), "sets")
+    return TokenRows(tokens, asked, labels, Vocabulary(words), "sets")
 
 
 def test_nested_brackets_are_said_by_the_innermost_that_is_open() -> None:
