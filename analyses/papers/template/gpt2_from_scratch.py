@@ -21,9 +21,10 @@ GPU and ``--option tokenizer=FOLDER --option text=FILE``.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pandas as pd
 import torch
@@ -40,7 +41,7 @@ from prooflens.architectures import quiet_transformers
 from prooflens.errors import Problems
 from prooflens.trained import zoo
 
-__all__ = ["Learner", "check", "from_scratch", "race"]
+__all__ = ["Learner", "check", "fresh_gpt2", "from_scratch", "race", "raced", "tokens_of"]
 
 _NAMES = ("without", "with a, b", "larger")
 
@@ -68,50 +69,53 @@ def check(setting: Setting) -> None:
     problems.raise_if_any()
 
 
-class Learner:
-    """A GPT-2 with fresh weights that is trained, and the time its steps took.
+def fresh_gpt2(options: Mapping[str, Any], vocabulary: int, seed: int, size: str = "") -> Any:
+    """A GPT-2 of Hugging Face with fresh weights.
 
     Args:
         options: The claim's.
         vocabulary: Number of tokens.
-        seed: Seed of weights and windows.
+        seed: Seed of the weights.
         size: ``larger_`` for the larger model's sizes.
+    """
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    dropped = dict.fromkeys(("embd_pdrop", "resid_pdrop", "attn_pdrop"), options["dropout"])
+    config = GPT2Config(
+        vocab_size=vocabulary,
+        n_positions=options["length"],
+        n_embd=options[f"{size}width"],
+        n_layer=options[f"{size}layers"],
+        n_head=options[f"{size}heads"],
+        bos_token_id=0,
+        eos_token_id=0,
+        **dropped,
+    )
+    torch.manual_seed(seed)
+    with quiet_transformers():
+        return GPT2LMHeadModel(config)
+
+
+class Learner:
+    """A language model that is trained, and the time its steps took.
+
+    Args:
+        model: Hugging Face's model; it is changed in place.
+        options: The claim's.
+        seed: Seed of the windows.
         scalars: Whether heads have a and b.
-        device: Where it is trained.
 
     Attributes:
-        model: Hugging Face's model.
+        model: The model.
         steps: The steps that it took.
         seconds: Wall time of these steps.
         processor: Their processor time in seconds, over all threads.
     """
 
     def __init__(
-        self,
-        options: Mapping[str, Any],
-        vocabulary: int,
-        seed: int,
-        *,
-        size: str = "",
-        scalars: bool = False,
-        device: str = "cpu",
+        self, model: Any, options: Mapping[str, Any], seed: int, *, scalars: bool = False
     ) -> None:
-        from transformers import GPT2Config, GPT2LMHeadModel
-
-        dropped = dict.fromkeys(("embd_pdrop", "resid_pdrop", "attn_pdrop"), options["dropout"])
-        config = GPT2Config(
-            vocab_size=vocabulary,
-            n_positions=options["length"],
-            n_embd=options[f"{size}width"],
-            n_layer=options[f"{size}layers"],
-            n_head=options[f"{size}heads"],
-            bos_token_id=0,
-            eos_token_id=0,
-            **dropped,
-        )
-        torch.manual_seed(seed)
-        with quiet_transformers():
-            self.model = cast(Any, GPT2LMHeadModel(config)).to(device)
+        self.model = model
         self.model.loss_type = "ForCausalLM"  # else transformers warns that it has to guess
         if scalars:
             chosen = {k: options[k] for k in ("multiplier", "mask_diagonal", "undivided")}
@@ -167,12 +171,12 @@ def race(
         if learners[name].steps % options["every"] == 0:
             measure(name, learners[name].steps)
 
-    plain, scalars, _ = (learners[name] for name in _NAMES)
-    for name in _NAMES:
+    plain, scalars = (learners[name] for name in _NAMES[:2])
+    for name in learners:
         measure(name, 0)  # what a first call does once is then done
     while scalars.steps < options["steps"]:
-        advance(min(_NAMES, key=lambda name: learners[name].seconds))
-    for name in _NAMES:
+        advance(min(learners, key=lambda name: learners[name].seconds))
+    for name in learners:
         while learners[name].seconds < scalars.seconds:
             advance(name)
         measure(name, "end")
@@ -188,29 +192,32 @@ def from_scratch(setting: Setting) -> Verdict:
     options = setting.options
     if not options["text"] and zoo.stand_in() is None:
         return Verdict("not run", "code-lm is not there: set the options tokenizer and text.")
-    text, held_out, vocabulary = _tokens(options)
-    windows = held_out[: len(held_out) // options["length"] * options["length"]]
-    windows = windows.view(-1, options["length"])
+    text, held_out, vocabulary = tokens_of(options)
+
+    def made(name: str, seed: int) -> Learner:
+        size = "larger_" if name == "larger" else ""
+        model = fresh_gpt2(options, vocabulary, seed, size).to(setting.device)
+        return Learner(model, options, seed, scalars=name == _NAMES[1])
+
+    return raced(setting, text, held_out, {name: partial(made, name) for name in _NAMES})
+
+
+def raced(
+    setting: Setting, text: Tensor, held_out: Tensor, makers: Mapping[str, Callable[[int], Learner]]
+) -> Verdict:
+    """The verdict of a race a seed, of the learners that the makers give for it."""
+    options, length = setting.options, setting.options["length"]
+    windows = held_out[: len(held_out) // length * length].view(-1, length)
     windows = windows[:: max(1, windows.numel() // options["tested"])]  # over all held-out files
     rows: list[dict[str, Any]] = []
     for seed in setting.seeds:
-        learners = {
-            name: Learner(
-                options,
-                vocabulary,
-                seed,
-                size="larger_" if name == "larger" else "",
-                scalars=name == "with a, b",
-                device=setting.device,
-            )
-            for name in _NAMES
-        }
+        learners = {name: make(seed) for name, make in makers.items()}
         found = race(learners, text, windows.flatten(), options)
         rows += [{**row, "seed": seed} for row in found]
     return judged(pd.DataFrame(rows), options["steps"])
 
 
-def _tokens(options: Mapping[str, Any]) -> tuple[Tensor, Tensor, int]:
+def tokens_of(options: Mapping[str, Any]) -> tuple[Tensor, Tensor, int]:
     """Ids of the text and of what is held out, and the size of the vocabulary."""
     from tokenizers import Tokenizer
 
@@ -235,20 +242,22 @@ def judged(table: pd.DataFrame, steps: int) -> Verdict:
     others = {
         "the same steps": alike["perplexity"],
         "the same seconds": ends["without"],
-        "larger, the same seconds": ends["larger"],
     }
+    if "larger" in ends:
+        others["larger, the same seconds"] = ends["larger"]
     gains = {name: (values - scalars).tolist() for name, values in others.items()}
     statements = {name: min(found) > 0 for name, found in gains.items()}
-    told = {name: spread(values.tolist(), ".1f") for name, values in others.items()}
+    told = {name: spread(values.tolist(), ".3g") for name, values in others.items()}
+    larger = told.get("larger, the same seconds")
     middle = end.groupby("model")[["step", "seconds"]].median()
-    taken = ", ".join(f"{name} {middle['step'][name]:.0f}" for name in _NAMES)
+    taken = ", ".join(f"{name} {middle['step'][name]:.0f}" for name in middle.index)
     words = (
-        f"Perplexity on held-out text: {spread(scalars.tolist(), '.1f')} with two scalars a head; "
+        f"Perplexity on held-out text: {spread(scalars.tolist(), '.3g')} with two scalars a head; "
         f"without, {told['the same steps']} after the same steps and {told['the same seconds']} "
-        f"after the same seconds; larger, {told['larger, the same seconds']}. Steps in "
+        f"after the same seconds{f'; larger, {larger}' if larger else ''}. Steps in "
         f"{middle['seconds']['with a, b']:.0f} seconds: {taken}."
     )
-    key = " against ".join(f"{values.median():.1f}" for values in (scalars, *others.values()))
+    key = " against ".join(f"{values.median():.3g}" for values in (scalars, *others.values()))
     figure = points(
         table[table["seconds"] > 0],
         x="seconds",
@@ -263,7 +272,7 @@ def judged(table: pd.DataFrame, steps: int) -> Verdict:
         "after the same steps": alike["perplexity"].tolist(),
         **{name: by_seed(end, ["model"], name) for name in ("step", "seconds", "processor")},
     }
-    seen = "Perplexity against wall time of the model without scalars, with them, and a larger one."
+    seen = "Perplexity against wall time of each model: without scalars, with them, and larger."
     status = status_of(statements, needed=["the same steps"])
     name = "perplexity"
     return verdict(

@@ -1,11 +1,11 @@
-"""Two trainable scalars per head for a Hugging Face GPT-2: do they help it to learn a text?
+"""Two trainable scalars per head for a Hugging Face GPT-2 or Llama: do they help it to learn?
 
     score of head h    ⟨q_t, k_j⟩/√d_head + a_h ⟨x_t, x_j⟩/d_model
     output             + Σ_h b_h · pattern_h @ x
 
-x is what the attention reads (after ln_1). a and b start at 0, so the function is unchanged; GPT-2
-small gets 2 × 144. Nothing of GPT-2's code is copied: a pre-hook notes x, an attention function of
-Transformers' interface adds a's term, and a hook adds b's. ``mask_diagonal`` leaves j = t out of
+x is what the attention reads (after the norm). a and b start at 0, so the function is unchanged;
+GPT-2 small gets 2 × 144. Nothing of their code is copied: a pre-hook notes x, an attention function
+of Transformers' interface adds a's term, and a hook adds b's. ``mask_diagonal`` leaves j = t out of
 a's term, and ``undivided`` drops the division by d_model.
 
 The key-value cache would need the x of earlier calls: pass ``use_cache=False``. The claim needs the
@@ -76,10 +76,10 @@ def add_scalars(
     mask_diagonal: bool = False,
     undivided: bool = False,
 ) -> nn.ModuleList:
-    """Give every head of a Hugging Face GPT-2 its two scalars; the model is changed in place.
+    """Give every head of a Hugging Face GPT-2 or Llama its two scalars, in place.
 
     Args:
-        model: A ``GPT2Model`` or ``GPT2LMHeadModel``.
+        model: A ``GPT2Model`` or ``GPT2LMHeadModel``, or Llama's.
         multiplier: a and b act multiplied by this (a larger learning rate for them).
         mask_diagonal: Leave a token's match with itself out of a's term.
         undivided: Let a's term be a ⟨x_t, x_j⟩, without the division by d_model.
@@ -88,33 +88,42 @@ def add_scalars(
         The scalars, a module a layer; they are the model's parameters too.
 
     Raises:
-        ArgumentError: for anything but a GPT-2, or one that has scalars already.
+        ArgumentError: for anything but these, or one that has scalars already.
     """
-    from transformers import AttentionInterface, AttentionMaskInterface, GPT2PreTrainedModel
+    from transformers import (
+        AttentionInterface,
+        AttentionMaskInterface,
+        GPT2PreTrainedModel,
+        LlamaPreTrainedModel,
+    )
     from transformers.masking_utils import eager_mask
 
     problems = Problems("add_scalars")
-    good = isinstance(model, GPT2PreTrainedModel)
-    rule = "must be a Hugging Face GPT-2"
+    good = isinstance(model, (GPT2PreTrainedModel, LlamaPreTrainedModel))
+    rule = "must be a Hugging Face GPT-2 or Llama"
     problems.need(good, "model", rule, type(model).__name__, "load it with transformers")
     problems.need(multiplier > 0, "multiplier", "must be positive", multiplier, "raise it")
     problems.raise_if_any()
-    blocks = getattr(model, "transformer", model).h
-    twice = any(hasattr(block.attn, "identity") for block in blocks)
+    inner = model.base_model
+    attentions = (
+        [block.self_attn for block in inner.layers]
+        if isinstance(model, LlamaPreTrainedModel)
+        else [block.attn for block in inner.h]
+    )
+    twice = any(hasattr(attention, "identity") for attention in attentions)
     problems.need(not twice, "model", "must have no scalars yet", "scalars", "add them once")
     problems.raise_if_any()
     AttentionInterface.register(_ATTENTION, _attend)
     AttentionMaskInterface.register(_ATTENTION, eager_mask)  # without it padding is ignored
     _own_config(model)
     model.set_attn_implementation(_ATTENTION)
-    device = next(model.parameters()).device
+    device, heads = next(model.parameters()).device, model.config.num_attention_heads
     found = nn.ModuleList()
-    for block in blocks:
-        heads = block.attn.num_heads
+    for attention in attentions:
         scalars = IdentityScalars(heads, multiplier, mask_diagonal, undivided).to(device)
-        block.attn.identity = scalars
-        block.attn.register_forward_pre_hook(_keep_input, with_kwargs=True)
-        block.attn.register_forward_hook(_add_seen)
+        attention.identity = scalars
+        attention.register_forward_pre_hook(_keep_input, with_kwargs=True)
+        attention.register_forward_hook(_add_seen)
         found.append(scalars)
     return found
 
@@ -150,6 +159,8 @@ def _attend(
 ) -> tuple[Tensor, Tensor]:
     """Softmax attention with the term of a, called through Transformers' attention interface."""
     n, scale = query.shape[-2], query.shape[-1] ** -0.5 if scaling is None else scaling
+    shared = query.shape[1] // key.shape[1]  # heads that read the same keys and values
+    key, value = (part.repeat_interleave(shared, dim=1) for part in (key, value))
     scores = module.identity.scores(query @ key.mT * scale)
     if attention_mask is None:
         future = torch.ones(n, n, dtype=torch.bool, device=query.device).triu(1)

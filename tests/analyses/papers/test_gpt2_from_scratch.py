@@ -6,12 +6,21 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from analyses.language.tokens import train_tokenizer, write_tokenizer
 from analyses.papers.base import Setting
 from analyses.papers.ledger import read_ledger
 from analyses.papers.template import gpt2_from_scratch
-from analyses.papers.template.gpt2_from_scratch import Learner, check, from_scratch, judged, race
+from analyses.papers.template.fine_tuned_scalars import fine_tuned
+from analyses.papers.template.gpt2_from_scratch import (
+    Learner,
+    check,
+    fresh_gpt2,
+    from_scratch,
+    judged,
+    race,
+)
 from interp.errors import ArgumentError
 
 TINY: dict[str, Any] = {
@@ -76,7 +85,7 @@ def test_the_rule_needs_the_same_steps_in_every_seed(
 
 
 def test_models_of_a_seed_start_alike_and_read_the_same_windows() -> None:
-    plain, scalars = (Learner(TINY, 20, 3, scalars=s) for s in (False, True))
+    plain, scalars = (Learner(fresh_gpt2(TINY, 20, 3), TINY, 3, scalars=s) for s in (False, True))
     pairs = dict(scalars.model.named_parameters())
     for name, weight in plain.model.named_parameters():
         assert torch.equal(weight, pairs[name])
@@ -90,7 +99,7 @@ def test_models_of_a_seed_start_alike_and_read_the_same_windows() -> None:
     assert all((w != 0).all() for w in added.values())
     assert scalars.steps == 1
     assert scalars.seconds > 0
-    larger = Learner(TINY, 20, 3, size="larger_").model.config
+    larger = fresh_gpt2(TINY, 20, 3, "larger_").config
     assert (larger.n_embd, larger.n_layer, larger.n_head) == (12, 2, 3)
 
 
@@ -110,6 +119,27 @@ def test_the_claim_runs_on_a_text_and_a_tokenizer(tmp_path: Path) -> None:
     assert verdict.words.startswith("Perplexity on held-out text")
     assert set(verdict.tables["perplexity"]["model"]) == {"without", "with a, b", "larger"}
     assert [len(v) for v in verdict.numbers["gains"].values()] == [2, 2, 2]
+
+
+def test_a_pretrained_model_is_fine_tuned_with_and_without(tmp_path: Path) -> None:
+    text = "def f(x):\n    return x + 1\n" * 40
+    (tmp_path / "text.py").write_text(text)
+    write_tokenizer(train_tokenizer([text], 300), tmp_path, 8)
+    sizes = {"hidden_size": 12, "intermediate_size": 16, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=300, **sizes, **heads))
+    model.save_pretrained(tmp_path)
+    options = {**TINY, "model": str(tmp_path), "text": str(tmp_path / "text.py")}
+    verdict = fine_tuned(Setting("quick", (0, 1), options, tmp_path))
+    table = verdict.tables["perplexity"]
+    assert set(table["model"]) == {"without", "with a, b"}
+    starts = table[table["at"] == 0].pivot(index="seed", columns="model", values="perplexity")
+    assert starts["without"].to_numpy() == pytest.approx(starts["with a, b"].to_numpy(), rel=1e-5)
+    assert set(verdict.numbers["gains"]) == {"the same steps", "the same seconds"}
+    with pytest.raises(ArgumentError, match=r"(?s)text.*be there.*divide steps"):
+        fine_tuned(Setting("quick", (0,), {**options, "text": "none", "every": 3}, tmp_path))
+    missing = {**options, "model": str(tmp_path / "none")}
+    assert fine_tuned(Setting("quick", (0,), missing, tmp_path)).status == "not run"
 
 
 def test_without_a_shipped_language_model_it_is_not_run(

@@ -1,10 +1,11 @@
 """Identity scalars on a tiny random Hugging Face GPT-2."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, GPT2Model
+from transformers import GPT2Config, GPT2LMHeadModel, GPT2Model, LlamaConfig, LlamaForCausalLM
 
 from analyses.language.tokens import train_tokenizer, write_tokenizer
 from analyses.papers.base import Setting
@@ -89,6 +90,38 @@ def test_scores_and_output_are_those_of_a_direct_loop(mask_diagonal: bool, undiv
             added += b * pattern @ x[0]
         expected = attn.c_proj(torch.cat(heads, dim=-1)) + added
     torch.testing.assert_close(found[0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_heads_of_a_llama_that_share_keys_get_scalars_of_their_own() -> None:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 12, "intermediate_size": 16, "num_hidden_layers": 2, "head_dim": 4}
+    config = LlamaConfig(vocab_size=50, num_attention_heads=4, num_key_value_heads=2, **sizes)
+    config._attn_implementation = "eager"
+    model = LlamaForCausalLM(config).eval()
+    seen: dict[str, torch.Tensor] = {}
+    attention: Any = model.model.layers[1].self_attn
+    attention.q_proj.register_forward_hook(lambda _m, args, _o: seen.update(x=args[0]))
+    attention.o_proj.register_forward_hook(lambda _m, args, _o: seen.update(z=args[0]))
+    with torch.no_grad():
+        before = model(TOKENS, use_cache=False).logits
+        scalars = add_scalars(model, multiplier=2.0)
+        attention.register_forward_hook(lambda _m, _a, out: seen.update(out=out[0], pattern=out[1]))
+        torch.testing.assert_close(model(TOKENS, use_cache=False).logits, before)
+        plain = dict(seen)
+        scalars[1].a.copy_(torch.tensor([0.5, -1.0, 0.0, 2.0]))
+        scalars[1].b.copy_(torch.tensor([0.3, 0.0, -0.2, 0.1]))
+        model(TOKENS, use_cache=False)
+        x = plain["x"]
+        products = x @ x.mT / 12
+        for h, a in enumerate((0.5, -1.0, 0.0, 2.0)):
+            expected = plain["pattern"][:, h].log() + 2 * a * products
+            pattern = expected.softmax(-1)
+            torch.testing.assert_close(seen["pattern"][:, h], pattern, rtol=1e-4, atol=1e-6)
+            values = attention.v_proj(x)[..., 4 * (h // 2) : 4 * (h // 2) + 4]
+            z = seen["z"][..., 4 * h : 4 * h + 4]
+            torch.testing.assert_close(z, pattern @ values, rtol=1e-4, atol=1e-5)
+        mixed = torch.einsum("h,bhqk->bqk", 2 * scalars[1].b, seen["pattern"]) @ x
+        torch.testing.assert_close(seen["out"], attention.o_proj(seen["z"]) + mixed)
 
 
 def test_a_cache_and_other_models_are_refused() -> None:
