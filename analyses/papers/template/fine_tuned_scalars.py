@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -46,7 +47,7 @@ def fine_tuned(setting: Setting) -> Verdict:
         from transformers import AutoModelForCausalLM
 
         with quiet_transformers():
-            model = AutoModelForCausalLM.from_pretrained(
+            model: Any = AutoModelForCausalLM.from_pretrained(
                 folder, local_files_only=True, dtype=torch.float32
             )
         return Learner(model.to(setting.device), o, seed, scalars=scalars)
