@@ -98,6 +98,7 @@ class Run:
         self._streams: dict[int, Tensor] = {}
         self._means: dict[Site, Tensor] = {}
         self._others: dict[Array, Run] = {}
+        self._wider: list[Run] = []
         self._last: tuple[Any, Tensor] | None = None
         self._ran, self._wide = [0.0], list[int]()
         keep_large_blocks_apart()
@@ -124,10 +125,13 @@ class Run:
         return changed
 
     def scoring(self, mask: Tensor) -> Run:
-        """The run with other positions scored, ``[row, pos]``; its streams and means are shared."""
+        """The run with other positions scored, ``[row, pos]``; its streams and means are shared.
+        Where these hold the run's own, it knows what the other one has measured."""
         other = copy.copy(self)
         other.batch = admitted(self.model, replace(self.batch, mask=mask))
-        other._values, other._slopes = {}, {}
+        other._values, other._slopes, other._wider = {}, {}, []
+        if bool((other.batch.mask | ~self.batch.mask).all()):
+            self._wider.append(other)
         return other
 
     def value(self, metric: Any = _LOSS, rows: Sequence[int] | None = None) -> Tensor:
@@ -187,6 +191,7 @@ class Run:
         unless they are to go, too."""
         self._values.clear()
         self._slopes.clear()
+        self._wider.clear()
         if streams:
             self._streams.clear()
 
@@ -415,7 +420,7 @@ class Run:
         """Measure what is not known of some rows."""
         missing: dict[tuple[int, ...], list[Edits]] = {}
         for edits in dict.fromkeys(many):
-            known = self._values.setdefault((edits, metric), {})
+            known = self._recall(edits, metric, rows)
             lacking = tuple(row for row in rows.tolist() if row not in known)
             if lacking:
                 missing.setdefault(lacking, []).append(edits)
@@ -423,6 +428,15 @@ class Run:
             for piece in self._pieces(torch.tensor(lacking)):
                 with evaluating(self.model):
                     self._measure(some, metric, piece)
+
+    def _recall(self, edits: Edits, metric: Metric, rows: Tensor) -> dict[int, Tensor]:
+        """What is known of some rows, by this run or by one with more positions scored."""
+        known = self._values.setdefault((edits, metric), {})
+        for wider in self._wider:
+            theirs = wider._values.get((edits, metric), {})
+            for row in {*rows.tolist()} & theirs.keys() - known.keys():
+                known[row] = theirs[row][self.batch.mask[row][wider.batch.mask[row]]]
+        return known
 
     def _measure(self, many: Sequence[Edits], metric: Metric, rows: Tensor) -> None:
         """Measure edits on rows that fit one pass."""

@@ -69,6 +69,7 @@ class Effects:
         self._known: dict[tuple[Place, str], Test] = {}
         self._rises_by: dict[tuple[str, Edits], Change] = {}
         self._odds_of: dict[tuple[str, Edits], float] = {}
+        self._shares_with: dict[tuple[str, str, Edits], dict[Place, Float[np.ndarray, " row"]]] = {}
 
     def without_keys(self, place: Place, name: str, own: KeysOf | None = None) -> list[Test]:
         """The cause of a role that says where a head looks: that attention is taken away.
@@ -130,28 +131,41 @@ class Effects:
     def falls(self, place: Place, name: str, others: Sequence[Place], lost: str) -> Change:
         """How much a head's attention to a key set falls when earlier heads lose another attention.
 
-        All the earlier heads lose their attention to the second key set together. What they wrote
-        of it is then gone, and everything else that they write stays.
+        All the other heads lose their attention to the second key set together. What they wrote
+        of it is then gone, and everything else that they write stays. Those that are not in earlier
+        layers make no difference.
         """
         kind = self.evidence.profile.rows[name]
-        keys, edits = self.evidence.keys(kind, name), self.rises.away(kind, others, lost)
-        return self.falls_with(place, kind, keys, edits)
+        edits = self.rises.away(kind, others, lost)
+        before, after = (self._shares(kind, name, some)[place] for some in ((), edits))
+        return over_rows(before - after)
 
     def falls_with(self, place: Place, kind: str, keys: Keys, edits: Edits) -> Change:
         """How much a head's attention to some keys, on rows of one kind, falls with some edits of
         an earlier place."""
-        before, after = (self._shares(kind, some, place, keys) for some in ((), edits))
-        return over_rows(before - after)
+        site, run = Site(place[0], "pattern", place[1]), self.evidence.run(kind)
+        patterns = (run.with_(*some).at([site])[site] for some in ((), edits))
+        before, after = (_share(pattern.cpu(), keys) for pattern in patterns)
+        return over_rows((before - after).numpy())
 
-    def _shares(
-        self, kind: str, edits: Edits, place: Place, keys: Keys
-    ) -> Float[np.ndarray, " row"]:
-        """The share of a head's attention that goes to some keys, row by row."""
-        site, weight = Site(place[0], "pattern", place[1]), keys.any(-1).double()
-        pattern = self.evidence.run(kind).with_(*edits).at([site])[site].double().cpu()
-        share = (pattern * keys).sum(-1) / pattern.sum(-1).clamp_min(1e-12)
-        shares: np.ndarray = ((share * weight).sum(1) / weight.sum(1).clamp_min(1)).numpy()
-        return shares
+    def _shares(self, kind: str, name: str, edits: Edits) -> dict[Place, Float[np.ndarray, " row"]]:
+        """The share of each head's attention that goes to a key set, row by row, with some edits
+        made; of all heads in layers behind these, whose patterns cost no more than one's."""
+        if (kind, name, edits) not in self._shares_with:
+            first = min((edit.site.layer for edit in edits), default=-1)
+            heads = [place for place in self.evidence.heads if place[0] > first]
+            sites = [Site(layer, "pattern") for layer in sorted({layer for layer, _ in heads})]
+            run, keys = self.evidence.run(kind).with_(*edits), self.evidence.keys(kind, name)
+            pieces: dict[Place, list[Tensor]] = {place: [] for place in heads}
+            for rows in self.evidence.blocks(kind):
+                found = run.at(sites, rows)
+                some = keys if len(keys) == 1 else keys[rows.start : rows.stop]
+                for layer, head in heads:
+                    pattern = found[Site(layer, "pattern")][:, head].cpu()
+                    pieces[layer, head].append(_share(pattern, some))
+            shares = {place: torch.cat(some).numpy() for place, some in pieces.items()}
+            self._shares_with[kind, name, edits] = shares
+        return self._shares_with[kind, name, edits]
 
     def exchange(self, place: Place, circuit: str, variable: Variable) -> list[Test]:
         """That a head's ``output`` or ``attention``, exchanged between the given rows, moves the
@@ -414,3 +428,10 @@ class Effects:
             if found.test("", least).settled(self.evidence.odds(kind)):
                 break
         return found
+
+
+def _share(pattern: Float[Tensor, "row query key"], keys: Keys) -> Float[Tensor, " row"]:
+    """The share of a head's attention that goes to some keys, at queries that have such keys."""
+    pattern, weight = pattern.double(), keys.any(-1).double()
+    share = (pattern * keys).sum(-1) / pattern.sum(-1).clamp_min(1e-12)
+    return (share * weight).sum(1) / weight.sum(1).clamp_min(1)

@@ -256,6 +256,12 @@ class Evidence:
         """Where a head writes."""
         return written_by(self.model, *place)
 
+    def blocks(self, kind: str) -> list[range]:
+        """The rows of one kind, as many at a time as leave all heads' patterns in memory."""
+        count, length = self.batch(kind).inputs.shape[:2]
+        block = max(1, min(_BLOCK, _PATTERNS // max(len(self.heads) * length**2, 1)))
+        return [range(at, min(at + block, count)) for at in range(0, count, block)]
+
     def _look(self, kind: str) -> None:
         """Look at the model's attention on rows of one kind, some rows at a time, and at the
         ``sites`` on the given rows."""
@@ -264,20 +270,18 @@ class Evidence:
         sites = self._features if kind == "given" else {}
         names = [] if looks is None else looked_at(self.model, behaviour=self._compared)
         hooks = [Site.of(name) for name in dict.fromkeys([*names, *sites]) if name != SCALE]
-        length = view.batch.inputs.shape[1]
-        block = max(1, min(_BLOCK, _PATTERNS // max(len(self.heads) * length**2, 1)))
-        for start in range(0, len(view.batch), block):
-            some = slice(start, min(start + block, len(view.batch)))
-            found = self.run(kind).at(hooks, range(some.start, some.stop))
+        for rows in self.blocks(kind):
+            some = slice(rows.start, rows.stop)
+            found = self.run(kind).at(hooks, rows)
             values = {
                 site.name: self._without_pads(site, value.cpu()) for site, value in found.items()
             }
             if SCALE in names:
-                values[SCALE] = self.final_scale(kind, range(some.start, some.stop)).cpu()
+                values[SCALE] = self.final_scale(kind, rows).cpu()
             batch = view.batch[some]
-            rows = Rows(batch.inputs, batch.mask, batch.latents, values, None, {}, self._mask)
+            read = Rows(batch.inputs, batch.mask, batch.latents, values, None, {}, self._mask)
             if looks is not None:
-                looks.add(rows, view.counted[some])
+                looks.add(read, view.counted[some])
             for name, pieces in sites.items():
                 pieces.append(self.at_places(some, values[name]))
             if not seen:

@@ -94,11 +94,12 @@ def with_controls(found: Sequence[Found], effects: Effects) -> list[Found]:
         heads = {(one.layer, one.head): one for one in found if one.role == name}
         asked = {key: one for key, one in cases.items() if key[0] == name}
         known |= _of_role(effects, asked, heads)
+    beside = {key: controls.told(key[2]) for key, controls in known.items()}
     result = []
     for one in found:
         role, key = ROLES.get(one.role), _case_of(one)
         if key is not None:
-            result.append(_with(one, known[key], key[2]))
+            result.append(_with(one, known[key], beside[key], key[2]))
         elif role is not None and one.cause and holds([*one.behaviour, *one.cause]):
             told = "; ".join(filter(None, (one.missing, _unput(role, one.cause[-1].rows))))
             result.append(replace(one, missing=told))
@@ -145,17 +146,24 @@ def _of_role(
 
 @dataclass(frozen=True)
 class _Controls:
-    """The tests of one cause: by ablation, and of specificity, transfer and sufficiency."""
+    """The tests of one cause that decide: by ablation, of specificity, and of transfer; and the
+    heads, on the rows that it took."""
 
+    case: _Case
     necessity: Sequence[Test]
     specificity: Sequence[Test] = ()
     transfer: Sequence[Test] = ()
-    sufficiency: Sequence[Test] = ()
 
     @property
     def tests(self) -> list[Test]:
         """All that decide."""
         return [*self.necessity, *self.specificity, *self.transfer]
+
+    def told(self, kind: str) -> list[Test]:
+        """What decides nothing; none where a test fails by its whole interval."""
+        if _failing(self.tests):
+            return []
+        return [*self.case.sufficiency(kind), *self.case.same_answer(kind)]
 
     def settled(self, odds: float) -> bool:
         """Whether more rows would hardly change the status: what fails first decides it."""
@@ -187,33 +195,30 @@ def _controls(case: _Case, cause: Test) -> _Controls:
     kind = cause.rows
     necessity = case.necessity(kind, cause)
     if _failing(necessity):
-        return _Controls(necessity)
+        return _Controls(case, necessity)
     specificity = case.specificity(kind)
     if _failing(specificity):
-        return _Controls(necessity, specificity)
+        return _Controls(case, necessity, specificity)
     moved = []
     if kind != "given":
         moved = [case.cause(kind + ELSEWHERE, cause)]
         moved += case.specificity(kind + ELSEWHERE) if case.by_events else []
     transfer = [replace(test, name=f"on other rows {test.name}") for test in moved]
-    if _failing(transfer):
-        return _Controls(necessity, specificity, transfer)
-    told = [*case.sufficiency(kind), *case.same_answer(kind)]
-    return _Controls(necessity, specificity, transfer, told)
+    return _Controls(case, necessity, specificity, transfer)
 
 
 def _failing(tests: Sequence[Test]) -> bool:
     return any(test.high < test.floor for test in tests)
 
 
-def _with(one: Found, controls: _Controls, kind: str) -> Found:
+def _with(one: Found, controls: _Controls, told: Sequence[Test], kind: str) -> Found:
     unmoved = _UNMOVED if kind == "given" else ""
     return replace(
         one,
         cause=[*controls.necessity, *(one.cause or ())],
         specificity=controls.specificity,
         transfer=controls.transfer,
-        sufficiency=[*one.sufficiency, *controls.sufficiency],
+        sufficiency=[*one.sufficiency, *told],
         missing="; ".join(filter(None, (one.missing, unmoved))),
     )
 
@@ -304,8 +309,10 @@ class _Case:
 
     def _lost(self, kind: str, edits: Edits | None = None) -> Numbers:
         """What is lost at each position without the heads, or with other edits."""
-        away = self._rises.away(kind, self._heads) if edits is None else edits
-        return self._rises.at(kind, away, self._rows)
+        if edits is not None:
+            return self._rises.at(kind, edits, self._rows)
+        away = self._rises.away(kind, self._heads)
+        return self._rises.at(kind, away, self._rows, everywhere=self.by_events)  # asked again
 
     def _over(self, kind: str, values: Numbers, mask: Marks, floor: float) -> Change:
         """The mean over rows of what is lost, tested against what the floor asks."""

@@ -235,10 +235,12 @@ def _composition(evidence: Evidence, effects: Effects, place: Place) -> Test:
     """
     floor, least = evidence.floors.fall, evidence.floors.writer
     earlier = [other for other in evidence.heads if other[0] < place[0]]
-    writers = [one for one in earlier if _score(evidence, one, "previous") >= least]
+    like = [one for one in evidence.heads if _score(evidence, one, "previous") >= least]
+    writers = [one for one in like if one[0] < place[0]]
+    without = [one for one in like if one != place]  # the same for most heads: run once
     if not writers:
         writers = [one for one in earlier if _at_read_keys(evidence, place, one) >= least]
-    writers = writers or earlier
+        writers = without = writers or earlier
     if not writers:
         why = "cause: there is no earlier head that could tell it of the token before"
         return Test(why, 0.0, floor, 1.0, untested=why)
@@ -246,7 +248,7 @@ def _composition(evidence: Evidence, effects: Effects, place: Place) -> Test:
     names = ", ".join(f"L{layer}H{head}" for layer, head in writers[:4])
     names += " …" * (len(writers) > 4)
     words = f"without what earlier heads ({names}) see of the token before that share falls by"
-    return effects.falls(place, "after_same", writers, "previous").test(words, floor, "composition")
+    return effects.falls(place, "after_same", without, "previous").test(words, floor, "composition")
 
 
 def _at_read_keys(evidence: Evidence, reader: Place, other: Place) -> float:
