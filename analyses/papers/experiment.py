@@ -24,6 +24,7 @@ import pandas as pd
 from scipy.stats import t as student
 
 from analyses.papers.base import Drawing, Setting, Status, Verdict
+from analyses.papers.sequential import in_turn
 from prooflens.architectures import build
 from prooflens.tasks import Task
 from prooflens.trained import Fit, Training, TrainingRun, train
@@ -101,19 +102,53 @@ class Experiment:
             chosen = Training(**{**self.training, **training, "seed": seed})
             self.planned.append((named, TrainingRun(name, task, spec, chosen, test=test)))
 
-    def run(self) -> tuple[pd.DataFrame, list[Fit]]:
+    def run(
+        self, *, levels: Sequence[float] = (), y: str = "error"
+    ) -> tuple[pd.DataFrame, list[Fit]]:
         """Train the runs that were added.
+
+        Args:
+            levels: If given, all that is asked of a setting is whether its median over seeds is at
+                most each of these, and seeds are taken in turn until that is settled
+                (:mod:`.sequential`). Of an even number of seeds all are taken.
+            y: The metric whose median that is.
 
         Returns:
             One row a run: its labels, ``parameters``, and the fit's metrics (``train_`` before
-            those of its training rows); and the fits, in the same order.
+            those of its training rows); and the fits, in the order of the runs that were trained.
         """
-        fits = train_runs(self.setting, [run for _, run in self.planned], self.part)
+        found: list[tuple[Planned, Fit]] = []
+
+        def trained(planned: Sequence[Planned]) -> list[Fit]:
+            part = f"{self.part}-{len(found)}" if found else self.part
+            fits = train_runs(self.setting, [run for _, run in planned], part)
+            found.extend(zip(planned, fits, strict=True))
+            return fits
+
+        if levels and len(self.setting.seeds) % 2:
+            runs = {(_cell(labels), labels["seed"]): (labels, run) for labels, run in self.planned}
+            middle = len(self.setting.seeds) // 2 + 1
+            needed = {cell: [middle] * len(levels) for cell, _ in runs}
+            in_turn(
+                self.setting.seeds,
+                needed,
+                lambda cases: [
+                    [fit.metrics[y] <= level for level in levels]
+                    for fit in trained([runs[case] for case in cases])
+                ],
+            )
+        else:
+            trained(self.planned)
         rows = [
             {**labels, "parameters": parameters(run.spec), **fit.metrics}
-            for (labels, run), fit in zip(self.planned, fits, strict=True)
+            for (labels, run), fit in found
         ]
-        return pd.DataFrame(rows), fits
+        return pd.DataFrame(rows), [fit for _, fit in found]
+
+
+def _cell(labels: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The labels of a setting, which all seeds share."""
+    return tuple(value for name, value in labels.items() if name != "seed")
 
 
 def train_runs(setting: Setting, runs: Sequence[TrainingRun], part: str) -> list[Fit]:

@@ -33,6 +33,7 @@ from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.depth.bounded import prefix_class
 from analyses.papers.depth.predictors import bin_name, bins_of, predictor_run, scores
 from analyses.papers.experiment import by_seed, decide, medians, spread, train_runs
+from analyses.papers.sequential import in_turn
 from prooflens.errors import Problems
 
 __all__ = ["check", "needed_length", "run"]
@@ -41,16 +42,18 @@ _LEARNED = 0.9
 
 
 def check(setting: Setting) -> None:
-    """Refuse numbers whose lengths are not trained.
+    """Refuse numbers whose lengths are not trained, and an even number of seeds.
 
     Raises:
-        ArgumentError: if a bound of ``numbers`` is not among the ``lengths``.
+        ArgumentError: if a bound of ``numbers`` is not among the ``lengths``, or for such seeds.
     """
     problems, o = Problems("claims run"), setting.options
     bounds = [needed_length(number) for number in o["numbers"]]
     rule = f"must hold {bounds}, enough for numbers up to {o['numbers']}"
     there = len(bounds) >= 2 and set(bounds) <= set(o["lengths"])
     problems.need(there, "--option lengths", rule, o["lengths"], "add them")
+    rule, count = "must be odd, so that one is the median", len(setting.seeds)
+    problems.need(count % 2 == 1, "--seeds", rule, count, "take one more")
     problems.raise_if_any()
 
 
@@ -77,26 +80,23 @@ def run(setting: Setting) -> Verdict:
     :func:`~analyses.papers.depth.predictors.predictor_run`.
     """
     o = setting.options
-    cells = [
-        (k, longest, seed)
-        for k in o["blocks"]
-        for longest in o["lengths"]
-        if longest > k
-        for seed in setting.seeds
-    ]
-    runs = [
-        replace(
-            predictor_run(k, k - 2, seed, {**o, "bins": [[k, longest], *o["bins"]]}),
-            name=f"L{k}-to-{longest}-seed{seed}",
-        )
-        for k, longest, seed in cells
-    ]
-    fits = train_runs(setting, runs, "runs")
-    models = {cell: fit.model for cell, fit in zip(cells, fits, strict=True)}
-    bins, parts = bins_of(o), []
-    for longest in o["lengths"]:
-        alike = {(k, k - 2, seed): m for (k, n, seed), m in models.items() if n == longest}
-        parts.append(scores(alike, bins, o["rows"]).assign(longest=longest))
+    cells = [(k, longest) for k in o["blocks"] for longest in o["lengths"] if longest > k]
+    bins, parts = bins_of(o), list[pd.DataFrame]()
+
+    def learned(cases: list[tuple[tuple[int, int], int]]) -> list[list[bool]]:
+        first, runs = len(parts), []
+        for (k, longest), seed in cases:
+            of = {**o, "bins": [[k, longest], *o["bins"]]}
+            name = f"L{k}-to-{longest}-seed{seed}"
+            runs.append(replace(predictor_run(k, k - 2, seed, of), name=name))
+        fits = train_runs(setting, runs, f"runs-{first}")
+        for ((k, longest), seed), fit in zip(cases, fits, strict=True):
+            found = scores({(k, k - 2, seed): fit.model}, bins, o["rows"])
+            parts.append(found.assign(longest=longest))
+        return [[bool(part["exact_match"].iloc[-1] >= _LEARNED)] for part in parts[first:]]
+
+    middle = len(setting.seeds) // 2 + 1
+    in_turn(setting.seeds, {cell: [middle] for cell in cells}, learned)
     table = pd.concat(parts, ignore_index=True)
     table["model"] = [f"L_{k}, {k - 2} layers" for k in table["k"]]
     return _verdict(table, o["numbers"], bin_name(bins[-1]))

@@ -254,10 +254,10 @@ def softmax_dot(setting: Setting) -> Verdict:
             labels = {"model": way, "layers": f"{layers} layer{'s' * (layers > 1)}"}
             own = options["slopes"] if way.endswith(("lin", "log")) else {}
             experiment.add(labels, task, spec, **own)
-    table, _ = experiment.run()
+    share = fixed_lag_floor(task).share
+    table, _ = experiment.run(levels=(options["level"], share / 2))
     middle = medians(table, ["model", "layers"])
     best = {way: min(v for (w, _), v in middle.items() if w == way) for way in ways}
-    share = fixed_lag_floor(task).share
     dots = [way for way in ways if way.startswith("dot")]
     solved = [way for way in dots if best[way] <= options["level"]]
     below = [way for way in dots if best[way] <= share / 2]

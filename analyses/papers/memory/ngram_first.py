@@ -17,7 +17,7 @@ its rates, or that there is a plateau.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import product
+from math import ceil
 from typing import Any
 
 import pandas as pd
@@ -29,6 +29,7 @@ from analyses.figures.sweep import sweep
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import Experiment, decide
 from analyses.papers.memory.own_successors import OwnSuccessors, ngram_loss
+from analyses.papers.sequential import in_turn
 from prooflens.architectures import TransformerSpec
 from prooflens.interventions import components, replacement
 from prooflens.run import Run
@@ -50,7 +51,6 @@ def run(setting: Setting) -> Verdict:
     n-grams, ``rows`` on which models are measured.
     """
     o = setting.options
-    experiment = Experiment(setting, decay="none", snapshots=o["every"], weight_decay=0.01)
     spec = TransformerSpec(
         d_in=o["tokens"] + 1,
         d_out=o["tokens"] + 1,
@@ -64,21 +64,32 @@ def run(setting: Setting) -> Verdict:
         positions="sinusoidal",
     )
     tasks = {s: OwnSuccessors(o["tokens"], o["length"], s, o["jump"]) for s in o["shares"]}
-    for share, task in tasks.items():
-        experiment.add({"share": share}, task, spec, warmup=100)
-    _, fits = experiment.run()
     judged = {share: task.sample(o["rows"], seed=_JUDGED) for share, task in tasks.items()}
     grams = {
         share: ngram_loss(task, o["counted"], judged[share], seed=_JUDGED + 1)
         for share, task in tasks.items()
     }
-    rows = []
-    for (share, seed), fit in zip(product(tasks, setting.seeds), fits, strict=True):
-        for step, weights in fit.snapshots.items():
-            fit.model.load_state_dict(weights)
-            found = measured(fit.model, judged[share])
-            rows.append({"share": share, "seed": seed, "step": step, **found})
-    return _verdict(pd.DataFrame(rows), grams)
+    table = pd.DataFrame()
+
+    def first(cases: list[tuple[float, int]]) -> list[list[bool]]:
+        nonlocal table
+        training = {"decay": "none", "snapshots": o["every"], "weight_decay": 0.01, "warmup": 100}
+        experiment, answers = Experiment(setting, part=f"models-{len(table)}", **training), []
+        for share, seed in cases:
+            experiment.add({"share": share}, tasks[share], spec, seeds=[seed])
+        for (share, seed), fit in zip(cases, experiment.run()[1], strict=True):
+            rows = []
+            for step, weights in fit.snapshots.items():
+                fit.model.load_state_dict(weights)
+                found = measured(fit.model, judged[share])
+                rows.append({"share": share, "seed": seed, "step": step, **found})
+            answers.append([stages(pd.DataFrame(rows), grams[share])[2]])
+            table = pd.concat([table, pd.DataFrame(rows)], ignore_index=True)
+        return answers
+
+    needed = ceil(_SEEDS * len(setting.seeds))
+    in_turn(setting.seeds, {share: [needed] for share in tasks}, first)
+    return _verdict(table, grams, needed / len(setting.seeds))
 
 
 @torch.no_grad()
@@ -130,11 +141,15 @@ def stages(rows: pd.DataFrame, grams: Mapping[int, float]) -> tuple[int, int, bo
     return began, ended, bool(none and ended >= _LATER * began)
 
 
-def _verdict(table: pd.DataFrame, grams: Mapping[float, Mapping[int, float]]) -> Verdict:
+def _verdict(
+    table: pd.DataFrame, grams: Mapping[float, Mapping[int, float]], needed: float
+) -> Verdict:
+    one = {share: table[table["share"] == share] for share in grams}
     found = pd.DataFrame(
         [
-            (share, seed, *stages(table.query("share == @share and seed == @seed"), grams[share]))
-            for share, seed in product(grams, table["seed"].unique())
+            (share, seed, *stages(rows[rows["seed"] == seed], grams[share]))
+            for share, rows in one.items()
+            for seed in rows["seed"].unique()
         ],
         columns=["share", "seed", "n-gram at", "induction at", "first"],
     )
@@ -146,7 +161,7 @@ def _verdict(table: pd.DataFrame, grams: Mapping[float, Mapping[int, float]]) ->
         f"({rows['first'].sum()} of {len(rows)} seeds by the rule)"
         for share, rows in by_share.items()
     ]
-    enough = [share >= _SEEDS for share in held.values()]
+    enough = [share >= needed for share in held.values()]
     figure = _figure(table, grams)
     return Verdict(
         decide(all(enough), any(enough)),

@@ -2,7 +2,7 @@
 
     found       a model that solves its task and works as the proof does (:mod:`.steps`)
     a cell      all seeds of one setting: found *there* from three quarters of them on, *not* found
-                up to a quarter
+                up to a quarter; no more seeds are taken once it is settled which
 
 The ledger names the settings in which the proof is expected to be found and those in which it is
 not, before the diagram is run; the verdict says whether training agrees. Beside the shares stand
@@ -16,6 +16,7 @@ not found says nothing of other trainings; that one was, nothing of larger model
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil, floor
 from typing import Any
 
 import pandas as pd
@@ -163,8 +164,14 @@ def _shown(value: Any) -> str:
 
 def _judged(setting: Setting, build: Builder) -> Verdict:
     """Train, measure and judge by the rule that all diagrams share."""
-    options = setting.options
-    table = models_of(setting, build)
+    options, seeds = setting.options, len(setting.seeds)
+
+    def needed(points: pd.DataFrame) -> list[int]:
+        counts = pd.Series(ceil(_FOUND * seeds), index=points.index)
+        counts[_named(points, options["otherwise"])] = floor(_NOT_FOUND * seeds) + 1
+        return counts.tolist()
+
+    table = models_of(setting, build, needed)
     cells, agreed = shares(table, options), agreements(setting, build, table)
     expected, unexpected = _named(cells, options["found"]), _named(cells, options["otherwise"])
     right = pd.concat(

@@ -19,6 +19,7 @@ import pandas as pd
 
 from analyses.papers.base import Setting
 from analyses.papers.experiment import Experiment
+from analyses.papers.sequential import in_turn
 from analyses.papers.training.models import Sought
 from analyses.papers.training.points import parts_of, points_of, rows_at
 from prooflens.architectures import SequenceTransformer
@@ -49,28 +50,42 @@ _SEED = 10**6
 """Rows that models are measured on have seeds from here on, which no training has."""
 
 
-def models_of(setting: Setting, build: Builder) -> pd.DataFrame:
-    """Train every setting of a diagram with every seed, and measure each model."""
-    experiment, cases = Experiment(setting), []
-    for point in points_of(setting.options):
-        options = {**setting.options, **point}
-        training = {name: options[name] for name in _TRAINING if name in options}
-        for seed in setting.seeds:
-            sought = build(options, seed)
-            experiment.add(
-                point, sought.task, sought.spec, seeds=[seed], test=sought.test, **training
-            )
-            cases.append((point, seed, sought))
-    _, fits = experiment.run()
-    file = setting.folder / _FILE
+def models_of(
+    setting: Setting, build: Builder, needed: Callable[[pd.DataFrame], Sequence[int]]
+) -> pd.DataFrame:
+    """Train every setting of a diagram and measure each model, a few seeds at a time: until it is
+    settled whether the proof is found by at least as many seeds as ``needed`` gives for each row of
+    the table of settings (:mod:`analyses.papers.sequential`)."""
+    points, file = points_of(setting.options), setting.folder / _FILE
     rows: list[dict[Any, Any]] = []
     if setting.resume and file.exists():
         rows = pd.read_csv(file).to_dict("records")
-    for (point, seed, sought), fit in list(zip(cases, fits, strict=True))[len(rows) :]:
-        asked = _asked(rows, point, setting.options)
-        rows.append({**point, "seed": seed, **_measured(sought, fit, seed, setting, asked=asked)})
-        with output_file(file, overwrite=True) as draft:
-            pd.DataFrame(rows).to_csv(draft, index=False)
+    asked = 0
+
+    def found(cases: list[tuple[int, int]]) -> list[list[bool]]:
+        nonlocal asked
+        first, models = asked, []
+        experiment = Experiment(setting, part=f"models-{first}")
+        for number, seed in cases:
+            options = {**setting.options, **points[number]}
+            training = {name: options[name] for name in _TRAINING if name in options}
+            sought = build(options, seed)
+            experiment.add(
+                points[number], sought.task, sought.spec, seeds=[seed], test=sought.test, **training
+            )
+            models.append((points[number], seed, sought))
+        _, fits = experiment.run()
+        for (point, seed, sought), fit in list(zip(models, fits, strict=True))[len(rows) - first :]:
+            of_roles = _asked(rows, point, setting.options)
+            one = _measured(sought, fit, seed, setting, asked=of_roles)
+            rows.append({**point, "seed": seed, **one})
+            with output_file(file, overwrite=True) as draft:
+                pd.DataFrame(rows).to_csv(draft, index=False)
+        asked += len(cases)
+        return [[bool(row["found"])] for row in rows[first:asked]]
+
+    of = [[count] for count in needed(pd.DataFrame(points))]
+    in_turn(setting.seeds, dict(enumerate(of)), found)
     return pd.DataFrame(rows)
 
 

@@ -99,8 +99,8 @@ def test_a_miniature_has_a_row_for_every_kept_step(tmp_path) -> None:
     }  # fmt: skip
     verdict = ngram_first.run(Setting("quick", (1, 2), options, tmp_path))
     assert verdict.status == "not reproduced"
-    assert len(verdict.tables["steps"]) == 8
-    assert verdict.tables["stages"]["induction at"].tolist() == [-1] * 4
+    assert len(verdict.tables["steps"]) == 4  # one of two seeds failed: that settles it
+    assert verdict.tables["stages"]["induction at"].tolist() == [-1] * 2
 
 
 def test_tasks_without_an_answer_are_refused() -> None:

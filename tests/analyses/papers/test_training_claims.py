@@ -174,7 +174,7 @@ def test_intervals_of_shares_are_exact() -> None:
 def test_the_rule(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, found: dict[tuple[str, int], int], status: str
 ) -> None:
-    monkeypatch.setattr(diagram, "models_of", lambda setting, build: made_up(found))
+    monkeypatch.setattr(diagram, "models_of", lambda setting, build, needed: made_up(found))
     verdict = diagram.adaptive(Setting("quick", (0, 1, 2, 3), OPTIONS, tmp_path))
     assert verdict.status == status
     assert isinstance(verdict.drawings["shares"].figure, Figure)
@@ -219,7 +219,7 @@ def test_a_diagram_in_miniature(tmp_path: Path) -> None:
     first = diagram.adaptive(Setting("quick", (1, 2), options, tmp_path))
     assert first.status == "not reproduced"
     table = first.tables["models"]
-    assert len(table) == 2
+    assert len(table) == 1  # the proof is not in the first: less than three quarters have it
     assert not table["solved"].any()
     again = diagram.adaptive(Setting("quick", (1, 2), options, tmp_path, resume=True))
     kept = again.tables["models"].drop(columns=["done_in", "statements"])
@@ -238,14 +238,18 @@ def test_the_first_models_of_a_cell_that_solve_the_task_are_asked_for_statements
         "strips": [{"vary": "ffn", "over": [0]}],
     }
     answers = {1: False, 2: True, 3: True, 4: True}
-    fits = [SimpleNamespace(model=None, metrics={"error": seed}) for seed in (*answers, *answers)]
-    monkeypatch.setattr(measured.Experiment, "run", lambda self: (None, fits))
+
+    def trained(self: measured.Experiment) -> tuple[None, list[SimpleNamespace]]:
+        seeds = [labels["seed"] for labels, _ in self.planned]
+        return None, [SimpleNamespace(model=None, metrics={"error": seed}) for seed in seeds]
+
+    monkeypatch.setattr(measured.Experiment, "run", trained)
     monkeypatch.setattr(models.Sought, "solved", lambda self, found: answers[found["error"]])
     monkeypatch.setattr(measured, "locate", lambda *args, **kwargs: located(*HELD))
     scores = pd.DataFrame({"score": [0.5, 1.0]})
     monkeypatch.setattr(measured, "statements_of", lambda *args: scores)
     setting = Setting("quick", tuple(answers), options, tmp_path)
-    table = measured.models_of(setting, models.memory)
+    table = measured.models_of(setting, models.memory, lambda points: [1] * len(points))
     asked = table[table["statements"] == 0.75]
     assert list(zip(asked["ffn"], asked["seed"], strict=True)) == [(64, 2), (64, 3)]
 
@@ -268,6 +272,7 @@ def test_kept_rows_are_of_the_settings_and_seeds_of_the_ledger() -> None:
         options = LEDGER[name]["quick"]
         table = pd.read_csv(ROOT / "docs" / "data" / f"{name}.csv", dtype={"locations": str})
         points = points_of(options)
-        assert len(table) == len(points) * len(options["seeds"])
-        assert all(len(rows_at(table, p, options)) == len(options["seeds"]) for p in points)
+        counts = [len(rows_at(table, point, options)) for point in points]
+        assert len(table) == sum(counts)
+        assert all(1 <= count <= len(options["seeds"]) for count in counts)
         assert not (table["found"] & ~table["solved"]).any()
