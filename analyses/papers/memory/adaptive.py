@@ -174,7 +174,7 @@ def gating(setting: Setting) -> Verdict:
                 spec = spec_of(task, options, **changes)
                 labels = {"model": way, "candidates": count, "neurons": neurons}
                 experiment.add(labels, task, spec)
-    table, _ = experiment.run()
+    table, _ = experiment.run(levels=[options["level"]])
     costs = gating_costs(options["largest"])
     needed = {
         way: _neurons_needed(table[table["model"] == way], options["level"])

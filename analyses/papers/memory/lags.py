@@ -259,7 +259,7 @@ def absolute(setting: Setting) -> Verdict:
             spec = spec_of(task, options, n_heads=heads, **ways["learned positions, dot product"])
             labels = {"model": f"{_MANY}{count}", "lag": count, "heads": heads}
             experiment.add(labels, task, spec)
-    table, _ = experiment.run()
+    table, _ = experiment.run(levels=[options["level"]])
     return _absolute_verdict(table, options)
 
 

@@ -126,7 +126,7 @@ def narrow(setting: Setting) -> Verdict:
         for width in options["widths"]:
             spec = spec_of(task, options, d_model=width, d_head=width, lag_bias="table")
             experiment.add({"inputs": name, "width": width}, task, spec)
-    table, _ = experiment.run()
+    table, _ = experiment.run(levels=[options["level"]])
     middle = medians(table, ["inputs", "width"])
     needed: dict[str, float] = {}
     for name in tasks:

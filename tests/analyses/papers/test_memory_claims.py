@@ -42,6 +42,7 @@ SMALLER: dict[str, dict[str, Any]] = {
     "memory-layernorm": {},
     "memory-heavy-tail": {"heads": [1], "length": 80, "descent": {"steps": 2, "learning_rate": 1}},
     "memory-light-tail": {"heads": [1]},
+    "memory-ngram-first": {"shares": [0.3], "tokens": 6, "every": 1, "counted": 50, "rows": 8},
     "memory-long-lags": {"lags": [1, 30, 60], "slopes": [2.0]},
     "memory-heads-error": {"lags": [1, 2], "heads": [1, 2]},
     "memory-absolute": {"lags": [1, 2], "heads": [1, 2], "memories": [1, 2]},
