@@ -91,7 +91,7 @@ def test_an_experiment_stops_where_medians_are_on_a_side_of_the_levels(
     monkeypatch.setattr(experiment, "train_runs", train_runs)
     monkeypatch.setattr(experiment, "parameters", lambda spec: 0)
     monkeypatch.setattr(
-        experiment, "Run", lambda name, task, spec, training, test: SimpleNamespace(
+        experiment, "TrainingRun", lambda name, task, spec, training, test: SimpleNamespace(
             task=task, training=training, spec=spec))  # fmt: skip
     options = {"steps": 1, "batch": 1, "learning_rate": 1e-3}
     planned = Experiment(Setting("quick", seeds, options, tmp_path))
