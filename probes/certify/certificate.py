@@ -1,8 +1,9 @@
 """A theorem on paper: what was proved of which weights, in a file that can be checked again.
 
-JSON: the model's SHA-256 (of its safetensors file), the domain, what is bounded, and for every
-strategy its bound, lemmas and what its cover is made of. ``prooflens certify --check`` reads it
-with :mod:`probes.certify.check`, which knows no strategy.
+JSON: the model's spec and SHA-256 (of its safetensors file), the domain, what is bounded, and for
+every strategy its bound, lemmas and what its cover is made of. ``prooflens certify --check`` reads
+it with :mod:`probes.certify.check`, which knows no strategy; whoever has no prooflens, with
+:mod:`probes.certify.check_certificate`, one file that lies beside it with the weights.
 
 Bounds are written a 2^-30th part to the safe side, so that a check which adds in another order
 agrees.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from safetensors.torch import save
 from interp.environment import environment
 from interp.errors import CheckpointError
 from interp.reading import read_json
+from probes.certify.check_certificate import digest
 from probes.certify.cover import Proof
 
 FORMAT_VERSION = 1
@@ -34,7 +36,8 @@ class TheoremFile:
 
     Attributes:
         model: The model's name.
-        sha256: Of its weights as a safetensors file.
+        spec: Its sizes and options as JSON data.
+        weights: Its weights as a safetensors file.
         domain: The domain as JSON data.
         statement: The domain in words.
         kind: ``error`` or ``accuracy``.
@@ -46,7 +49,8 @@ class TheoremFile:
     """
 
     model: str
-    sha256: str
+    spec: Mapping[str, Any]
+    weights: bytes = field(repr=False)
     domain: Mapping[str, Any]
     statement: str
     kind: str
@@ -55,6 +59,11 @@ class TheoremFile:
     measured: float
     measured_on: str
     skipped: Mapping[str, str]
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of the weights."""
+        return hashlib.sha256(self.weights).hexdigest()
 
     @property
     def best(self) -> Proof:
@@ -67,12 +76,12 @@ class TheoremFile:
         return proof.bound if proof.bound in (0.0, 1.0) else proof.bound * worse
 
     def to_dict(self) -> dict[str, Any]:
-        """The theorem as JSON data; an infinite bound is null."""
+        """The theorem as JSON data with a digest of it; an infinite bound is null."""
         written = [asdict(p) | {"bound": self.safe(p)} for p in self.proofs]
         found = {
             "format": {"name": "prooflens-certificate", "version": FORMAT_VERSION},
             "prooflens": environment()["prooflens"],
-            "model": {"name": self.model, "sha256": self.sha256},
+            "model": {"name": self.model, "sha256": self.sha256, "spec": dict(self.spec)},
             "domain": dict(self.domain),
             "statement": self.statement,
             "kind": self.kind,
@@ -82,7 +91,8 @@ class TheoremFile:
             "strategies": written,
             "skipped": dict(self.skipped),
         }
-        return dict(_finite(found))
+        finite = dict(_finite(found))
+        return finite | {"digest": digest(finite)}
 
     def result(self) -> dict[str, Any]:
         """The numbers alone: the best strategy's, and a list of all."""
@@ -110,10 +120,14 @@ class TheoremFile:
         return dict(_finite(found))
 
 
+def weights_of(model: Any) -> bytes:
+    """The file that ``save_checkpoint`` writes for a model's weights."""
+    return save({name: weight.contiguous().cpu() for name, weight in model.state_dict().items()})
+
+
 def sha256_of(model: Any) -> str:
     """SHA-256 of the file that ``save_checkpoint`` writes for a model's weights."""
-    weights = {name: tensor.contiguous().cpu() for name, tensor in model.state_dict().items()}
-    return hashlib.sha256(save(weights)).hexdigest()
+    return hashlib.sha256(weights_of(model)).hexdigest()
 
 
 def read_certificate(file: str | Path) -> dict[str, Any]:

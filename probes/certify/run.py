@@ -44,7 +44,7 @@ from interp.tasks.maximum import Maximum
 from interp.tasks.memory import AdaptiveMemory, FixedMemory, KernelMemory
 from interp.tasks.template import TemplateTask
 from probes.certify import maximum
-from probes.certify.certificate import TheoremFile, sha256_of
+from probes.certify.certificate import TheoremFile, weights_of
 from probes.certify.check import Verdict, check
 from probes.certify.cover import UNKNOWN, Cells, Proof, chunks, prove
 from probes.certify.domains import (
@@ -366,8 +366,9 @@ def certify(
     sign = 1 if domain.kind == "error" else -1
     proofs.sort(key=lambda p: (bool(p.vacuous), sign * p.bound, p.multiplications))
     measured, where = attempts.measured(proofs)
-    about = (domain.describe(), domain.statement, domain.kind, domain.trivial)
-    return TheoremFile(name, sha256_of(model), *about, tuple(proofs), measured, where, skipped)
+    weights = (model.spec.to_dict(), weights_of(model))
+    about = (*weights, domain.describe(), domain.statement, domain.kind, domain.trivial)
+    return TheoremFile(name, *about, tuple(proofs), measured, where, skipped)
 
 
 def _unlike(spec: Any, domain: Domain) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -76,7 +77,7 @@ def certify(
         from prooflens.pages.certify import write_theorem
 
         write_theorem(found, out, overwrite=overwrite, analysed=built.card.analysed)
-        typer.echo(f"certificate and page written to {out}")
+        typer.echo(f"certificate, page and check_certificate.py written to {out}")
 
 
 def _tell(found: Any) -> None:
@@ -127,6 +128,8 @@ def _check(file: Path, model: str | None) -> None:
     certificate = read_certificate(file)
     built = load(model or certificate["model"]["name"])
     reason = not_covered(built) or _untrue(certificate)
+    if certificate["model"].get("spec") not in (None, json.loads(json.dumps(built.spec.to_dict()))):
+        reason = reason or "it is about a model of another spec"
     if reason:
         raise CheckpointError(f"{file} does not hold: {reason}")
     claims = any(not proof.get("vacuous") for proof in certificate["strategies"])

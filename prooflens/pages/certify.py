@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from shutil import copyfile
 from typing import Any
 
 import pandas as pd
@@ -16,6 +17,7 @@ import pandas as pd
 from interp.figures.lines import bound_parts_figure, bounds_figure
 from interp.figures.style import save
 from interp.output import output_folder
+from probes.certify import check_certificate
 from prooflens.pages.page import Page, PageTable, Picture, Section, page_name, render
 
 _MEANING = (
@@ -43,7 +45,8 @@ _HOLDS = (
 
 
 def write_theorem(found: Any, out: Path, *, overwrite: bool, analysed: str = "") -> None:
-    """Write ``certificate.json``, ``result.json``, the figures and ``index.html`` to a folder.
+    """Write ``certificate.json``, ``result.json``, the figures and ``index.html`` to a folder, and
+    what checks the certificate without prooflens: ``check_certificate.py``, ``model.safetensors``.
 
     Args:
         found: What was proved.
@@ -56,6 +59,8 @@ def write_theorem(found: Any, out: Path, *, overwrite: bool, analysed: str = "")
     """
     with output_folder(out, overwrite=overwrite, marker="certificate.json") as draft:
         (draft / "certificate.json").write_text(_json(found.to_dict(), indent=None))
+        (draft / "model.safetensors").write_bytes(found.weights)
+        copyfile(str(check_certificate.__file__), draft / "check_certificate.py")
         (draft / "result.json").write_text(_json(found.result(), indent=2))
         (draft / "index.html").write_text(_page(found, draft, analysed), encoding="utf-8")
 
@@ -219,7 +224,8 @@ def _doubts(found: Any) -> list[str]:
     said.append(f"The bound is about {real if best.arithmetic == 'real' else run}.")
     said.append(
         "The proof trusts interp/bounds and the machine's arithmetic; 'prooflens certify --check' "
-        "finds bound and lemmas again without the code that made them."
+        "finds bound and lemmas again without the code that made them. check_certificate.py beside "
+        "this page trusts neither: it runs the model on every input, where they are not too many."
     )
     return said
 
