@@ -47,15 +47,15 @@ class RefusedError(Exception):
     """Exit status, and why."""
 
 
-def read_weights(data: bytes) -> dict[str, tuple[list[int], list[float]]]:
-    """Shape and numbers of each tensor of a safetensors file."""
+def read_weights(data: bytes, dtype: str) -> dict[str, tuple[list[int], list[float]]]:
+    """Shape and numbers of each tensor of a safetensors file, all of them of one type."""
     (size,) = struct.unpack("<Q", data[:8])
     found, body = {}, data[8 + size :]
     for name, entry in json.loads(data[8 : 8 + size]).items():
         if name != "__metadata__":
-            kind, part = {"F32": "f", "F64": "d"}[entry["dtype"]], slice(*entry["data_offsets"])
-            numbers = struct.unpack(f"<{math.prod(entry['shape'])}{kind}", body[part])
-            found[name] = (entry["shape"], list(numbers))
+            kind = {("F32", "float32"): "f", ("F64", "float64"): "d"}[entry["dtype"], dtype]
+            part, size = body[slice(*entry["data_offsets"])], math.prod(entry["shape"])
+            found[name] = (entry["shape"], list(struct.unpack(f"<{size}{kind}", part)))
     return found
 
 
@@ -178,8 +178,8 @@ class Model:
         """Σ_j A_j v_j = c + Σ_j A_j (v_j − c), A the softmax; c is the value looked at most."""
         ends, n, ours = self.ends(scores), len(scores), 8 * len(scores) * OURS
         low, high = math.fsum(a for a, _ in ends), math.fsum(b for _, b in ends)
-        least = [a / (a + max(high - b, 0.0) + ours) / UP for a, b in ends]
-        most = [min(1.0, b / (b + max(low - a - ours, 0.0)) * UP) for a, b in ends]
+        least = [a / (a + max(high - b, 0.0) + ours) / UP - self.tiny for a, b in ends]
+        most = [b / (b + max(low - a - ours, 0.0)) * UP + self.tiny for a, b in ends]
         middle = [(a + b) / 2 for a, b in zip(least, most, strict=True)]
         half = [(b - a) / 2 * UP for a, b in zip(least, most, strict=True)]
         best, found = middle.index(max(middle)), []
@@ -373,7 +373,7 @@ def check(file: Path) -> str:
     for arithmetic in sorted({p["arithmetic"] for p in claims}):
         if arithmetic not in ("real", spec["dtype"]) or error != (spec["input"] == "real"):
             raise RefusedError(1, f"nothing can be said of its {told['kind']} in {arithmetic}")
-        model = Model(spec, read_weights(weights), arithmetic)
+        model = Model(spec, read_weights(weights, spec["dtype"]), arithmetic)
         found = split_rows(model, v, longest) if split else run_through(model, domain)
         for claim in (p for p in claims if p["arithmetic"] == arithmetic):
             stands = found <= claim["bound"] if error else found >= claim["bound"]
