@@ -23,6 +23,7 @@ from safetensors.torch import save
 from interp.environment import environment
 from interp.errors import CheckpointError
 from interp.reading import read_json
+from probes.certify import check_certificate
 from probes.certify.check_certificate import digest
 from probes.certify.cover import Proof
 
@@ -64,6 +65,11 @@ class TheoremFile:
     def sha256(self) -> str:
         """SHA-256 of the weights."""
         return hashlib.sha256(self.weights).hexdigest()
+
+    @property
+    def checker(self) -> bytes:
+        """The file that checks the certificate without prooflens."""
+        return Path(str(check_certificate.__file__)).read_bytes()
 
     @property
     def best(self) -> Proof:

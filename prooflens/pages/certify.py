@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from shutil import copyfile
 from typing import Any
 
 import pandas as pd
@@ -17,7 +16,6 @@ import pandas as pd
 from interp.figures.lines import bound_parts_figure, bounds_figure
 from interp.figures.style import save
 from interp.output import output_folder
-from probes.certify import check_certificate
 from prooflens.pages.page import Page, PageTable, Picture, Section, page_name, render
 
 _MEANING = (
@@ -60,7 +58,7 @@ def write_theorem(found: Any, out: Path, *, overwrite: bool, analysed: str = "")
     with output_folder(out, overwrite=overwrite, marker="certificate.json") as draft:
         (draft / "certificate.json").write_text(_json(found.to_dict(), indent=None))
         (draft / "model.safetensors").write_bytes(found.weights)
-        copyfile(str(check_certificate.__file__), draft / "check_certificate.py")
+        (draft / "check_certificate.py").write_bytes(found.checker)
         (draft / "result.json").write_text(_json(found.result(), indent=2))
         (draft / "index.html").write_text(_page(found, draft, analysed), encoding="utf-8")
 
