@@ -399,27 +399,34 @@ def _section(name: str, one: Kept) -> Iterator[str]:
             for r in _rows(behaving.sort_values("strength", ascending=False))
         ],
     )
-    yield from _measured_apart(name)
+    yield from _measured_apart(name, one["roles"])
     yield "### Who reads whom: weights beside patching"
     yield _READING
     yield from _read(pd.DataFrame(one["reading"]))
 
 
-def _measured_apart(name: str) -> Iterator[str]:
-    """What transformers and hooks alone say of the same heads, on rows of their own."""
-    apart, roles = heads_apart.kept(name)
-    if not (apart["heads"] and roles):
+def _measured_apart(name: str, inspected: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What transformers and hooks alone say of the same heads, on rows of their own, beside the
+    roles found on these rows, or else those of the inspection."""
+    apart, same_rows = heads_apart.kept(name)
+    roles = same_rows or [*map(dict, inspected)]
+    if not apart["heads"]:
         return
+    found = "`find_roles` on the same rows" if same_rows else "The inspection, on rows of its own,"
     share, loss = heads_apart.LEAST_SHARE, heads_apart.LEAST_LOSS
     behaving = [one for one in apart["heads"] if max(one["previous"], one["followed"]) >= share]
     alone = sum(heads_apart.needed(one) for one in behaving)
     wrong = heads_apart.disagreements(apart, roles)
-    said = "; ".join(f"{one['head']} ({one['role']}, {one['status']})" for one in wrong)
+    said = "; ".join(
+        f"{one['head']} ({one['role']}, {one['status']}; alone {one['loss']:.2f} nats, in an "
+        f"interval from {one['low']:.2f})"
+        for one in wrong
+    )
     agreed = (
-        f"`find_roles` on the same rows disagrees on {said}."
+        f"{found} disagrees on {said}."
         if wrong
-        else "`find_roles` on the same rows confirms no head that is not needed, alone or in its "
-        "group, and rejects or leaves out none that is needed alone; a candidate says neither."
+        else f"{found} confirms no head that is not needed, alone or in its group, and rejects or "
+        "leaves out none that is needed alone; a candidate says neither."
     )
     yield "### The same heads without prooflens"
     yield (

@@ -1,5 +1,6 @@
 """Heads of real language models: what is kept of both sides agrees, and is what runs give."""
 
+import json
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from torch import nn
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM
 
 from analyses.apart.heads import HeadsApart, random_sets, repeated_rows, summary
-from analyses.benchmarks.heads_apart import disagreements, kept, loaded_apart, needed
+from analyses.benchmarks.heads_apart import TABLES, disagreements, kept, loaded_apart, needed
 from trained.packaged import PACKAGED
 
 SIZE = {
@@ -160,6 +161,18 @@ def test_what_is_confirmed_of_smollm2_is_what_transformers_alone_finds_needed() 
     assert disagreements(apart, roles) == []
     confirmed = [one for one in roles if one["status"] == "confirmed"]
     assert sum(one["component"] == "head" for one in confirmed) >= 12
+
+
+def test_of_gemma_one_confirmed_head_is_not_surely_needed_by_transformers_alone() -> None:
+    """L5H2: on 16 rows its mean costs as much as the floor, in an interval that reaches 0."""
+    apart = kept("gemma3-270m")[0]
+    inspected = json.loads((TABLES / "real-gemma3-270m.json").read_text())["roles"]
+    found = disagreements(apart, inspected)
+    assert [(one["head"], one["role"]) for one in found] == [("L5H2", "induction")]
+    assert found[0]["loss"] >= 0.05 > found[0]["low"] > 0
+    sure = [one for one in inspected if one["component"] == "head" and one["status"] == "confirmed"]
+    places = {(one["layer"], one["head"]) for one in sure if one["role"] == "induction"}
+    assert {(11, 2), (5, 1)} <= places, "the most needed by transformers alone"
 
 
 @pytest.mark.packaged
