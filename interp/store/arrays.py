@@ -19,7 +19,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.errors import ArgumentError, MissingDependencyError
+from interp.errors import refuse_unless
 
 BFLOAT16 = "bfloat16"
 DTYPE_ATTRIBUTE = "prooflens_dtype"
@@ -27,8 +27,7 @@ CHUNK_BYTES = 1 << 20
 _WANTED_CHUNK = CHUNK_BYTES // 2
 _SMALLEST_CHUNK = CHUNK_BYTES // 4
 _BFLOAT16_NAN = 0x7FC0
-_PLUGINS = ("zstd", "lz4", "bitshuffle")
-COMPRESSIONS = ("gzip", "lzf", *_PLUGINS)
+COMPRESSIONS = ("gzip", "lzf")
 
 
 def split_rows(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
@@ -61,42 +60,13 @@ def chunk_shape(shape: Sequence[int], itemsize: int, batch: int) -> tuple[int, .
 
 
 def check_compression(name: str | None) -> None:
-    """Refuse a compression that does not exist or is not installed.
+    """Refuse a compression that does not exist.
 
     Raises:
         ArgumentError: if the name is not one of :data:`COMPRESSIONS`.
-        MissingDependencyError: if it needs ``hdf5plugin`` and that is not installed.
     """
-    if name is None:
-        return
-    if name not in COMPRESSIONS:
-        known = ", ".join(COMPRESSIONS)
-        raise ArgumentError(f"compression must be one of {known}, got {name!r}: or leave it out")
-    if name in _PLUGINS:
-        _plugin(name)
-
-
-def _plugin(name: str) -> Any:
-    try:
-        import hdf5plugin
-    except ImportError:
-        raise MissingDependencyError(
-            f"compression {name!r} needs hdf5plugin: pip install 'prooflens[compression]'"
-        ) from None
-    filters = {
-        "zstd": hdf5plugin.Zstd(),
-        "lz4": hdf5plugin.LZ4(),
-        "bitshuffle": hdf5plugin.Bitshuffle(),
-    }
-    return filters[name]
-
-
-def _filters(compression: str | None) -> dict[str, Any]:
-    if compression is None:
-        return {}
-    if compression in _PLUGINS:
-        return {"compression": _plugin(compression), "shuffle": compression != "bitshuffle"}
-    return {"compression": compression, "shuffle": True}
+    rule, advice = f"must be one of {', '.join(COMPRESSIONS)}", "or leave it out"
+    refuse_unless(name is None or name in COMPRESSIONS, "compression", rule, name, advice)
 
 
 def _fill(stored: np.dtype[Any], logical: str) -> Any:
@@ -129,8 +99,10 @@ def create(
         compression: one of :data:`COMPRESSIONS`, or ``None``.
     """
     empty = math.prod(shape) == 0
-    options: dict[str, Any] = {} if empty else _filters(compression)
+    options: dict[str, Any] = {}
     if not empty:
+        if compression is not None:
+            options |= {"compression": compression, "shuffle": True}
         options["chunks"] = chunk_shape(shape, stored.itemsize, batch)
         options["fletcher32"] = True
         if batch % options["chunks"][0] == 0:  # written whole: a cache would only be a copy

@@ -93,8 +93,7 @@ def extract(
         heads: indices to keep along head axes; by default all.
         seed: seed of a task's sampling.
         part_rows: rows of a part, a multiple of ``batch``; by default about 64 MiB.
-        compression: ``gzip`` or ``lzf``, or with the extra ``compression`` ``zstd``, ``lz4`` or
-            ``bitshuffle``; by default none.
+        compression: ``gzip`` or ``lzf``; by default none.
         resume: go on with the store at ``out``, if it is of the same plan.
         overwrite: replace the store that is at ``out``.
         backend: ``local``, or ``ray`` to make each part a task on a Ray cluster.
@@ -262,14 +261,7 @@ def _writing(out: Path) -> Iterator[None]:
 def _check_same(out: Path, plan: StorePlan) -> None:
     from interp.store.plan import differences
 
-    stored = dict(layout.read_manifest(out)["plan"])
-    if (lanes := stored.pop("lanes", 1)) != 1:  # of stores before 0.1.0
-        raise StoreError(
-            f"{out}: cannot go on with this store: {lanes} forward passes at once began it, whose "
-            "sums are others than those of one: read it as it is, or use overwrite=True "
-            "(--overwrite)"
-        )
-    found = differences(stored, plan.record)
+    found = differences(layout.read_manifest(out)["plan"], plan.record)
     if found:
         raise StoreError(
             f"{out}: cannot go on with this store, its plan is another: {'; '.join(found)}: "

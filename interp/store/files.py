@@ -21,7 +21,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.errors import ArgumentError, MissingDependencyError, StoreError
+from interp.errors import ArgumentError, StoreError
 from interp.store.hdf5 import dataset, empty, fits, open_hdf5, reading
 
 RowSelector = slice | int | Sequence[int] | NDArray[Any] | None
@@ -267,15 +267,4 @@ def _read(dataset: h5py.Dataset, at: tuple[slice, ...]) -> NDArray[Any]:
             raise OSError("the file was cut while it was read")
         return found
 
-    try:
-        return read()
-    except Exception as error:  # whatever it is, the second reading says it in words
-        if "filter" in str(error) and "plugin" in str(error):
-            try:
-                import hdf5plugin  # noqa: F401  (registers its filters with HDF5)
-            except ImportError:
-                raise MissingDependencyError(
-                    f"{dataset.file.filename}: its compression needs hdf5plugin: "
-                    "pip install 'prooflens[compression]'"
-                ) from None
     return reading(f"{dataset.file.filename}: {dataset.name}", read)

@@ -45,8 +45,7 @@ _Data = Annotated[
 ]
 _StoredDtype = Annotated[Dtype | None, typer.Option(help="What is stored; as it runs by default.")]
 _Compression = Annotated[
-    Literal["gzip", "lzf", "zstd", "lz4", "bitshuffle"] | None,
-    typer.Option(help="Of the parts; zstd, lz4 and bitshuffle need the extra compression."),
+    Literal["gzip", "lzf"] | None, typer.Option(help="Of the parts; none by default.")
 ]
 _Threads = Annotated[int | None, typer.Option(min=1, help="PyTorch threads, part of the plan.")]
 _Backend = Annotated[Backend, typer.Option(help="Ray makes each part a task on your cluster.")]

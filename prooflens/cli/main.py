@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 from prooflens.cli.running import run_app
 from prooflens.cli.usage import App
 
-_OPTIONAL = ("ray", "hdf5plugin", "anywidget", "gguf")
+_OPTIONAL = ("ray", "anywidget", "gguf")
 """Packages that prooflens uses where they are installed."""
 
 _COMMANDS = {

@@ -204,10 +204,8 @@ def test_hooks_that_cannot_be_stored_are_refused(tmp_path):
         extract(model, x, ["early", "wide"], tmp_path / "t", positions="last")
 
 
-@pytest.mark.parametrize("name", ["lzf", "gzip", "zstd", "lz4", "bitshuffle"])
+@pytest.mark.parametrize("name", ["lzf", "gzip"])
 def test_compression_is_lossless(tmp_path, name):
-    if name not in ("lzf", "gzip"):
-        pytest.importorskip("hdf5plugin", reason="optional extra: prooflens[compression]")
     model, task = TinyTransformer(), Echo(length=32)
     hooks = ["blocks.*.attn.hook_pattern"]
     plain = extract(model, task, hooks, tmp_path / "a", rows=40)
