@@ -172,15 +172,6 @@ class AttentionRow(TypedDict):
     query: Annotated[int, "Position of the query, in tokens from 0."]
 
 
-class CropRow(TypedDict):
-    """A row of the corner of one of the strongest circuits, in the residual basis."""
-
-    layer: Layer
-    head: Head
-    score: Annotated[float, "Trace share of the circuit."]
-    row: Annotated[int, "Row of the matrix, from 0."]
-
-
 class ShownTokenRow(TypedDict):
     """A token of a row that the viewer shows."""
 
@@ -281,8 +272,6 @@ class TableColumns:
         return (self.row.__doc__ or "").strip()
 
 
-_CORNER = TableColumns(CropRow, r"^column \d+$", "Entry of the matrix in this column.")
-
 TABLES = {
     "roles": TableColumns(RoleRow),
     "heads": TableColumns(HeadRow),
@@ -294,8 +283,6 @@ TABLES = {
     "attention-ROLE": TableColumns(
         AttentionRow, r"^key \d+$", "Share of attention on this position."
     ),
-    "crops-QK": _CORNER,
-    "crops-OV": _CORNER,
     "shown-rows": TableColumns(ShownTokenRow),
     "shown-heads": TableColumns(ShownHeadRow),
     "shown-scores": TableColumns(ShownScoreRow),

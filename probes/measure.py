@@ -33,7 +33,7 @@ from interp.tasks.base import Batch
 from interp.weights.composition import PAIRED_UP_TO
 from interp.weights.head_weights import HeadWeights, head_weights
 from interp.weights.metric_names import COMPOSITIONS
-from interp.weights.weight_table import crop_table, weight_table
+from interp.weights.weight_table import weight_table
 from probes.activations import Samples, collect
 from probes.head_scores import head_scores
 from probes.inspection.behaviour import performance
@@ -374,8 +374,6 @@ class _Work:
         except ProoflensError as error:
             self.notes.append(f"weights were not read: {error}")
             return pd.DataFrame()
-        for circuit in ("QK", "OV"):
-            self.kept.table(f"crops-{circuit}", partial(crop_table, factors, table, circuit))
         return table
 
     def _shown(

@@ -49,14 +49,11 @@ from interp.stats.p_values import Tail
 from interp.weights.composition import composition_table
 from interp.weights.head_weights.circuit import Circuit
 from interp.weights.head_weights.families import head_weights
-from interp.weights.head_weights.layers import BASES, HeadWeights, LayerHeadWeights
+from interp.weights.head_weights.layers import BASES, LayerHeadWeights
 from interp.weights.low_rank_circuit import LowRankCircuit, low_rank_circuit, low_rank_circuits
 from interp.weights.metric_names import COMPOSITIONS, SINGULAR
 from interp.weights.metrics import BASIC, METRICS, UNDEFINED, choose
 from interp.weights.weight_nulls import SpectrumNull, WeightNull
-
-_CROPS = 8
-"""The most circuits whose corners are kept."""
 
 _ENTRIES = ("diag_ratio", "diag_std", "offdiag_std", "diag_contrast")
 
@@ -310,32 +307,3 @@ def circuit_crop(
     left, right = (factor[:size] for factor in stack.pair(head))
     crop = left @ right.mT
     return (crop + stack.added(head) * torch.eye(*crop.shape, dtype=crop.dtype)).float().numpy()
-
-
-def crop_table(factors: HeadWeights, weights: pd.DataFrame, circuit: str) -> pd.DataFrame:
-    """Corners of the circuits with the largest |trace share|, the largest first: entries of
-    W_Q W_Kᵀ or W_V W_O in the residual basis, which speak of directions and not of tokens.
-
-    Args:
-        factors: The weights of the heads.
-        weights: A head table of theirs with trace shares.
-        circuit: ``QK`` or ``OV``.
-
-    Returns:
-        A line for each head and row of the corner: ``layer``, ``head``, ``score`` (the trace
-        share), ``row`` and ``column 0`` …; empty where no head has a trace share.
-    """
-    rows = weights[(weights["metric"] == "trace_share") & (weights["circuit"] == circuit)]
-    top: Any = rows.assign(size=rows["score"].abs()).nlargest(_CROPS, "size").itertuples()
-    crops = [_crop(factors, one, circuit) for one in top]
-    return pd.concat(crops, ignore_index=True) if crops else pd.DataFrame()
-
-
-def _crop(factors: HeadWeights, one: Any, circuit: str) -> pd.DataFrame:
-    crop = circuit_crop(factors, int(one.layer), int(one.head), circuit)
-    lines = pd.DataFrame(crop, columns=[f"column {i}" for i in range(crop.shape[1])])
-    place = {"layer": int(one.layer), "head": int(one.head), "score": float(one.score)}
-    for at, (name, value) in enumerate(place.items()):
-        lines.insert(at, name, value)
-    lines.insert(len(place), "row", range(len(lines)))
-    return lines

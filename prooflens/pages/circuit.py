@@ -5,9 +5,7 @@ heads they read to find it, and what is lost without either. Then follows what e
 Every sentence is made from a role table's numbers. It speaks of heads cut one at a time: what
 several do only together, or what one does when another is gone, it does not tell.
 
-Figures of heads' circuits: who reads whom, and corners of the strongest.
-
-They are drawn from tables alone.
+One figure, drawn from tables alone: who reads whom.
 """
 
 from __future__ import annotations
@@ -22,14 +20,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from interp.figures.lines import Pair, pair_lines
-from interp.figures.maps import circuit_crops
 from probes.roles.decision import no_roles
 from probes.roles.profile import LANGUAGE, Profile
-from prooflens.pages.certainty import against, nearest_to_failing
 from prooflens.pages.findings import head_names, in_words, missed, of_groups
 
-CROPS = "crops-"
-"""Begins the name of a table of corners; the circuit's name follows."""
 _PAIRS, _NAMED = 24, 3
 _MARKED = ("previous-token", "induction", "duplicate-token")
 
@@ -65,31 +59,6 @@ def reading_figure(weights: pd.DataFrame, roles: pd.DataFrame) -> tuple[Figure, 
     numbers = ", ".join(f"{r.target} → L{r.layer}H{r.head} {r.score:.2f}" for r in top[:_NAMED])
     figure = pair_lines([heads] * layers, pairs, "K-composition", named=marked)
     return figure, f"{told}: {numbers}."
-
-
-def crop_figure(crops: pd.DataFrame, circuit: str) -> Figure:
-    """Corners of the strongest circuits.
-
-    Args:
-        crops: A table ``crops-QK`` or ``crops-OV``.
-        circuit: The circuit that is drawn.
-    """
-    columns = [name for name in crops.columns if name.startswith("column ")]
-    found = [rows for _, rows in crops.groupby(["layer", "head"], sort=False)]
-    panels = [rows[columns].to_numpy() for rows in found]
-    return circuit_crops(panels, _titles(crops), title=f"{circuit}: largest |trace share|")
-
-
-def crop_caption(crops: pd.DataFrame, circuit: str) -> str:
-    """What the figure shows, with its numbers."""
-    told = ", ".join(_titles(crops))
-    return f"{circuit} circuits of the heads with the largest |trace share|: {told}."
-
-
-def _titles(crops: pd.DataFrame) -> list[str]:
-    heads = crops.drop_duplicates(["layer", "head"])
-    scores = zip(head_names(heads), heads["score"], strict=True)
-    return [f"{name} {score:+.3f}" for name, score in scores]
 
 
 def _layer_and_head(name: str) -> tuple[int, int]:
@@ -163,12 +132,6 @@ def circuit_doubts(roles: pd.DataFrame) -> list[str]:
         count = int((roles["status"] == status).sum())
         if count:
             said.append(f"{count} of {len(roles)} roles are {told}. No finding speaks of them.")
-    nearest = nearest_to_failing(sure)
-    if nearest is not None:
-        ratio, name, test = nearest
-        said.append(
-            f"Nearest to failing is {name}: {against(test)} ({ratio:.2f} times what is asked)."
-        )
     alone = sure[~sure["group"].astype(bool)] if "group" in sure else sure
     crowded = alone.groupby("role")["head"].count()
     if (crowded > 1).any():

@@ -3,7 +3,6 @@
 roles               the role table                                → component × role
 attention-ROLE      mean attention of its heads, query × key      → one map a head
 heads               every score of every head                     → layer × head, nulls, pairs
-crops-*             corners of circuits                           → corners of circuits
 decodability        latent × site, where latents are scalar       → latent × site
 probes              what ``prooflens probe`` found                → hook × latent
 """
@@ -29,7 +28,7 @@ from interp.figures.maps import (
 from interp.figures.style import save
 from probes.roles.decision import STATUSES, by_status
 from prooflens.pages.behaviour_figures import Drawn, behaviour_figures, weight_maps
-from prooflens.pages.circuit import CROPS, crop_caption, crop_figure, reading_figure
+from prooflens.pages.circuit import reading_figure
 from prooflens.pages.findings import part_name, part_names, played, status_counts
 
 ATTENTION = "attention-"
@@ -82,11 +81,6 @@ def figures(tables: Tables, unit: str = "nats", *, maps: bool = True) -> Iterato
         reading = reading_figure(heads, roles)
         if reading is not None:
             yield Drawn("pairs", *reading, reading[0])
-    for name in tables:
-        if name.startswith(CROPS):
-            circuit, table = name.removeprefix(CROPS), tables[name]
-            figure = crop_figure(table, circuit)
-            yield Drawn(f"diagonals-{circuit}", figure, crop_caption(table, circuit), figure)
     if "decodability" in tables:
         yield _decodability(tables["decodability"])
     if "probes" in tables:

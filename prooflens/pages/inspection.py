@@ -465,9 +465,6 @@ def _evidence(
     )
     pairs = drawn("pairs")
     yield Section("Who reads whom", [words] if pairs else [], pairs, folded=True)
-    crops = drawn("diagonals-")
-    words = "First 100 × 100 entries of the circuits; the number is the trace share."
-    yield Section("Strongest diagonals", [words] if crops else [], crops, folded=True)
 
 
 def _explained(tables: Tables) -> Iterator[Section]:
