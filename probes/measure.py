@@ -55,7 +55,6 @@ from probes.roles.trials import rows_of
 _WEIGHTS = (
     "trace_share",
     "diag_ratio",
-    "identity_energy",
     "identity_coefficient",
     "effective_rank",
     "copying_score",

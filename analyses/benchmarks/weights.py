@@ -6,7 +6,7 @@ On a synthetic checkpoint of Llama-7B's layer shapes (no embedding, no MLP), fro
 in memory, circuit by circuit in turn so that both sides see the same machine:
 
     dense       M = W_Q W_Kᵀ and W_V W_O formed; trace, norm and diagonal taken of them
-    basic       trace_share, diag_ratio, identity_energy, identity_coefficient from factors
+    basic       trace_share, diag_ratio, identity_coefficient from factors
     all         every metric of single heads from factors (scores, no nulls)
 
 JSON keys: ``speedup_basic`` and ``speedup_all`` (dense seconds over ours);

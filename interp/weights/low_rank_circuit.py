@@ -8,7 +8,6 @@ With M = L Rᵀ + cI, L and R of shape [n, r], r ≪ n, nothing of size n × n i
     tr M²             tr (RᵀL)²                                    n·r²
     σ(M)              square roots of the eigenvalues of G^½ RᵀR G^½, G = LᵀL
     λ(M)              those of RᵀL, the other n − r are 0
-    Σ_ij M_ij         (Lᵀ1)·(Rᵀ1)                                  n·r
 
 and adding cI shifts each in closed form; its singular values come from the span of L and R, where
 the circuit is a 2r × 2r matrix, and are |c| outside it. Products over n run in the factors' dtype,
@@ -43,8 +42,7 @@ class LowRankCircuit:
         energy: ‖M‖², the squared Frobenius norm.
         fourth: the sum Σσ⁴ over singular values.
         diagonal_energy: the sum Σ M_ii².
-        total: Σ_ij M_ij, or None when the spectrum was not asked for.
-        square_trace: the trace tr M², or None likewise.
+        square_trace: the trace tr M², or None when the spectrum was not asked for.
         factor_norm: the product ‖L‖·‖R‖ of the factors' norms.
         identity: the multiple c of I that is added.
         bias: (‖R b‖², and its mean and variance for a random direction of b), or None.
@@ -59,7 +57,6 @@ class LowRankCircuit:
     fourth: float
     diagonal_energy: float
     factor_norm: float
-    total: float | None = None
     square_trace: float | None = None
     identity: float = 0.0
     bias: tuple[float, float, float] | None = None
@@ -86,7 +83,7 @@ def low_rank_circuit(
         left, right: the factors, [n, r].
         identity: the multiple c of I.
         bias: a query bias b [r] in the head's own basis.
-        spectrum: also compute singular values, eigenvalues, tr M² and Σ_ij M_ij.
+        spectrum: also compute singular values, eigenvalues and tr M².
 
     Raises:
         ArgumentError: for factors whose squares are beyond their type's largest number.
@@ -100,7 +97,7 @@ def low_rank_circuit(
     trace, c = float(diagonal.sum()), identity
     shift = 2 * c * trace + c * c * n
     fourth = float((product * product.mT).sum())
-    singular = eigen = square_trace = total = None
+    singular = eigen = square_trace = None
     if spectrum or c:
         singular = _singular(gram_left.double(), gram_right.double(), min(r, n))
     if c:
@@ -110,7 +107,6 @@ def low_rank_circuit(
         cross = (right.mT @ left).double()
         square_trace = float((cross * cross.mT).sum()) + shift
         eigen = _eigenvalues(cross, n, c)
-        total = float((left.sum(0) * right.sum(0)).double().sum()) + c * n
     return LowRankCircuit(
         width=n,
         columns=r,
@@ -119,7 +115,6 @@ def low_rank_circuit(
         fourth=fourth,
         diagonal_energy=float(diagonal @ diagonal) + shift,
         factor_norm=float(gram_left.trace() * gram_right.trace()) ** 0.5,
-        total=total,
         square_trace=square_trace,
         identity=c,
         bias=None if bias is None else _bias(gram_right.double(), bias.double()),

@@ -2,14 +2,10 @@
 
 M is the circuit, n its width, S2 = ‖M‖², a* = tr M / n the multiple of I nearest to M.
 
-    trace                 tr M
     trace_share           tr M / (√n ‖M‖), in [−√(r/n), √(r/n)] for rank r: its sign is the sign of
                           the diagonal (+ matches or copies, − avoids or suppresses)
     diag_ratio            RMS of the diagonal over RMS off the diagonal
-    identity_energy       (tr M)² / (n S2): share of ‖M‖² that a*·I explains, = trace_share²
-    identity_coefficient  a*
-    diag_mean, diag_std, offdiag_mean, offdiag_std, diag_contrast = (diag_mean − offdiag_mean) /
-                          offdiag_std
+    identity_coefficient  a*; what a*·I explains of ‖M‖² is trace_share²
     frobenius_norm, spectral_norm (σ_1), spectral_share (σ_1² / S2), effective_rank (exponential
                           of the entropy of σ/Σσ, between 1 and r)
     copying_score         Σ Re λ / Σ|λ|, in [−1, 1]
@@ -104,32 +100,8 @@ def _diag_ratio(m: LowRankCircuit) -> float:
     return math.sqrt(_ratio(m.diagonal_energy * (m.width - 1), off)) if off else math.inf
 
 
-def _diag_mean(m: LowRankCircuit) -> float:
+def _identity_coefficient(m: LowRankCircuit) -> float:
     return m.trace / m.width
-
-
-def _off_mean(m: LowRankCircuit) -> float:
-    if m.width < 2:
-        return math.nan
-    return (_required(m.total) - m.trace) / (m.width * (m.width - 1))
-
-
-def _off_std(m: LowRankCircuit) -> float:
-    if m.width < 2:
-        return math.nan
-    square = (m.energy - m.diagonal_energy) / (m.width * (m.width - 1))
-    return math.sqrt(max(square - _off_mean(m) ** 2, 0.0))
-
-
-def _diag_std(m: LowRankCircuit) -> float:
-    square = m.diagonal_energy / m.width - (m.trace / m.width) ** 2
-    return math.sqrt(max(square, 0.0))
-
-
-def _diag_contrast(m: LowRankCircuit) -> float:
-    if m.width < 2:
-        return math.nan
-    return _ratio(m.trace / m.width - _off_mean(m), _off_std(m))
 
 
 def _required(found: _T | None) -> _T:
@@ -161,21 +133,6 @@ def _null_diag_ratio(m: LowRankCircuit, _: SpectrumNull) -> WeightNull:
     # ratio² = (n − 1) T / (S2 − T): its slope at the mean of T is n/(n − 1) a unit of T / E T.
     relative = _ratio(spread, mean) * m.width / (m.width - 1)
     return WeightNull(math.sqrt(max(1 - relative**2 / 4, 0.0)), relative / 2, "gamma")
-
-
-def _null_diag_std(m: LowRankCircuit, _: SpectrumNull) -> WeightNull:
-    mean = _norm(m) / m.width * math.sqrt(1 - 1 / m.width)
-    spread = math.sqrt(diagonal_energy_variance(m.width, m.energy, m.fourth)) / m.width
-    return WeightNull(mean, _ratio(spread, 2 * mean))
-
-
-def _null_off_std(m: LowRankCircuit, _: SpectrumNull) -> WeightNull:
-    n = m.width
-    mean_variance = m.energy * (1 - 1 / n) / (n * (n - 1)) ** 2
-    square = m.energy * (1 - 1 / n) / (n * (n - 1)) - mean_variance
-    spread = diagonal_energy_variance(n, m.energy, m.fourth) / (n * (n - 1)) ** 2
-    mean = math.sqrt(max(square, 0.0))
-    return WeightNull(mean, _ratio(math.sqrt(spread + 2 * mean_variance**2), 2 * mean))
 
 
 def _null_copying(m: LowRankCircuit, _: SpectrumNull) -> WeightNull:
@@ -214,32 +171,11 @@ def _rotated(null: Null) -> Null:
     return lambda m, spectrum: null(m, spectrum) if m.width > 1 else UNDEFINED
 
 
-_null_diag_mean = _signed(lambda m: m.energy / m.width**3)
-
-
 METRICS: dict[str, WeightMetric] = {
-    "trace": WeightMetric(lambda m: m.trace, _signed(lambda m: m.energy / m.width), scales=True),
     "trace_share": WeightMetric(_trace_share, _signed(lambda m: m.width**-2)),
     "diag_ratio": WeightMetric(_diag_ratio, _rotated(_null_diag_ratio), tail="gamma"),
-    "identity_energy": WeightMetric(
-        lambda m: _trace_share(m) ** 2,
-        _rotated(lambda m, _: WeightNull(m.width**-2, math.sqrt(2) * m.width**-2, "gamma")),
-        tail="gamma",
-    ),
-    "identity_coefficient": WeightMetric(_diag_mean, _null_diag_mean, scales=True),
-    "diag_mean": WeightMetric(_diag_mean, _null_diag_mean, scales=True),
-    "diag_std": WeightMetric(_diag_std, _rotated(_null_diag_std), scales=True),
-    "offdiag_mean": WeightMetric(
-        _off_mean,
-        _signed(lambda m: m.energy * (1 - 1 / m.width) / (m.width * (m.width - 1)) ** 2),
-        spectral=True,
-        scales=True,
-    ),
-    "offdiag_std": WeightMetric(_off_std, _rotated(_null_off_std), spectral=True, scales=True),
-    "diag_contrast": WeightMetric(
-        _diag_contrast,
-        _signed(lambda m: 1 / m.width + (1 - 1 / m.width) / (m.width - 1) ** 2),
-        spectral=True,
+    "identity_coefficient": WeightMetric(
+        _identity_coefficient, _signed(lambda m: m.energy / m.width**3), scales=True
     ),
     "frobenius_norm": WeightMetric(
         _norm, _sampled(lambda s: np.sqrt((s**2).sum(-1)), scales=True), scales=True
@@ -268,7 +204,7 @@ METRICS: dict[str, WeightMetric] = {
     ),
     "key_bias_energy": WeightMetric(_key_bias, _null_key_bias),
 }
-BASIC = ("trace_share", "diag_ratio", "identity_energy", "identity_coefficient")
+BASIC = ("trace_share", "diag_ratio", "identity_coefficient")
 
 
 def choose(metrics: Sequence[str] | None, groups: dict[str, Sequence[str]]) -> list[str]:

@@ -55,8 +55,6 @@ from interp.weights.metric_names import COMPOSITIONS, SINGULAR
 from interp.weights.metrics import BASIC, METRICS, UNDEFINED, choose
 from interp.weights.weight_nulls import SpectrumNull, WeightNull
 
-_ENTRIES = ("diag_ratio", "diag_std", "offdiag_std", "diag_contrast")
-
 
 @dataclass(frozen=True)
 class BasisNull:
@@ -73,7 +71,7 @@ class BasisNull:
         """Draw ``draws`` random heads shaped as those of ``circuit``, one in memory at a time."""
         generator = torch.Generator().manual_seed(seed)
         spectral = any(METRICS[name].spectral for name in names)
-        sight = _Sight.of(circuit, entries=any(name in _ENTRIES for name in names))
+        sight = _Sight.of(circuit, entries="diag_ratio" in names)
         scores = []
         for _ in range(draws):
             left, right = _factor(circuit.left, generator), _factor(circuit.right, generator)
@@ -103,7 +101,6 @@ class _Sight:
     left: Tensor
     right: Tensor
     roots: tuple[Tensor, Tensor]
-    sums: tuple[Tensor, Tensor]
     entries: bool
 
     @classmethod
@@ -118,7 +115,7 @@ class _Sight:
             wide = (vectors * values.clamp_min(0).sqrt()).mT.to(wide.dtype)
         n = left.shape[1]
         roots = (wide[:, :n].contiguous(), wide[:, -n:].contiguous())
-        return cls(left, right, roots, (left.sum(0), right.sum(0)), entries)
+        return cls(left, right, roots, entries)
 
     def moments(self, left: Tensor, right: Tensor, spectral: bool) -> LowRankCircuit:
         """The numbers of the circuit in the token basis, for factors [d_model, d_head]."""
@@ -127,10 +124,7 @@ class _Sight:
         if self.entries:
             diagonal = ((self.left @ left) * (self.right @ right)).sum(-1).double()
             energy = float(diagonal @ diagonal)
-        total = float(((self.sums[0] @ left) * (self.sums[1] @ right)).sum())
-        return replace(
-            found, width=len(self.left), diagonal_energy=energy, total=total if spectral else None
-        )
+        return replace(found, width=len(self.left), diagonal_energy=energy)
 
 
 def _gained(basis: Tensor | None, gain: Tensor | None, factor: Tensor) -> Tensor:
@@ -177,7 +171,7 @@ def weight_table(
         lag: query minus key position, for models with rotary positions (QK only).
         basis: ``residual`` or ``token`` (then every null is sampled; with ``fold_norm`` for each
             layer anew, which takes long where single diagonal entries of a large vocabulary are
-            asked for: diag_ratio, diag_std, offdiag_std, diag_contrast).
+            asked for, by diag_ratio).
         draws, seed: of the sampled nulls; fewer than 1000 are for trying things out.
         watch: wraps the iteration over layers, for a progress bar.
 

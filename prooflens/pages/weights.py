@@ -50,16 +50,14 @@ _CROPS, _NAMED = 8, 3
 _GROUPS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     (
         "The sign and size of the diagonal",
-        ("trace_share", "trace", "identity_coefficient", "identity_energy"),
-        "Four ways to say one number. trace is the sum of the diagonal; trace_share divides it by "
-        "√n ‖M‖, so that heads compare; identity_coefficient is trace / n, the multiple a of I "
-        "nearest to M; identity_energy = trace_share² is the share of M that a·I explains.",
+        ("trace_share", "identity_coefficient"),
+        "trace_share is the sum of the diagonal over √n ‖M‖, so that heads compare; "
+        "identity_coefficient is the sum over n, the multiple a of I nearest to M.",
     ),
     (
         "The diagonal against the rest",
-        ("diag_ratio", "diag_mean", "diag_std", "offdiag_mean", "offdiag_std", "diag_contrast"),
-        "diag_ratio is the RMS of the diagonal over the RMS off it, whatever the signs; "
-        "diag_contrast the difference of the two means in standard deviations off the diagonal.",
+        ("diag_ratio",),
+        "diag_ratio is the RMS of the diagonal over the RMS off it, whatever the signs.",
     ),
     (
         "Copying and symmetry",
@@ -227,7 +225,6 @@ _UNTIED = (
     "--basis token asks about tokens."
 )
 _UNITS = {
-    "trace": "sum of the diagonal",
     "diag_ratio": "RMS on / RMS off the diagonal",
     "effective_rank": "effective rank (dimensions)",
 }

@@ -70,8 +70,13 @@ def test_csv_has_the_columns_and_finds_what_was_planted(model, monkeypatch, caps
     table = pd.read_csv(out)
     wanted = ["layer", "head", "circuit", "metric", "score", "null_mean", "null_std", "p", "q"]
     assert list(table.columns[:9]) == wanted
-    for metric in ("trace_share", "diag_ratio", "identity_energy", "identity_coefficient",
-                   "effective_rank", "copying_score"):  # fmt: skip
+    for metric in (
+        "trace_share",
+        "diag_ratio",
+        "identity_coefficient",
+        "effective_rank",
+        "copying_score",
+    ):
         assert len(table[table["metric"] == metric]) == 12, metric
     shares = table[table["metric"] == "trace_share"].set_index(["circuit", "layer", "head"])
     assert shares["score"].idxmax() in (("QK", 1, 2), ("OV", 0, 1))
@@ -182,7 +187,9 @@ def test_signs_of_untied_embeddings_are_not_called_copying(tmp_path, monkeypatch
 
 def test_lag_and_token_basis_of_a_rotary_model(tmp_path: Path) -> None:
     synthetic_llama(tmp_path, width=16, heads=2, layers=2)
-    plain, turned = (weight_table(head_weights(tmp_path), ["trace"], lag=lag) for lag in (0, 3))
+    plain, turned = (
+        weight_table(head_weights(tmp_path), ["trace_share"], lag=lag) for lag in (0, 3)
+    )
     same = plain["score"] == turned["score"]
     assert same[plain["circuit"] == "OV"].all()
     assert not same[plain["circuit"] == "QK"].any()
@@ -196,7 +203,9 @@ def test_token_basis_null_covers_random_heads(tmp_path: Path) -> None:
     save_file({"model.embed_tokens.weight": embedding}, tmp_path / "embed.safetensors")
     index["weight_map"]["model.embed_tokens.weight"] = "embed.safetensors"
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
-    table = weight_table(head_weights(tmp_path), ["trace", "diag_ratio"], basis="token")
+    table = weight_table(
+        head_weights(tmp_path), ["identity_coefficient", "diag_ratio"], basis="token"
+    )
     z = (table["score"] - table["null_mean"]) / table["null_std"]
     ratio = table["metric"] == "diag_ratio"
     assert table.loc[ratio, "null_mean"].min() > 1.05
@@ -273,7 +282,7 @@ def test_the_smallest_models_get_a_table_or_a_true_sentence(
 ) -> None:
     sizes = {"vocab_size": 5, "n_positions": 8} | SMALLEST[name]
     tiny_gpt2(tmp_path / "tiny", sizes)
-    metrics = "identity_energy,diag_ratio,composition"
+    metrics = "trace_share,diag_ratio,composition"
     basis = "token" if name == "two tokens" else "residual"
     options = ("--out", tmp_path / "page", "--metrics", metrics, "--basis", basis)
     assert run(monkeypatch, tmp_path / "tiny", *options) == 0
@@ -286,7 +295,7 @@ def test_the_smallest_models_get_a_table_or_a_true_sentence(
     if sizes["n_embd"] == 1:
         assert table["p"].isna().all(), "no rotation changes a number"
         assert table.loc[("OV", "diag_ratio"), "score"].isna().all()
-        assert set(table.loc[("QK", "identity_energy"), "score"].round(6)) == {1.0}
+        assert set(table.loc[("QK", "trace_share"), "score"].abs().round(6)) == {1.0}
     json.loads((tmp_path / "page" / "weights.json").read_text())
 
 

@@ -34,18 +34,10 @@ def dense_scores(m: Array) -> dict[str, float]:
     diagonal, off = np.diag(m), m[~np.eye(n, dtype=bool)]
     sigma, eigen = np.linalg.svd(m, compute_uv=False), np.linalg.eigvals(m)
     share = sigma[sigma > 0] / sigma.sum()
-    a = np.vdot(np.eye(n), m) / n
     return {
-        "trace": np.trace(m),
         "trace_share": np.trace(m) / np.sqrt(n) / np.linalg.norm(m),
         "diag_ratio": np.sqrt((diagonal**2).mean() / (off**2).mean()),
-        "identity_energy": 1 - np.linalg.norm(m - a * np.eye(n)) ** 2 / np.linalg.norm(m) ** 2,
-        "identity_coefficient": a,
-        "diag_mean": diagonal.mean(),
-        "diag_std": diagonal.std(),
-        "offdiag_mean": off.mean(),
-        "offdiag_std": off.std(),
-        "diag_contrast": (diagonal.mean() - off.mean()) / off.std(),
+        "identity_coefficient": np.vdot(np.eye(n), m) / n,
         "frobenius_norm": np.linalg.norm(m),
         "spectral_norm": sigma[0],
         "spectral_share": sigma[0] ** 2 / (sigma**2).sum(),
@@ -76,8 +68,8 @@ def test_every_metric_is_that_of_the_dense_matrix(n: int, r: int, identity: floa
 def test_a_multiple_of_the_identity_is_all_diagonal() -> None:
     eye = torch.eye(6, dtype=torch.float64)
     found = low_rank_circuit(eye, -2 * eye, spectrum=True)
-    wanted = {"trace_share": -1, "identity_energy": 1, "identity_coefficient": -2,
-              "copying_score": -1, "effective_rank": 6, "diag_ratio": np.inf}  # fmt: skip
+    wanted = {"trace_share": -1, "identity_coefficient": -2, "copying_score": -1,
+              "effective_rank": 6, "diag_ratio": np.inf}  # fmt: skip
     for name, value in wanted.items():
         assert METRICS[name].score(found) == pytest.approx(value)
 
@@ -115,10 +107,8 @@ def rotated() -> tuple[dict[str, Array], dict[str, WeightNull]]:
 
 @pytest.mark.parametrize(
     "name",
-    ["trace", "trace_share", "diag_ratio", "identity_energy", "identity_coefficient", "diag_mean",
-     "diag_std", "offdiag_mean", "offdiag_std", "diag_contrast", "symmetric_share",
-     "copying_score"],
-)  # fmt: skip
+    ["trace_share", "diag_ratio", "identity_coefficient", "symmetric_share", "copying_score"],
+)
 def test_rotation_nulls_have_the_sampled_moments(
     name: str, rotated: tuple[dict[str, Array], dict[str, WeightNull]]
 ) -> None:
@@ -130,9 +120,7 @@ def test_rotation_nulls_have_the_sampled_moments(
     assert null.std == pytest.approx(scores.std(), rel=0.15)
 
 
-@pytest.mark.parametrize(
-    "name", ["trace_share", "diag_ratio", "identity_energy", "symmetric_share"]
-)
+@pytest.mark.parametrize("name", ["trace_share", "diag_ratio", "symmetric_share"])
 def test_p_values_are_rarely_small_under_the_null(
     name: str, rotated: tuple[dict[str, Array], dict[str, WeightNull]]
 ) -> None:
@@ -189,8 +177,9 @@ def test_no_p_is_below_what_its_tail_supports() -> None:
 
 def test_unknown_metrics_are_refused_together() -> None:
     with pytest.raises(ArgumentError, match=r"\['trase', 'x'\]"):
-        choose(["trace", "trase", "x"], GROUPS)
-    assert choose(["basic", "trace", "trace_share"], GROUPS) == [*BASIC, "trace"]
+        choose(["trace_share", "trase", "x"], GROUPS)
+    chosen = ["basic", "copying_score", "trace_share"]
+    assert choose(chosen, GROUPS) == [*BASIC, "copying_score"]
 
 
 def test_gpt2_table_is_that_of_the_dense_matrices(gpt2_folder: Path) -> None:
