@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from interp.errors import CheckpointError
 from interp.models.checkpoint import save_checkpoint
-from interp.models.pretrained import _consequence, load_pretrained
+from interp.models.pretrained import load_pretrained
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 
@@ -65,16 +65,6 @@ def test_the_known_quirk_of_the_wrapping_is_noted(tmp_path: Path) -> None:
     assert any("resid_mid" in note for note in notes), notes
     stand = "ablations do not patch it, so their numbers stand"
     assert [note for note in notes if "hook_resid_mid yourself" in note and stand in note] != []
-
-
-def test_a_wrapping_that_ablations_would_patch_in_vain_is_told() -> None:
-    relation = "resid_post = resid_mid + mlp_out, when hook_mlp_out changes"
-    assert _consequence(relation) == (
-        "patching hook_mlp_out yourself: resid_post = resid_mid + mlp_out does not hold then in "
-        "this wrapping; ablations that run one forward pass a component patch it: do not trust them"
-    )
-    assert "do not trust" in _consequence("result = z W_O, when hook_z changes")
-    assert "do not trust" in _consequence("patching a hook with its own value changes nothing")
 
 
 @pytest.mark.filterwarnings("ignore:A forward hook edited")
