@@ -26,6 +26,8 @@ _LARGE = 2**24
 just more than a piece of logits has (:mod:`interp.run.run`)."""
 
 _DEVICES = ("cpu", "cuda", "mps", "xpu")
+_SHORT = 120
+"""Characters; longer refusals of PyTorch's list what it was built with."""
 
 
 def free_bytes() -> int:
@@ -80,6 +82,7 @@ def check_device(device: str, problems: Problems, argument: str = "device") -> N
         kind: Any = torch.device(device).type
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError, ValueError, TypeError) as error:
-        problems.need(False, argument, rule, device, str(error).partition("\n")[0])
+        told = str(error).partition("\n")[0]
+        problems.need(False, argument, rule, device, told if len(told) <= _SHORT else advice)
         return
     problems.need(kind in _DEVICES, argument, rule, device, advice)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from interp.errors import Problems
+from interp.machine import check_device
 
 DTYPES = {
     "float64": torch.float64,
@@ -22,7 +23,6 @@ DTYPES = {
     "float16": torch.float16,
 }
 """The names of dtypes that a model can run in."""
-_SHORT = 120  # characters; longer refusals of PyTorch's list what it was built with
 
 
 def check_place(device: str, dtype: str | None) -> None:
@@ -34,10 +34,7 @@ def check_place(device: str, dtype: str | None) -> None:
     problems = Problems("run")
     known = dtype is None or dtype in DTYPES
     problems.need(known, "dtype", f"must be one of {', '.join(DTYPES)}", dtype, "pick one")
-    reason = _lacking(device)
-    there = ["cpu", *["cuda"] * torch.cuda.is_available()]
-    there += ["mps"] * torch.backends.mps.is_available()
-    problems.need(not reason, "device", f"must be {' or '.join(there)} here", device, reason)
+    check_device(device, problems)
     problems.raise_if_any()
 
 
@@ -58,13 +55,3 @@ def placed(model: Any, *, device: str = "cpu", dtype: str | None = None) -> Any:
     if kind is not None and hasattr(model, "cfg"):
         model.cfg.dtype = kind
     return model
-
-
-def _lacking(device: str) -> str:
-    """Why there is no such device; empty if there is."""
-    try:
-        torch.empty(0, device=torch.device(device))
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        told = str(error).strip().partition("\n")[0]
-        return told if 0 < len(told) <= _SHORT else "PyTorch cannot compute there"
-    return "" if torch.device(device).type != "meta" else "it holds no numbers"
