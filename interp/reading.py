@@ -9,6 +9,7 @@ it must hold is for the schema of its kind (:mod:`interp.schema`).
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import re
@@ -48,6 +49,16 @@ def open_regular(path: str | Path) -> int:
     if stat.S_ISDIR(kind):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     raise OSError(errno.EINVAL, "is no regular file", str(path))
+
+
+def sha256_file(path: str | Path) -> str:
+    """The SHA-256 of a regular file's bytes, in hexadecimal.
+
+    Raises:
+        OSError: as :func:`open_regular`, or if it cannot be read.
+    """
+    with os.fdopen(open_regular(path), "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def regular(path: str | Path, what: str, error: Error) -> None:

@@ -38,7 +38,7 @@ from interp.hooks.limits import need_hooks
 from interp.interventions.components import components
 from interp.lock import LOCK, alone
 from interp.models.pretrained import Pretrained
-from interp.output import check_output, drop, output_file, output_folder
+from interp.output import check_output, drop, json_data, output_file, output_folder
 from interp.run.gate import admitted
 from interp.run.layers import Whole
 from interp.store import ActivationStore, extract
@@ -206,7 +206,7 @@ class Inspected:
 
 def table_records(table: pd.DataFrame) -> list[dict[str, Any]]:
     """A table as JSON data: a dictionary a row, NaN as None, ``tests`` of roles as a list."""
-    rows: list[dict[str, Any]] = json.loads(table.to_json(orient="records", double_precision=15))
+    rows: list[dict[str, Any]] = json_data(table)
     return [{**row, "tests": json.loads(row["tests"])} if "tests" in row else row for row in rows]
 
 

@@ -1,3 +1,4 @@
+from interp.reading import sha256_file as sha256_file
 from interp.store import ActivationStore as ActivationStore
 from interp.store import Fault as Fault
 from interp.store import RowBatch as RowBatch
@@ -12,4 +13,3 @@ from interp.store.reader import open_store as open_store
 from interp.store.rows import layer_hooks as layer_hooks
 from interp.store.rows import read_batches as read_batches
 from interp.store.rows import stored_batch as stored_batch
-from interp.store.writer import sha256_file as sha256_file

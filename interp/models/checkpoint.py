@@ -9,7 +9,6 @@ and NaN. A matching hash shows that the two files belong together, not who wrote
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -22,7 +21,7 @@ from interp.errors import ArgumentError, CheckpointError, Problems
 from interp.models.kinds import Model, build, spec_from_dict
 from interp.models.tensor_files import read_tensors, write_tensors
 from interp.output import output_folder
-from interp.reading import read_json, regular
+from interp.reading import read_json, regular, sha256_file
 from interp.schema import each, maybe, number, table, text, whole
 
 FORMAT_VERSION = 1
@@ -81,7 +80,7 @@ def save_checkpoint(
         metadata = {
             "format": {"name": "prooflens-checkpoint", "version": FORMAT_VERSION},
             "spec": model.spec.to_dict(),
-            "weights_sha256": _sha256(draft / _WEIGHTS),
+            "weights_sha256": sha256_file(draft / _WEIGHTS),
             **(about or {}),
         }
         (draft / _METADATA).write_text(json.dumps(metadata, indent=2, allow_nan=False) + "\n")
@@ -124,7 +123,7 @@ def load_checkpoint(path: str | Path, *, device: str = "cpu") -> Any:
     if not os.path.lexists(file):
         raise CheckpointError(f"no weights at {path}: {_WEIGHTS} is missing")
     regular(file, "weights", CheckpointError)
-    found, told = _sha256(file), metadata.get("weights_sha256")
+    found, told = sha256_file(file), metadata.get("weights_sha256")
     if found != told:
         raise CheckpointError(
             f"{file} is not the file its {_METADATA} describes: SHA-256 {found[:12]}…, "
@@ -148,8 +147,3 @@ def load_checkpoint(path: str | Path, *, device: str = "cpu") -> Any:
         lines = "; ".join(line.strip() for line in str(error).splitlines()[1:])
         raise CheckpointError(f"{file} does not fit its spec: {lines}") from error
     return model.to(device)
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

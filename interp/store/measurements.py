@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from interp.environment import environment_json
 from interp.errors import Problems, StoreError
 from interp.output import draft_of, drop, fsync, settle
-from interp.reading import parse_json
+from interp.reading import parse_json, sha256_file
 from interp.schema import many
 from interp.schema import table as table_of
 from interp.schema import text as words
@@ -34,7 +34,6 @@ from interp.stats.table_format import COLUMNS, FORMAT, is_head_table
 from interp.store import layout
 from interp.store.hdf5 import dataset, empty, open_hdf5, read_words, reading
 from interp.store.layout import NAME
-from interp.store.writer import sha256_file
 
 if TYPE_CHECKING:
     import pandas
@@ -101,7 +100,6 @@ def _seal(folder: Path, name: str, draft: Path, final: Path, rows: int) -> None:
     Where it replaces a table, the line says for a moment of both: the file is either of them
     whenever the process dies, and :func:`settle_replacements` finds out which.
     """
-    from interp.store.writer import sha256_file
 
     fsync(draft)
     entry: dict[str, Any] = {"kind": "measurement", "name": name, "file": final.name, "n": rows}
@@ -124,7 +122,6 @@ def settle_replacements(folder: Path) -> None:
 
     The caller holds the store's lock.
     """
-    from interp.store.writer import sha256_file
 
     entries = layout.read_index(folder)
     if not any("replaces" in entry for entry in entries):

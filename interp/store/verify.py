@@ -22,10 +22,10 @@ import numpy as np
 
 from interp.errors import StoreError
 from interp.output import drop
+from interp.reading import sha256_file
 from interp.store import layout
 from interp.store.hdf5 import dataset, open_hdf5, reading, unwritten
 from interp.store.measurements import settle_replacements
-from interp.store.writer import sha256_file
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,6 @@ sealed before it are untouched.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,13 +20,12 @@ from numpy.typing import NDArray
 
 from interp.errors import StoreError
 from interp.output import draft_of, drop, fsync, settle
-from interp.reading import open_regular
+from interp.reading import sha256_file
 from interp.store import arrays
 from interp.store.layout import FORMAT, VERSION, part_name
 
 Rows = NDArray[np.int64]
 _CHUNK_CACHE = 2 * arrays.CHUNK_BYTES
-_BUFFER = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -46,15 +43,6 @@ class StoredArray:
     logical: str
     labels: tuple[str, ...]
     overflows: int = 0
-
-
-def sha256_file(path: Path) -> str:
-    """The SHA-256 of a file's bytes, in hexadecimal."""
-    digest, buffer = hashlib.sha256(), bytearray(_BUFFER)
-    with os.fdopen(open_regular(path), "rb", buffering=0) as file:
-        while count := file.readinto(buffer):
-            digest.update(memoryview(buffer)[:count])
-    return digest.hexdigest()
 
 
 def row_ranges(rows: Rows) -> list[list[int]]:

@@ -354,8 +354,8 @@ class ProgramEvidence:
                     "head": one.head.name,
                     "spread": one.spread,
                     "pairs": [list(pair) for pair in one.pairs],
-                    "explained": _number(one.explained),
-                    "pattern_explained": _number(one.pattern),
+                    "explained": number_or_none(one.explained),
+                    "pattern_explained": number_or_none(one.pattern),
                     "pattern_overlap": one.overlap,
                 }
                 for one in self.scores
@@ -366,7 +366,7 @@ class ProgramEvidence:
                     "reads": list(one.reads),
                     "cells": one.cells,
                     "gain": one.gain,
-                    "explained": _number(one.explained),
+                    "explained": number_or_none(one.explained),
                 }
                 for one in self.ffns
             ],
@@ -401,5 +401,6 @@ def evidence(
     return ProgramEvidence(tuple(scores), tuple(ffns))
 
 
-def _number(value: float) -> float | None:
-    return float(value) if value == value else None
+def number_or_none(value: float) -> float | None:
+    """The number as JSON has it; None for what is not finite."""
+    return float(value) if np.isfinite(value) else None

@@ -65,7 +65,7 @@ from probes.decompile.components import (
 )
 from probes.decompile.counting import decompile_counting
 from probes.decompile.decisions import Fidelity, TokenTable, agreement, decide, decided, outputs_of
-from probes.decompile.evidence import ProgramEvidence, evidence
+from probes.decompile.evidence import ProgramEvidence, evidence, number_or_none
 from probes.decompile.judging import (
     LEAST,
     LONGEST,
@@ -386,23 +386,23 @@ class Decompiled:
             "answer": self.answer,
             "attention_needed": self.answer != "no attention needed",
             "match": best.held.match,
-            "gain": _number(best.held.gain),
+            "gain": number_or_none(best.held.gain),
             "match_longer": best.longer.match,
-            "gain_longer": _number(best.longer.gain),
-            "match_off_task": _number(best.off_task.match),
-            "gain_off_task": _number(best.off_task.gain),
+            "gain_longer": number_or_none(best.longer.gain),
+            "match_off_task": number_or_none(best.off_task.match),
+            "gain_off_task": number_or_none(best.off_task.gain),
             "strings": len(self.data.every) or None,
-            "match_every_string": _number(best.every.match),
+            "match_every_string": number_or_none(best.every.match),
             "lines": best.program.size,
             "unnamed": best.program.unnamed,
             "table_match": self.table[0],
             "table_match_longer": self.table[1],
-            "model_right": _number(self.right.model),
-            "program_right": _number(self.right.program),
+            "model_right": number_or_none(self.right.model),
+            "program_right": number_or_none(self.right.program),
             "where_the_model_errs": {
                 "decisions": self.right.errors,
-                "program_as_model": _number(self.right.as_model),
-                "program_right": _number(self.right.as_label),
+                "program_as_model": number_or_none(self.right.as_model),
+                "program_right": number_or_none(self.right.as_label),
             },
             "kept": [part.name for part in self.kept.parts],
             "pruned_gain": self.kept.gain,
@@ -412,7 +412,7 @@ class Decompiled:
             ],
             **self.evidence.record(),
             "match_far": None if self.far is None else self.far.match,
-            "gain_far": None if self.far is None else _number(self.far.gain),
+            "gain_far": None if self.far is None else number_or_none(self.far.gain),
             "proof": None if self.proof is None else self.proof.record(),
             "alike": [vars(one) for one in self.alike],
             "curve": curve(self.tried),
@@ -581,7 +581,3 @@ def _some(data: Split) -> TokenRows:
     fit = data.fit[:_PROBED]
     queries = data.queries[: _PROBED if len(data.fit) < _PROBED or len(data.every) else 0]
     return joined(fit, queries) if len(queries) else fit
-
-
-def _number(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None

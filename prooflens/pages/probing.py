@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from interp.figures.style import save
-from interp.output import output_folder
+from interp.output import json_data, output_folder
 from prooflens.pages.findings import in_words, told_facts
 from prooflens.pages.head_figures import latent_maps
 from prooflens.pages.page import Page, PageTable, Picture, Section, page_name, render
@@ -133,9 +133,8 @@ def write_probing(found: Probing, out: Path, *, overwrite: bool) -> None:
     with output_folder(out, overwrite=overwrite, marker=MARKER) as folder:
         for name, table in found.tables().items():
             table.to_csv(folder / f"{name}.csv", index=False)
-        rows = json.loads(found.table.to_json(orient="records", double_precision=15))
-        first = json.loads(found.first.to_json(orient="records"))
-        text = json.dumps({**found.about, "probes": rows, "first": first}, indent=1)
+        tables = {"probes": json_data(found.table), "first": json_data(found.first)}
+        text = json.dumps({**found.about, **tables}, indent=1)
         (folder / "probes.json").write_text(text + "\n", encoding="utf-8")
         save(latent_maps(found.table), folder / "layers")
         narrow = latent_maps(found.table, narrow=True)

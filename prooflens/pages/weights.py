@@ -23,7 +23,7 @@ from interp.environment import ENVIRONMENT, environment_json
 from interp.figures.lines import Pair, pair_lines
 from interp.figures.maps import circuit_crops
 from interp.figures.style import save
-from interp.output import output_file, output_folder
+from interp.output import json_data, output_file, output_folder
 from interp.stats.head_table import COLUMNS
 from interp.weights.metric_names import CLEAR_EXCESS, COMPOSITIONS, SINGULAR
 from prooflens.pages.behaviour_figures import head_map, histogram, places
@@ -443,9 +443,8 @@ def _listed_options(options: dict[str, Any]) -> str:
 
 
 def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows as JSON data; numbers that are not finite become null."""
-    kept = rows[[*_FIRST, "effect", "target", "null", "draws"]]
-    records: list[dict[str, Any]] = json.loads(kept.to_json(orient="records", double_precision=12))
+    """The rows as JSON data."""
+    records: list[dict[str, Any]] = json_data(rows[[*_FIRST, "effect", "target", "null", "draws"]])
     return records
 
 

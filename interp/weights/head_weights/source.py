@@ -12,7 +12,6 @@ flag for it.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ import torch
 from torch import Tensor
 
 from interp.errors import CheckpointError
-from interp.reading import regular
+from interp.reading import regular, sha256_file
 from interp.weights.head_weights.gguf_files import SUFFIX, converted
 from interp.weights.head_weights.hub import (
     SINGLE,
@@ -184,9 +183,7 @@ def _check_own(weights: Path, description: dict[str, Any]) -> None:
     """The weights of a checkpoint of ours are those that its description was written with."""
     told = description.get("weights_sha256")
     regular(weights, "weights", CheckpointError)
-    with weights.open("rb") as stream:
-        found = hashlib.file_digest(stream, "sha256").hexdigest()
-    if told != found:
+    if told != sha256_file(weights):
         raise CheckpointError(
             f"{weights} does not match the weights_sha256 in model.json: one of them was changed "
             "or belongs to another checkpoint"

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from store_models import Echo, TinyTransformer
 
 from interp.errors import StoreError
+from interp.reading import sha256_file
 from interp.store import ActivationStore, extract, verify
 from interp.store.arrays import CHUNK_BYTES, chunk_shape
 from interp.store.layout import INDEX, MANIFEST, read_index
 from interp.store.plan import weights_sha256
 from interp.store.sources import PartRows
-from interp.store.writer import PartFile, row_ranges, sha256_file
+from interp.store.writer import PartFile, row_ranges
 
 GOLDEN = Path(__file__).parent / "golden"
 HOOKS = ["blocks.0.attn.hook_pattern", "blocks.1.hook_resid_post"]
