@@ -229,7 +229,7 @@ class Run:
     ) -> dict[Site, Tensor]:
         """The gradient of each row's mean of the metric at sites, ``[row, …]``."""
         wanted, found = [Site.parse(site) for site in sites], list[dict[Site, Tensor]]()
-        for piece in self._pieces(self._rows(rows), share=4):
+        for piece in self._pieces(self._rows(rows), share=8):
             inner = [*{site.every_head for site in wanted}]
             both = self._gradients(inner, as_metric(metric), piece)
             found.append({site: both[site][1] for site in inner})
@@ -247,7 +247,7 @@ class Run:
         all_ = [as_edits(edits) for edits in many]
         known = [self._slopes.setdefault((self.edits, one, measured), {}) for one in all_]
         lacking = [row for row in which.tolist() if any(row not in some for some in known)]
-        for piece in self._pieces(torch.tensor(lacking, dtype=torch.long), share=4):
+        for piece in self._pieces(torch.tensor(lacking, dtype=torch.long), share=8):
             self._slope(all_, measured, piece)
         return torch.tensor([[some[row] for row in which.tolist()] for some in known]).double()
 

@@ -21,7 +21,7 @@ from prooflens.cli.usage import (
     shipped_models,
 )
 
-_QUICK = 16
+_QUICK, _QUICK_LENGTH = 16, 32
 _OF_A_MODEL = ("task", "text", "data", "tokens_from", "prompt", "rows", "length", "dtype",
                "mapping", "revision", "revisions", "resume", "backend", "adapter")  # fmt: skip
 
@@ -58,7 +58,7 @@ _From = Annotated[
 ]
 _Rows = Annotated[int | None, typer.Option(help="Rows of each kind: 256 of a task, else 32.")]
 _Quick = Annotated[
-    bool, typer.Option("--quick", help="At most 16 rows of each kind, for wider intervals.")
+    bool, typer.Option("--quick", help="At most 16 rows of each kind, of at most 32 tokens.")
 ]
 _Effects = Annotated[
     bool,
@@ -131,6 +131,7 @@ def inspect(
     if revisions is None:  # a series has folders of its own, and checks them
         check_output(out, overwrite=overwrite or resume, marker=".prooflens-inspect", inputs=read)
     count = min(rows or _QUICK, _QUICK) if quick else rows
+    length = min(length, _QUICK_LENGTH) if quick else length
     if count is not None and count < 4:
         from interp.errors import ArgumentError
 
