@@ -93,6 +93,11 @@ def components(model: HookedModel) -> tuple[Component, ...]:
 
 
 def _components(model: Any) -> Iterator[Component]:
+    if model.cfg is None:
+        raise HookError(
+            f"{type(model).__name__} does not say which layers it has: give wrap() an example, "
+            "such as two rows of token ids, on which its hooks are checked, or a cfg"
+        )
     if not hasattr(model.cfg, "n_layers"):
         raise HookError(f"{type(model).__name__} has no attention heads: probe its hooks instead")
     for layer in range(model.cfg.n_layers):

@@ -12,6 +12,7 @@ from transformer_lens.tools.analysis.attribution_patching import cache_activatio
 
 from interp.errors import ArgumentError, ConformanceError, HookError
 from interp.hooks.hook_sites import HookSite, parse_hook_site
+from interp.interventions.components import components
 from interp.models.wrap import wrap
 
 
@@ -310,6 +311,12 @@ def test_a_hook_must_keep_the_shape() -> None:
     model = wrap(net(), names(), example=tokens())
     with pytest.raises(HookError, match=r"shape it was given, \(2, 5, 8\), got \(2, 1, 8\)"):
         model.run_with_hooks(tokens(), fwd_hooks=[("hook_embed", lambda t, hook: t[:, :1])])
+
+
+def test_without_an_example_analyses_say_what_is_missing() -> None:
+    with pytest.raises(HookError, match=r"give wrap\(\) an example"):
+        components(wrap(net(), names()))
+    assert components(wrap(net(), names(), example=tokens()))
 
 
 def test_places_are_read_from_text() -> None:
