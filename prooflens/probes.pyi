@@ -9,12 +9,12 @@ from probes.agreement import statements_of as statements_of
 from probes.head_scores import null as null
 from probes.interchange import interchange_table as interchange_table
 from probes.kernels import layer_kernels as layer_kernels
-from probes.kernels import nesting_panel as nesting_panel
 from probes.linear import decode as decode
 from probes.linear import kind_of as kind_of
 from probes.linear import probe_for as probe_for
 from probes.locate import holders as holders
 from probes.locate import locate as locate
+from probes.nesting import nesting_panel as nesting_panel
 from probes.positions import residual_sites as residual_sites
 from probes.probe_table import first_decodable as first_decodable
 from probes.probe_table import layer_map as layer_map

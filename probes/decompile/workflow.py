@@ -339,7 +339,7 @@ class Decompiled:
         decisions: The model's, by the part of the split.
         right: How often model and program are right, and what the program does where the model is
             not.
-        evidence: Scores by sources, and FFNs as tables.
+        evidence: Scores by sources, FFNs as tables, and what frozen norms cost.
         differ: (row, position) of held-out and longer rows where program and model part.
         alike: Other words for a line that would decide alike on every row that was looked at.
         far: Fidelity on rows of the model's own task that are up to four times as long; None
