@@ -10,6 +10,7 @@ from interp.interventions.components import Component as Component
 from interp.interventions.components import components as components
 from interp.interventions.components import every_component as every_component
 from interp.interventions.patching import Receiver as Receiver
+from interp.interventions.patching import attributions as attributions
 from interp.interventions.patching import patch as patch
 from interp.interventions.patching import patch_paths as patch_paths
 from interp.interventions.replacement import ablated as ablated

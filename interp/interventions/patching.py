@@ -4,6 +4,7 @@
                   rest of the model responds
     patch_paths   one receiver alone sees a sender's replaced value, and everything between the two
                   stays as it was
+    attributions  a first-order estimate of patch, from one backward pass
 
     receiver's input  ←  input + (replacement − what the sender writes)
 
@@ -22,7 +23,8 @@ the only senders are those that the receiver reads itself.
 
 Pair the rows so that they differ in one thing: only then does an effect say what the component
 carries. An effect shows that the model uses the component or path on these rows; none may mean that
-another makes up for it.
+another makes up for it. An estimate of first order is for screening: it is wrong where scores
+saturate, most of all for the parts that are needed most.
 """
 
 from __future__ import annotations
@@ -52,6 +54,7 @@ from interp.run.edits import Array, Edit, Through
 from interp.run.gate import admitted
 from interp.run.metrics import Loss, as_metric
 from interp.run.run import Run
+from interp.tasks.base import Batch
 
 _INPUTS = ("q", "k", "v", "ffn", "logits")
 _LOSS = Loss()
@@ -141,6 +144,49 @@ def patch_paths(
         for sender, rise in zip(paths, rises, strict=True)
     }
     return effect_table(found, batch, how, seed, site=receiver.site, metric=measured)
+
+
+def attributions(
+    model: HookedModel,
+    batch: Batch,
+    corrupted: Tensor,
+    parts: Sequence[Component] | None = None,
+    *,
+    metric: Any = _LOSS,
+    tokens: int = 1024,
+) -> pd.DataFrame:
+    """A first-order estimate of :func:`patch`: gradient · (corrupted value − own value).
+
+    Args:
+        model: Any hooked model whose layers gradients pass through.
+        batch: Rows with targets.
+        corrupted: Inputs of the same shape, paired row by row.
+        parts: The components; every head and FFN by default.
+        metric: What gets worse, given as to :func:`interp.interventions.ablation_effects.ablate`.
+        tokens: At most this many positions per forward pass (at least one row).
+
+    Returns:
+        Columns ``component``, ``layer``, ``head`` and ``score``: by how much the metric would get
+        worse, averaged over rows. Sorted by absolute score.
+
+    Raises:
+        ArgumentError: for inputs that are not paired, components that the model does not have.
+        HookError: for a model without a component's hooks.
+    """
+    chosen = components(model) if parts is None else tuple(parts)
+    problems, measured = Problems("attributions"), as_metric(metric)
+    need_rows(problems, model, batch.inputs, chosen, "swap", corrupted, tokens)
+    problems.raise_if_any()
+    source = Array(corrupted, "the corrupted rows")
+    edits = [replacement(model, part, "swap", source) for part in chosen]
+    slopes = Run(model, batch, tokens=tokens).slopes(edits, measured)
+    rows = [
+        (part.kind, part.layer, part.head, measured.worse * float(slope))
+        for part, slope in zip(chosen, slopes.mean(1), strict=True)
+    ]
+    table = pd.DataFrame(rows, columns=["component", "layer", "head", "score"])
+    order = table["score"].abs().sort_values(ascending=False, kind="stable").index
+    return table.loc[order].reset_index(drop=True)
 
 
 @dataclass(frozen=True)

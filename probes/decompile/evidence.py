@@ -1,4 +1,11 @@
-"""The evidence beside a program: scores by sources, and FFNs as tables.
+"""The evidence beside a program: scores by sources, FFNs as tables, and what frozen norms cost.
+
+What LayerNorms cost: the decisions that are left when their scales are frozen.
+
+A LayerNorm divides by a number that depends on everything in the stream, so that what follows is no
+sum of sources. Frozen, its scale is one number for all positions (then it can be folded into the
+weights), or one for each current token. The gain that is left says how much of what the model
+decides needs the norm's own scale; programs are fitted to the decisions and need neither.
 
 What a head's scores are made of: a sum over pairs of named sources, and how much each pair says.
 
@@ -11,7 +18,8 @@ constants (biases and the norm's shift). Scores are taken without their mean ove
 query sees, which the softmax does not notice; the *share* of a pair is its covariance with the
 whole score over the score's variance, so that shares of all pairs add up to ``explained``. That is
 1 where scores are products of queries and keys and nothing else; less where a model adds biases of
-its own to them. The scale is each position's real one.
+its own to them. The scale is each position's real one: what it costs to freeze it is measured in
+:func:`frozen_norms`.
 
 A share says what the scores vary with, not that the head's task needs it.
 
@@ -60,6 +68,51 @@ from probes.decompile.decisions import (
 )
 from probes.decompile.primitives import Primitive, ideal
 from probes.decompile.rows import Split, TokenRows
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """Gain that is left with frozen norms; NaN where the model has none.
+
+    Attributes:
+        folded: What is left with one scale for each norm.
+        per_token: What is left with one scale for each norm and current token.
+    """
+
+    folded: float
+    per_token: float
+
+
+def frozen_norms(model: Any, fit: TokenRows, judged: TokenRows, table: TokenTable) -> Frozen:
+    """Freeze all norms at once, with means over some rows, and judge the decisions on others."""
+    sites = [
+        Site(at, f"{n}.hook_scale") for at in range(model.cfg.n_layers) for n in ("ln1", "ln2")
+    ]
+    sites = [s for s in (*sites, Site.of("ln_final.hook_scale")) if s.name in model.hook_dict]
+    if not sites:
+        return Frozen(float("nan"), float("nan"))
+    cache = activations(model, fit, sites)
+    truth = decided(outputs_of(model, judged), judged)
+
+    def gain(by_token: bool) -> float:
+        scales = {site: _mean(cache[site], fit, judged, by_token) for site in sites}
+        edits = [Replace(site, Array(scale, "a frozen scale")) for site, scale in scales.items()]
+        found = decided(outputs_of(model, judged, *edits), judged)
+        return table.fidelity(judged, truth, found).or_match
+
+    return Frozen(gain(False), gain(True))
+
+
+def _mean(scale: Tensor, fit: TokenRows, judged: TokenRows, by_token: bool) -> Tensor:
+    """``[row, pos, 1]`` for the judged rows: the mean over the others, of its token if asked."""
+    values = scale[..., 0].double().numpy()
+    there = fit.tokens != NONE
+    found = np.full(judged.tokens.shape, values[there].mean())
+    if by_token:
+        for code in np.unique(fit.tokens[there]):
+            found[judged.tokens == code] = values[fit.tokens == code].mean()
+    return torch.from_numpy(found)[..., None]
+
 
 _SHOWN = 5
 
@@ -341,10 +394,12 @@ class ProgramEvidence:
     Attributes:
         scores: The scores of each head that is needed.
         ffns: What is known of each FFN that is needed.
+        norms: What is left of the decisions with frozen norms.
     """
 
     scores: tuple[HeadScore, ...]
     ffns: tuple[FfnTable, ...]
+    norms: Frozen
 
     def record(self) -> dict[str, Any]:
         """What ``result.json`` holds of it."""
@@ -370,6 +425,10 @@ class ProgramEvidence:
                 }
                 for one in self.ffns
             ],
+            "norms": {
+                "gain_folded": _number(self.norms.folded),
+                "gain_per_token": _number(self.norms.per_token),
+            },
         }
 
 
@@ -382,7 +441,7 @@ def evidence(
     program: Program,
 ) -> ProgramEvidence:
     """Measure all of it, on fitted rows and rows held out."""
-    held = data.held[:_ROWS]
+    fit, held = data.fit[:_ROWS], data.held[:_ROWS]
     first: dict[str, HeadDoes] = {}
     for one in heads:
         if not one.at:
@@ -398,7 +457,7 @@ def evidence(
         for part in kept.parts
         if part.kind == "ffn"
     ]
-    return ProgramEvidence(tuple(scores), tuple(ffns))
+    return ProgramEvidence(tuple(scores), tuple(ffns), frozen_norms(model, fit, held, table))
 
 
 def number_or_none(value: float) -> float | None:

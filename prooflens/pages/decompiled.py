@@ -4,8 +4,8 @@ The conclusion comes first, in a sentence made of the numbers, with the program 
 and what to doubt; then the program line by line with the component it stands for, how faithful it
 is and rows on which program and model part. What backs these up is folded: heads, scores, layers.
 
-The sections that say what a decompiled model's components are made of: scores by their sources, and
-feed-forward layers as tables.
+The sections that say what a decompiled model's components are made of: scores by their sources,
+feed-forward layers as tables, and what the scales of LayerNorms are worth.
 
 The section that puts the proof's program beside the one that was found in a trained model.
 """
@@ -46,7 +46,7 @@ def anchor_of(part: Component) -> str:
 
 
 def made_of(found: Decompiled) -> Iterator[Section]:
-    """Scores by sources, and FFNs as tables."""
+    """Scores by sources, FFNs as tables, and what frozen norms cost."""
     shown = found.evidence
     if shown.scores:
         rows = [
@@ -92,6 +92,16 @@ def made_of(found: Decompiled) -> Iterator[Section]:
                     "FFNs, one by one.",
                     anchors=[anchor_of(one.part) for one in shown.ffns],
                 )
+            ],
+        )
+    if math.isfinite(shown.norms.folded):
+        yield Section(
+            "What the LayerNorms cost",
+            [
+                "With the scale of every norm frozen to one number, as it would be folded into the "
+                f"weights, {shown.norms.folded:.2f} of the gain is left; with one number for each "
+                f"current token {shown.norms.per_token:.2f}. The program needs no norm; its gain "
+                "is against the model as it is."
             ],
         )
 

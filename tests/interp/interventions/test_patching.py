@@ -9,7 +9,7 @@ from torch import Tensor
 from interp.errors import ArgumentError
 from interp.interventions.ablation_effects import ablate
 from interp.interventions.components import Component
-from interp.interventions.patching import Receiver, patch, patch_paths
+from interp.interventions.patching import Receiver, attributions, patch, patch_paths
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.run import LogitDifference, Loss
@@ -147,6 +147,11 @@ def test_any_metric_is_that_of_hooks_by_hand(model, name: str) -> None:
     found = patch_paths(model, batch, Receiver("logits"), part, **options)
     assert found["score"].item() == pytest.approx(expected, abs=1e-9)
     assert found["metric"].item() == name
+
+    step = 1e-5
+    small = rise(own[z] + step * (other[z] - own[z])) / step
+    found = attributions(model, batch, corrupted, part, metric=metric)
+    assert found["score"].item() == pytest.approx(small, rel=1e-3, abs=1e-9)
 
 
 def test_patching_a_run_with_its_own_values_changes_nothing(model) -> None:

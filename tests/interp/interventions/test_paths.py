@@ -6,9 +6,12 @@ from path_outputs import path_patched
 
 from interp.errors import ArgumentError
 from interp.interventions.components import Component, components, every_component
-from interp.interventions.patching import Receiver, senders
+from interp.interventions.patching import Receiver, attributions, senders
+from interp.interventions.replacement import ablated
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
+from interp.run import LogitDifference, next_tokens
+from interp.tasks.base import Batch
 
 SPEC = TransformerSpec(
     d_in=6, d_out=6, n_ctx=7, d_model=8, n_layers=3, n_heads=2, d_head=4, ffn=(5,),
@@ -218,6 +221,41 @@ def test_paths_of_a_bridge_equal_frozen_runs(tmp_path) -> None:
                 torch.testing.assert_close(output, expected, atol=1e-5, rtol=1e-4)
 
 
+def test_attribution_is_exact_for_the_last_writers_and_a_linear_metric() -> None:
+    """Without a final norm the last layer's writes reach the output linearly."""
+    model = SequenceTransformer(replace(SPEC, norm="none"), seed=2)
+    clean, corrupt = pair()
+    batch = Batch(clean, torch.zeros_like(clean), torch.arange(7).eq(6).expand(4, 7))
+    table = attributions(model, batch, corrupt, metric=lambda output, targets: output[:, 2])
+    with torch.no_grad():
+        base = model(clean)[:, -1, 2].mean()
+    ((_, patched),) = ablated(model, clean, [Component("ffn", 2)], how="swap", reference=corrupt)
+    row = table[(table["component"] == "ffn") & (table["layer"] == 2)].iloc[0]
+    assert row["score"] == pytest.approx(float(patched[:, -1, 2].mean() - base))
+    assert len(table) == len(components(model))
+    assert table["score"].abs().is_monotonic_decreasing
+
+
+def test_attribution_is_that_of_transformer_lens() -> None:
+    """Theirs is summed over positions here; it goes from the second inputs to the first."""
+    from transformer_lens.tools.analysis.attribution_patching import attribution_patch
+
+    model, (clean, corrupt) = model_of(), pair()
+    batch = Batch(clean, torch.full_like(clean, 2), torch.arange(7).eq(6).expand(4, 7))
+    table = attributions(model.eval(), batch, corrupt, metric=LogitDifference(4))
+    found = table.set_index(["component", "layer", "head"])["score"]
+    kinds = {"attn_head_out": "head", "mlp_out": "ffn"}
+    expected: dict[tuple[str, int, int], float] = dict.fromkeys(found.index, 0.0)
+
+    def metric(output: torch.Tensor) -> torch.Tensor:
+        return output[0, -1, 2] - output[0, -1, 4]
+
+    for node, score in attribution_patch(model, corrupt, clean, metric).node_scores.items():
+        if node.kind in kinds:
+            expected[kinds[node.kind], node.layer, -1 if node.head is None else node.head] += score
+    assert (-found).to_dict() == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("receiver", RECEIVERS, ids=lambda r: r.input)
 def test_rows_a_few_at_a_time_do_not_change_paths(receiver: Receiver) -> None:
     model, (clean, corrupt) = model_of(), pair()
@@ -260,3 +298,9 @@ def test_receivers_name_a_head_or_a_layer() -> None:
         Receiver("x", 1)
     with pytest.raises(ArgumentError, match=r"head goes with q, k and v, got -1"):
         Receiver("q", 1)
+
+
+def test_attribution_says_what_it_cannot_do() -> None:
+    clean, corrupt = pair()
+    with pytest.raises(ArgumentError, match="must be the 4 paired rows to swap in, got 2"):
+        attributions(model_of(), next_tokens(clean), corrupt[:2])

@@ -55,7 +55,7 @@ def test_a_trained_counter_gives_back_the_nested_program_of_the_proof(counting) 
     assert np.array_equal(found, rows.labels[rows.asked]), "rows of a seed that was not fitted"
 
 
-def test_scores_and_ffns_are_accounted_for(counting) -> None:
+def test_scores_ffns_and_norms_are_accounted_for(counting) -> None:
     shown = counting.evidence
     named = {one.head.name for one in shown.scores}
     assert named == {part.name for part in counting.kept.parts if part.kind == "head"}
@@ -64,8 +64,9 @@ def test_scores_and_ffns_are_accounted_for(counting) -> None:
         assert 0 <= one.overlap <= 1 + 1e-6
     assert [one.part for one in shown.ffns] == [p for p in counting.kept.parts if p.kind == "ffn"]
     assert all(one.gain > 0.9 for one in shown.ffns), "tables do what the FFNs do"
+    assert shown.norms.per_token <= 1.0
     record = counting.record()
-    assert {"scores", "ffns", "heads"} <= set(record)
+    assert {"scores", "ffns", "norms", "heads"} <= set(record)
     json.dumps(record)
 
 
