@@ -1,3 +1,4 @@
+from interp.attribution.direct_logit_attribution import Direction as Direction
 from interp.attribution.direct_logit_attribution import (
     direct_logit_attribution as direct_logit_attribution,
 )

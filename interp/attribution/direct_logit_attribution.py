@@ -1,50 +1,83 @@
-"""What every part of the final residual stream adds to the target token's logit.
+"""What each head and FFN writes directly along a direction: of the output, or of a latent.
 
 The residual stream is a sum of what the parts write
-(:mod:`interp.attribution.residual_decomposition`). With c what a part writes and R the unembedding
-with the final norm's gain (:mod:`interp.attribution.unembedding`), whose scale is held,
+(:mod:`interp.attribution.residual_decomposition`), so along a direction w the stream's value y =
+⟨w, stream⟩ is the sum of the parts' c.
 
-    score_r   mean over the scored positions t of row r of ⟨R[token_rt], c_rt / scale_rt⟩, less
-              the mean logit; the table has the mean over rows
+    direct_share  Cov(c, y) / Var(y) over all scored positions; the shares of all parts sum to 1,
+                  one may be negative (it works against the others) or exceed 1. Its effect is the
+                  covariance within positions
+    direct_logit  mean over rows of the mean over scored positions of ⟨R[token], c / scale⟩ for the
+                  target token: what the part adds to its logit, less the mean logit. R is the
+                  unembedding with the final norm's gain
+                  (:mod:`interp.attribution.unembedding`), the norm's scale is held. With
+                  ``offset``, the norm's bias and b_U, which no part writes, the scores of all parts
+                  sum to the logit
+
+The null pairs a part's writes of a row with another row's y or targets: for shares over all rows,
+for logits in blocks of rows (:func:`logits_by_head`), with exact mean and
+variance either way. Intervals are a Poisson bootstrap over rows. Nothing depends on how rows are
+cut into batches; memory does not grow with rows. Rows in which nothing is scored are left out.
+
+A direct contribution leaves out what later parts make of it; a large share along a direction does
+not show that anything reads the direction.
+
+What every part of the final residual stream adds to the target token's logit, and the null.
+
+    score_r   mean over the scored positions t of row r of ⟨R[token_rt], c_rt / scale_rt⟩
     null      the same with the targets of another row s of its block: rows are cut into blocks of
               about 16 that follow each other, whatever batches they come in; mean and variance
               over random pairings within blocks are exact
 
-With ``offset``, the norm's bias and b_U, which no part writes, the scores of all parts sum to the
-logit. Targets of other rows are known before their activations, so that a row's writes are paired
-with its block's targets at once and no activation is kept. Intervals are a Poisson bootstrap over
-rows. Nothing depends on how rows are cut into batches; memory does not grow with rows. Rows in
-which nothing is scored are left out.
+Targets of other rows are known before their activations, so that a row's writes are paired with its
+block's targets at once and no activation is kept. R is the readout with the final norm's gain
+(:mod:`interp.attribution.unembedding`).
 
-A direct contribution leaves out what later parts make of it. Along a direction of one's own, what
-the parts write is :func:`~interp.attribution.residual_decomposition.residual_decomposition` times
-that direction.
+Shares of a sum's variance, computed in one pass over batches of rows, and their null.
+
+With c a part, y the value, both less their means over all scored positions, and zero elsewhere,
+
+    share   Σ c·y / Σ y²            over rows r and positions t: Cov(c, y) / Var(y)
+    null    y of row r is that of row π(r), π a random permutation of all rows. With the position
+            means c̄_t, ȳ_t over the n rows,
+                mean of Σ c·y      n Σ_t c̄_t ȳ_t
+                variance           Σ_{r,s} (Σ_t (c_rt − c̄_t)(y_st − ȳ_t))² / (n − 1)
+    effect  share − null mean: the covariance within positions, so what depends on the position
+            alone, the same in every row, counts for nothing
+
+All are functions of sums over rows: of values ``[part, pos]`` and of their products
+``[part, pos, pos]``, which is the memory taken. Values are counted from the means of the first
+batch, so that large means cost no digits. Rows of different lengths meet where both are scored.
+
+A resample of rows is centred by its own means.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from interp.attribution.residual_decomposition import (
     OUTPUT,
     Ids,
     ResidualDecomposition,
+    StreamPlace,
     decomposed,
 )
 from interp.attribution.unembedding import logit_offset, off_by, tolerance, uncapped, unembedding
 from interp.errors import HookError, Problems
 from interp.hooks.site import Site
-from interp.stats.bootstrap import RESAMPLES, RowCounts, RowMeans
+from interp.stats.bootstrap import RESAMPLES, RowCounts, RowMeans, interval_of
 from interp.stats.head_table import head_table, score_row
 from interp.stats.nulls import others_moments
-from interp.stats.p_values import Null
+from interp.stats.p_values import Null, from_moments
 
 _BLOCK = 16
 _LOOKED_AT = 8
@@ -71,14 +104,14 @@ class TargetLogits:
         self._labels: list[str] = []
         self._block: list[Tensor] = []
         self._sums: RowMeans | None = None
-        rows.need(model.cfg.n_layers, scale=True)
+        rows.need([(model.cfg.n_layers, False)], scale=True)
         self._need_logits(rows.sample())
 
     def add(self, group: Ids, start: int, stop: int) -> None:
         """Add some rows of a group; the products of an unfinished block are kept until it is
         complete."""
         cache = self._rows.cache(group[start:stop])
-        self._labels, stack = self._rows.parts(cache, self._rows.model.cfg.n_layers)
+        self._labels, stack = self._rows.parts(cache, (self._rows.model.cfg.n_layers, False))
         stack = stack / self._rows.scale(cache)
         self._need_logits(cache)
         for low, high in _blocks(len(group), start, stop):
@@ -179,48 +212,79 @@ def _known_tokens(targets: Tensor, mask: Tensor, vocabulary: int) -> Tensor:
 
 _WEIGHTS = ("blocks", "W_U", "ln_final")
 
+_Result = tuple[str, float, Null, tuple[float, float]]
+"""A part's label, score and null, and the interval of its effect."""
+
+
+@dataclass(frozen=True)
+class Direction:
+    """A direction in the residual stream at one place of the model.
+
+    Attributes:
+        vector: The direction, ``[d_model]``.
+        layer: The layer whose incoming stream is meant; ``n_layers`` means the stream before the
+            final norm.
+        between: Whether the stream between this layer's attention and FFN is meant instead.
+    """
+
+    vector: Float[Tensor, " d_model"]
+    layer: int
+    between: bool = False
+
 
 def direct_logit_attribution(
     model: Any,
     source: Any,
+    directions: Mapping[str, Direction] | None = None,
     *,
     batch: int = 16,
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> pd.DataFrame:
-    """The direct contributions of every head, FFN and embedding to the target token's logit.
+    """The direct contributions of every head, FFN and embedding to logits or along directions.
 
     Args:
         model: A hooked model; its weights are needed for a store, too.
-        source: A :class:`~interp.tasks.base.Batch` with tokens as targets, inputs, or a store that
-            holds the embedding, ``hook_z`` (or ``hook_result``) of all heads, ``hook_mlp_out`` and,
-            with a norm, its scale.
+        source: A :class:`~interp.tasks.base.Batch`, inputs, or a store that holds the embedding,
+            ``hook_z`` (or ``hook_result``), ``hook_mlp_out`` and, with a norm, its scale. Of a
+            store that keeps some heads those alone are given; shares then need the stream itself
+            (``hook_resid_post``).
+        directions: Name → direction, e.g. a latent's readout from
+            :func:`probes.linear.direction`. None for the output: one direction for each output
+            channel, or the target token's logit for token targets.
         batch: How many rows are run at a time.
         seed, resamples: Seed and number of resamples of the bootstrap.
 
     Returns:
         A head table with ``low`` and ``high``: components ``head``, ``ffn`` and, with layer −1,
-        ``embed``, ``pos_embed``, ``bias`` (what output biases add to the stream) and ``offset``;
-        metric ``direct_logit``, target ``output``; p is two-sided.
+        ``embed``, ``pos_embed``, ``bias`` (what output biases add to the stream) and ``offset`` (of
+        logits alone); metric ``direct_share`` or ``direct_logit``, target = the direction's name
+        or ``output``; p is two-sided. NaN along a direction in which the stream does not vary.
 
     Raises:
-        ArgumentError: for fewer than two rows in which something is scored, targets that are no
-            tokens, a model without a residual stream, or activations that are not finite.
+        ArgumentError: for fewer than two rows in which something is scored, a direction that does
+            not fit, a model without a residual stream, or activations that are not finite.
         HookError: for a model without TransformerLens' weight names, as a wrapped module is; for a
             store that lacks a hook.
     """
-    rows = _checked(model, source, batch)
-    found = TargetLogits(rows, RowCounts(seed, resamples))
+    rows = _checked(model, source, directions, batch)
+    counts = RowCounts(seed, resamples)
+    found: TargetLogits | _SharesByDirection
+    if directions is None and not rows.real:
+        found = TargetLogits(rows, counts)
+    else:
+        found = _SharesByDirection(rows, _along(model, directions), counts)
     for group in rows.groups:
         for start in range(0, len(group), batch):
             found.add(group, start, min(start + batch, len(group)))
-    return head_table(
-        score_row("direct_logit", score, null, **_place(label), target="output", interval=interval)
-        for label, score, null, interval in found.results()
-    )
+    if isinstance(found, TargetLogits):
+        return head_table(_line("direct_logit", "output", one) for one in found.results())
+    return head_table(_line("direct_share", name, one) for name, one in found.results())
 
 
-def _checked(model: Any, source: Any, batch: int) -> ResidualDecomposition:
+def _checked(
+    model: Any, source: Any, directions: Mapping[str, Direction] | None, batch: int
+) -> ResidualDecomposition:
     lacking = [name for name in _WEIGHTS if not hasattr(model, name)]
     if lacking:
         raise HookError(
@@ -232,15 +296,83 @@ def _checked(model: Any, source: Any, batch: int) -> ResidualDecomposition:
     adds = getattr(getattr(model, "spec", None), "residual", True)
     advice = "nothing adds up where a block replaces the stream; ablate instead"
     problems.need(adds, "model", "must have a residual stream", "residual=False", advice)
+    for name, direction in (directions or {}).items():
+        _check_direction(problems, name, direction, model.cfg)
     problems.raise_if_any()
     rows = decomposed(model, source)
     scored, advice = sum(map(len, rows.groups)), "the null and the interval compare rows"
     rule = "must have at least 2 rows in which something is scored"
     problems.need(scored >= 2, "source", rule, scored, advice)
-    advice = "ablate, or take residual_decomposition along the output's direction"
-    problems.need(not rows.real, "targets", "must be tokens", "real numbers", advice)
     problems.raise_if_any()
     return rows
+
+
+def _check_direction(problems: Problems, name: str, direction: Direction, cfg: Any) -> None:
+    width, what = tuple(direction.vector.shape), f"direction {name}"
+    problems.need(width == (cfg.d_model,), what, f"must be [{cfg.d_model}]", width, "reshape it")
+    finite = bool(direction.vector.isfinite().all())
+    problems.need(finite, what, "must be finite", "NaN or infinity", "fit it anew")
+    last = cfg.n_layers - direction.between
+    rule = f"must be at a layer from 0 to {last}"
+    problems.need(0 <= direction.layer <= last, what, rule, direction.layer, "name another layer")
+
+
+@dataclass(frozen=True)
+class _Along:
+    """What shares are computed of: the stream's value along a direction, or an output channel."""
+
+    name: str
+    vector: Tensor
+    place: StreamPlace
+    output: bool = False
+
+
+def _along(model: Any, directions: Mapping[str, Direction] | None) -> list[_Along]:
+    if directions is not None:
+        return [
+            _Along(name, one.vector, (one.layer, one.between)) for name, one in directions.items()
+        ]
+    vectors, place = unembedding(model, centred=False).cpu().T, (model.cfg.n_layers, False)
+    names = [f"output[{i}]" for i in range(len(vectors))] if len(vectors) > 1 else ["output"]
+    return [_Along(name, vector, place, True) for name, vector in zip(names, vectors, strict=True)]
+
+
+class _SharesByDirection:
+    """The variance shares of every part along some directions."""
+
+    def __init__(
+        self, rows: ResidualDecomposition, along: Sequence[_Along], counts: RowCounts
+    ) -> None:
+        self._rows, self._along, self._counts = rows, along, counts
+        self._sums: dict[str, VarianceExplained] = {}
+        rows.need([one.place for one in along], scale=any(o.output for o in along))
+
+    def add(self, group: Ids, start: int, stop: int) -> None:
+        """Add some rows of a group."""
+        ids, counts = group[start:stop], self._counts.draw(stop - start)
+        cache, (_, mask) = self._rows.cache(ids), self._rows.aims(ids)
+        for place in dict.fromkeys(one.place for one in self._along):
+            labels, stack = self._rows.parts(cache, place)
+            stream = stack.sum(0)
+            for one in (one for one in self._along if one.place == place):
+                scale = self._rows.scale(cache)[..., 0] if one.output else 1.0
+                vector = one.vector.detach().to(stack)
+                if one.name not in self._sums:
+                    empty = VarianceExplained(labels, self._rows.length, self._counts.resamples)
+                    self._sums[one.name] = empty
+                self._sums[one.name].add(
+                    stack @ vector / scale, stream @ vector / scale, mask, counts
+                )
+
+    def results(self) -> Iterator[tuple[str, _Result]]:
+        """The name of each direction, with each part's result from :class:`VarianceExplained`."""
+        for one in self._along:
+            yield from ((one.name, found) for found in self._sums[one.name].results())
+
+
+def _line(metric: str, target: str, found: _Result) -> dict[str, Any]:
+    label, score, null, interval = found
+    return score_row(metric, score, null, **_place(label), target=target, interval=interval)
 
 
 def _place(label: str) -> dict[str, Any]:
@@ -249,3 +381,114 @@ def _place(label: str) -> dict[str, Any]:
     if found := re.fullmatch(r"(\d+)_mlp_out", label):
         return {"component": "ffn", "layer": int(found[1])}
     return {"component": label, "layer": -1}
+
+
+_CONSTANT = 1e-24
+"""A value counts as constant up to this ratio of variance to mean square (float64 rounding)."""
+
+_FIXED = 1e-12
+"""A value counts as the same in every row if no more than this share of its variance lies within
+positions."""
+
+
+class VarianceExplained:
+    """Running sums of the products of parts and, as the last entry, of the value they add up to.
+
+    Args:
+        labels: The parts' labels.
+        length: Positions of the longest row.
+        resamples: Number of bootstrap resamples.
+    """
+
+    def __init__(self, labels: Sequence[str], length: int, resamples: int) -> None:
+        self.labels, count = tuple(labels), len(labels) + 1
+        self._shift: Tensor | None = None
+        self._rows, self._scored = 0, 0.0
+        self._first, self._counted = _zeros(count, length), _zeros(length)
+        self._second, self._crossed = _zeros(2, count, length, length)
+        self._both = _zeros(length, length)
+        self._products, self._squares, self._energy = _zeros(3, count)
+        self._drawn_first, self._drawn_products = _zeros(2, resamples, count)
+        self._drawn_scored = _zeros(resamples, 1)
+
+    def add(
+        self,
+        parts: Float[Tensor, "part row pos"],
+        value: Float[Tensor, "row pos"],
+        mask: Bool[Tensor, "row pos"],
+        counts: Float[Tensor, "resample row"],
+    ) -> None:
+        """Add some rows of one length, each with at least one scored position."""
+        every, scored = torch.cat((parts, value[None])).double(), mask.double()
+        if self._shift is None:
+            self._shift = (every * scored).sum((1, 2), keepdim=True) / scored.sum()
+        values = (every - self._shift) * scored
+        products = (values * values[-1]).sum(2)
+        n = mask.shape[1]
+        self._rows += len(mask)
+        self._scored += float(scored.sum())
+        self._first[:, :n] += values.sum(1)
+        self._counted[:n] += scored.sum(0)
+        self._second[:, :n, :n] += torch.einsum("prt,pru->ptu", values, values)
+        self._crossed[:, :n, :n] += torch.einsum("prt,ru->ptu", values, scored)
+        self._both[:n, :n] += scored.T @ scored
+        self._products += products.sum(1)
+        self._squares += values.square().sum((1, 2))
+        self._energy += (every * scored).square().sum((1, 2))
+        self._drawn_first += counts @ values.sum(2).T
+        self._drawn_products += counts @ products.T
+        self._drawn_scored += counts @ scored.sum(1, keepdim=True)
+
+    def results(self) -> Iterator[tuple[str, float, Null, tuple[float, float]]]:
+        """Yield each part's label, share, null (two-sided p) and interval of the effect.
+
+        Numbers are NaN where the value is constant.
+        """
+        mean = self._first.sum(1) / self._scored
+        constant = self._squares - self._scored * mean**2 <= _CONSTANT * self._energy
+        size = self._products[-1] - self._scored * mean[-1] ** 2
+        if constant[-1]:
+            size = torch.full_like(size, torch.nan)
+        varying = (~constant[:-1]).double()
+        product = (self._products - self._scored * mean * mean[-1])[:-1] * varying
+        expected, variance = self._moments(mean)
+        found = torch.stack((product, expected * varying, variance.clamp_min(0).sqrt() * varying))
+        low, high = interval_of((self._draws() * varying).numpy())
+        for index, (score, null, std) in enumerate((found / size).T.tolist()):
+            against = from_moments(score, null, std, name="rows", tail="two-sided")
+            interval = float(low[index]) - null, float(high[index]) - null
+            yield self.labels[index], score, against, interval
+
+    def _moments(self, mean: Float[Tensor, " part"]) -> tuple[Tensor, Tensor]:
+        """Mean and variance of each part's product with the value of a randomly permuted row."""
+        by_position = self._first - mean[:, None] * self._counted
+        expected = by_position[:-1] @ by_position[-1] / self._rows
+        value = self._inside(-1, mean, by_position)
+        products = [
+            (self._inside(part, mean, by_position) * value).sum()
+            for part in range(len(self.labels))
+        ]
+        return expected, torch.stack(products) / (self._rows - 1)
+
+    def _inside(
+        self, part: int, mean: Float[Tensor, " part"], by_position: Float[Tensor, "part pos"]
+    ) -> Float[Tensor, "pos pos"]:
+        """The sum of products of a part with itself, position means removed; zero if all rows are
+        alike."""
+        crossed = self._crossed[part] + self._crossed[part].T
+        found = self._second[part] - mean[part] * crossed + mean[part] ** 2 * self._both
+        found = found - torch.outer(by_position[part], by_position[part]) / self._rows
+        same = bool(found.trace() <= _FIXED * self._squares[part])
+        return torch.zeros_like(found) if same else found
+
+    def _draws(self) -> Float[Tensor, "resample part"]:
+        """The shares on the resamples; NaN for a resample in which nothing varies."""
+        first, scored = self._drawn_first, self._drawn_scored
+        product = self._drawn_products - first * first[:, -1:] / scored
+        size = product[:, -1:]
+        flat = ~(size > _CONSTANT * self._energy[-1])
+        return product[:, :-1] / torch.where(flat, torch.nan, size)
+
+
+def _zeros(*shape: int) -> Tensor:
+    return torch.zeros(*shape, dtype=torch.float64)

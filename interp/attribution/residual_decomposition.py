@@ -40,6 +40,9 @@ from interp.store import ActivationStore
 from interp.store.rows import as_batch, scored_mask
 from interp.tasks.base import Batch
 
+StreamPlace = tuple[int, bool]
+"""(layer, between): the stream that enters a layer, or is between its attention and its FFN."""
+
 Ids = Int[np.ndarray, " id"]
 """Indices of rows in their batch or store."""
 
@@ -78,8 +81,8 @@ def residual_decomposition(
     rule, advice = "must have rows of one length", "give those of one length at a time"
     problems.need(len(rows.groups) == 1, "source", rule, f"{len(rows.groups)} lengths", advice)
     problems.raise_if_any()
-    rows.need(at, scale=False)
-    labels, written = rows.parts(rows.cache(rows.groups[0]), at)
+    rows.need([(at, False)], scale=False)
+    labels, written = rows.parts(rows.cache(rows.groups[0]), (at, False))
     return dict(zip(labels, written, strict=True))
 
 
@@ -96,11 +99,13 @@ class ResidualDecomposition(ABC):
     Attributes:
         model: Hooked, with TransformerLens' weight names.
         groups: Ids of the rows of one length in which something is scored.
+        length: Positions of the longest row.
         real: Whether targets are real numbers rather than tokens.
     """
 
     model: Any
     groups: Sequence[Ids]
+    length: int
     real: bool
 
     @abstractmethod
@@ -118,11 +123,11 @@ class ResidualDecomposition(ABC):
         return None
 
     @abstractmethod
-    def need(self, layer: int, *, scale: bool) -> None:
-        """Check that all activations are available that the stream into a layer is the sum of.
+    def need(self, places: Sequence[StreamPlace], *, scale: bool) -> None:
+        """Check that all activations are available that the streams at some places are the sum of.
 
         Args:
-            layer: The layer; the number of layers for the stream after the last.
+            places: The places in the stream.
             scale: Whether the final norm's denominator is needed too.
 
         Raises:
@@ -130,27 +135,27 @@ class ResidualDecomposition(ABC):
         """
 
     def parts(
-        self, cache: Any, layer: int
+        self, cache: Any, place: StreamPlace
     ) -> tuple[list[str], Float[Tensor, "part row pos d_model"]]:
-        """What each part writes to the stream that enters a layer, with its label as in
-        TransformerLens (``L0H1``, ``0_mlp_out``).
+        """What each part writes, with its label as in TransformerLens (``L0H1``, ``0_mlp_out``).
 
         Raises:
             ArgumentError: naming parts whose writes are not finite.
         """
+        layer, between = place
         stack, labels = cache.get_full_resid_decomposition(
-            layer=layer, expand_neurons=False, return_labels=True
+            layer=layer, mlp_input=between, expand_neurons=False, return_labels=True
         )
         heads = {part.name for part in components(self.model) if part.kind == "head"}
         real = [i for i, name in enumerate(labels) if name[0] != "L" or name in heads]
         labels, stack = [labels[i] for i in real], stack[real].detach().double().cpu()
-        for written in range(layer):
+        for written in range(layer + between):
             if post_norm(self.model, written) is not None:
                 self._norm_heads(cache, written, labels, stack)
         broken = (~stack.isfinite()).flatten(1).any(1).tolist()
         bad = ", ".join(name for name, wrong in zip(labels, broken, strict=True) if wrong)
         self._need_finite("what is written", bad)
-        self._need_sum(cache, layer, stack)
+        self._need_sum(cache, place, stack)
         return labels, stack
 
     def _norm_heads(self, cache: Any, layer: int, labels: list[str], stack: Tensor) -> None:
@@ -165,13 +170,13 @@ class ResidualDecomposition(ABC):
             raw = bias.detach().double().cpu().expand_as(stack[0])
             stack[labels.index("bias")] += reaching(self.model, layer, raw, scale) - raw
 
-    def _need_sum(self, cache: Any, layer: int, stack: Tensor) -> None:
+    def _need_sum(self, cache: Any, place: StreamPlace, stack: Tensor) -> None:
         """Refuse parts that do not sum to the stream, where the stream is at hand.
 
         Raises:
             HookError: with how far off the sum is.
         """
-        here = [name for name in _stream_hooks(self.model, layer) if name in cache.cache_dict]
+        here = [name for name in _stream_hooks(self.model, place) if name in cache.cache_dict]
         if not here:
             return
         true = cache[here[0]].detach().cpu()
@@ -204,15 +209,16 @@ class _Live(ResidualDecomposition):
         problems.raise_if_any()
         self.model, self._rows, self._streams = model, rows, set[str]()
         self.groups = [rows.mask.any(1).nonzero()[:, 0].cpu().numpy()]
-        self.real = rows.targets.is_floating_point()
+        self.length, self.real = rows.inputs.shape[1], rows.targets.is_floating_point()
 
-    def need(self, layer: int, *, scale: bool) -> None:
-        hooks = _needed(self.model, layer, scale)
+    def need(self, places: Sequence[StreamPlace], *, scale: bool) -> None:
+        hooks = _needed(self.model, places, scale)
         lacking = [either[0] for either in hooks if either[0] not in self.model.hook_dict]
         if lacking:
             raise HookError(f"{type(self.model).__name__} has no hook {', '.join(lacking)}")
-        for at in {layer, self.model.cfg.n_layers}:
-            self._streams |= {*_stream_hooks(self.model, at)} & {*self.model.hook_dict}
+        last = (self.model.cfg.n_layers, False)
+        for place in {*places, last}:
+            self._streams |= {*_stream_hooks(self.model, place)} & {*self.model.hook_dict}
 
     def aims(self, rows: Ids) -> tuple[Tensor, Bool[Tensor, "row pos"]]:
         return self._rows.targets[rows].cpu(), self._rows.mask[rows].cpu()
@@ -240,6 +246,7 @@ class _Stored(ResidualDecomposition):
         problems.need(every, "store", rule, kept, advice)
         problems.raise_if_any()
         self._aimed = all("targets" in part.shapes for part in store.parts)
+        self.length = max(store.lengths, default=0)
         self.groups = self._scored_rows()
         first = next((group[:1] for group in self.groups), None)
         self.real = first is not None and self.aims(first)[0].is_floating_point()
@@ -252,9 +259,9 @@ class _Stored(ResidualDecomposition):
         groups = [np.concatenate(ids) for ids in found.values()]
         return [group for group in groups if len(group)]
 
-    def need(self, layer: int, *, scale: bool) -> None:
+    def need(self, places: Sequence[StreamPlace], *, scale: bool) -> None:
         known = {*self._store.hooks, *self._store.aliases}
-        needed = _needed(self.model, layer, scale)
+        needed = _needed(self.model, places, scale)
         lacking = [" or ".join(either) for either in needed if not known & set(either)]
         if lacking:
             raise HookError(
@@ -263,14 +270,16 @@ class _Stored(ResidualDecomposition):
             )
         if self.groups:
             again = self._again()
-            again.need(layer, scale=False)
-            again.parts(again.cache(np.arange(len(again.groups[0]))), layer)
+            again.need(places, scale=False)
+            cache = again.cache(np.arange(len(again.groups[0])))
+            for place in places:
+                again.parts(cache, place)
 
     def sample(self) -> Any:
         if not self.groups:
             return None
         again = self._again()
-        again.need(self.model.cfg.n_layers, scale=False)
+        again.need((), scale=False)
         return again.cache(np.arange(len(again.groups[0])))
 
     def _again(self) -> _Live:
@@ -285,8 +294,9 @@ class _Stored(ResidualDecomposition):
         return self._store.cache(rows, self.model)
 
 
-def _needed(model: Any, upto: int, scale: bool) -> list[tuple[str, ...]]:
-    """The hooks that the stream into a layer is the sum of; of each tuple one hook is enough."""
+def _needed(model: Any, places: Sequence[StreamPlace], scale: bool) -> list[tuple[str, ...]]:
+    """The hooks that the streams are the sum of; of each tuple one hook is enough."""
+    upto = max((layer for layer, _ in places), default=model.cfg.n_layers)
     spec = getattr(model, "spec", None)
     has_positions = "hook_pos_embed" if spec is not None else "pos_embed.hook_out"
     needed: list[tuple[str, ...]] = [("hook_embed",)]
@@ -302,8 +312,11 @@ def _needed(model: Any, upto: int, scale: bool) -> list[tuple[str, ...]]:
     return [*needed, (SCALE,)] if scale and has_final_norm(model) else needed
 
 
-def _stream_hooks(model: Any, layer: int) -> tuple[str, ...]:
-    """The hooks at which the stream into a layer can be read; one of them is enough."""
+def _stream_hooks(model: Any, place: StreamPlace) -> tuple[str, ...]:
+    """The hooks at which the stream itself can be read; one of them is enough."""
+    layer, between = place
+    if between:
+        return (Site(layer, "resid_mid").name,)
     if layer == 0:
         return (Site(0, "resid_pre").name,)
     before = Site(layer - 1, "resid_post").name
