@@ -172,6 +172,34 @@ class AttentionRow(TypedDict):
     query: Annotated[int, "Position of the query, in tokens from 0."]
 
 
+class RoundRow(TypedDict):
+    """Which layer first holds which round of a nested memory, beside the proof."""
+
+    model: Annotated[str, "this model, or the construction."]
+    latent: Annotated[str, "Name of the latent."]
+    layer: Annotated[int, "Where it first is decodable; −1 for nowhere."]
+    after: Annotated[str, "embedding, attention, FFN or nowhere."]
+    r2: Annotated[float | None, "Held-out r² there."]
+    without: Annotated[str, "The earlier part without which most of it is lost."]
+    lost: Annotated[float | None, "The r² that is lost without that part."]
+    before: Annotated[float | None, "The r² lost without the round before; unknown for the first."]
+
+
+class RoundReadableRow(TypedDict):
+    """What can be read at a place of a nested memory: a column a latent."""
+
+    place: Annotated[str, "Where it is read."]
+    model: Annotated[str, "this model, or the construction."]
+
+
+class RoundKernelRow(TypedDict):
+    """Where a layer looks around a memory's location: a column an offset."""
+
+    layer: Annotated[str, "The layer, in words."]
+    memory: Annotated[str, "Name of the latent."]
+    model: Annotated[str, "this model, or the construction."]
+
+
 class ShownTokenRow(TypedDict):
     """A token of a row that the viewer shows."""
 
@@ -282,6 +310,13 @@ TABLES = {
     "decodability": TableColumns(DecodabilityRow),
     "attention-ROLE": TableColumns(
         AttentionRow, r"^key \d+$", "Share of attention on this position."
+    ),
+    "rounds": TableColumns(RoundRow),
+    "rounds-readable": TableColumns(
+        RoundReadableRow, "^(?!place$|model$)", "Held-out r² of this latent."
+    ),
+    "rounds-kernels": TableColumns(
+        RoundKernelRow, r"^[+-]\d+$", "Share of attention at this offset."
     ),
     "shown-rows": TableColumns(ShownTokenRow),
     "shown-heads": TableColumns(ShownHeadRow),

@@ -30,6 +30,7 @@ from interp.run import Run, Site
 from interp.run.gate import next_tokens
 from interp.store import ActivationStore
 from interp.tasks.base import Batch
+from interp.tasks.memory import AdaptiveMemory
 from interp.weights.composition import PAIRED_UP_TO
 from interp.weights.head_weights import HeadWeights, head_weights
 from interp.weights.metric_names import COMPOSITIONS
@@ -287,6 +288,7 @@ class _Work:
             step("rows to look at")
             heads = [(part.layer, part.head) for part in parts if part.kind == "head"]
             groups = self._shown(evidence, heads, factors, prompts)
+            self._rounds()
             step(f"measured by {evidence.passes:.0f} forward passes over all rows")
         return {"family": self.subject.family, "vocabulary": self.subject.vocabulary,
                 "context": self.subject.n_ctx, "ran": True, "notes": self.notes,
@@ -429,6 +431,18 @@ class _Work:
 
     def _texts(self, batch: Batch) -> tuple[tuple[str, ...], ...]:
         return token_texts(batch.inputs, self.subject.tokenizer, self.rows.words)
+
+    def _rounds(self) -> None:
+        """Find which layer first holds which round of a nested memory, beside the proof."""
+        task = self.rows.task
+        nested = isinstance(task, AdaptiveMemory) and task.rounds >= 2
+        if nested and getattr(self.model, "spec", None) is not None:
+            from probes.nesting import nested_rounds  # and with it the proofs
+
+            self.step("rounds, beside the proof")
+            found = nested_rounds(self.model, task, seed=self.seed)
+            for name, table in found.items():
+                self.kept.put(name, table)
 
 
 _KINDS = ("given", "repeated", "shuffled", "text", "rows")

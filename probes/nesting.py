@@ -1,5 +1,9 @@
 """A picture of a nested memory: which latent is readable where, and what each layer fetches.
 
+    first     the first place of the residual stream where a latent is decodable (r² ≥ .9)
+    lost      r² lost there without one component, the one that costs most (``without``)
+    before    r² lost there without the heads of the layer that fetches the round before
+
     decodability   held-out r² of a ridge probe, at the embedding and after every sublayer
     kernels        Σ_h pattern_h[t, s] · (e_x W_V,h W_O,h w_i), averaged over positions by s − t_i
 
@@ -11,17 +15,30 @@ reads from elsewhere than the embedding's direction are not counted.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Float, Int
 
+from interp.errors import ArgumentError
 from interp.figures.maps import RoundsPanel
 from interp.hooks.site import Site
+from interp.interventions.components import Component, components
 from interp.models.transformer import SequenceTransformer
+from interp.proofs.mechanism import Construction
+from interp.proofs.memory import construct_adaptive_memory
 from interp.tasks.base import Batch
 from interp.tasks.memory import AdaptiveMemory
 from probes.activations import sampled_positions
 from probes.linear import decode, direction
+from probes.roles.effects import Effects
+from probes.roles.gathering import evidence_of
+from probes.roles.profile import TASK
+from probes.roles.reader import Reader
 
 _OFFSETS = range(-3, 4)
 
@@ -116,3 +133,109 @@ def _words(place: str) -> str:
         return "embedding"
     site = Site.of(place)
     return f"layer {site.layer}, {'attention' if site.kind == 'resid_mid' else 'FFN'}"
+
+
+def nested_rounds(
+    model: Any, task: AdaptiveMemory, *, rows: int = 128, seed: int = 0
+) -> dict[str, pd.DataFrame]:
+    """Measure a model of a nested task, and the proof beside it.
+
+    Where the proof of the model's own task is refused in float64 (large lags), it is built for the
+    lags 1, 2, … and values ±1. A staircase shows an order of rounds, not their mechanism; what is
+    decodable need not be used.
+
+    Args:
+        model: A model for this task in our own format.
+        task: A task with two rounds or more.
+        rows: Rows of either task.
+        seed: Seed of the rows.
+
+    Returns:
+        ``rounds``, a row a model and latent: ``model``, ``latent``, ``layer`` and ``after`` (where
+        it first is decodable; −1 and ``nowhere``), ``r2``, ``without`` and ``lost``, ``before``
+        (NaN for the first round). ``rounds-readable``: ``model``, ``place`` and a column a latent.
+        ``rounds-kernels``: ``model``, ``memory``, ``layer`` and a column an offset.
+    """
+    proof, near = _proof(task)
+    lags = ", ".join(map(str, near.locations))
+    told = "" if near is task else f" (values ±1, lags {lags})"
+    both = (("this model", model, task), (f"constructed{told}", proof.model, near))
+    tables = [_table(m, t, rows, seed).assign(model=name) for name, m, t in both]
+    panels = [nesting_panel(m, t, title=name, rows=rows, seed=seed) for name, m, t in both]
+    table = pd.concat(tables, ignore_index=True)
+    readable = [
+        pd.DataFrame(panel.decodable, columns=list(panel.latents)).assign(
+            place=list(panel.places), model=panel.title
+        )
+        for panel in panels
+    ]
+    kernels = [
+        pd.DataFrame(shares, columns=[f"{offset:+d}" for offset in panel.offsets]).assign(
+            layer=list(panel.layers), memory=memory, model=panel.title
+        )
+        for panel in panels
+        for memory, shares in zip(panel.memories, panel.attention, strict=True)
+    ]
+    return {
+        "rounds": table[["model", *table.columns.drop("model")]],
+        "rounds-readable": pd.concat(readable, ignore_index=True),
+        "rounds-kernels": pd.concat(kernels, ignore_index=True),
+    }
+
+
+def _proof(task: AdaptiveMemory) -> tuple[Construction, AdaptiveMemory]:
+    """The construction of the task, or of the nearest one that float64 can hold."""
+    try:
+        return construct_adaptive_memory(task), task
+    except ArgumentError:
+        locations = tuple(range(1, len(task.locations) + 1))
+        near = replace(task, locations=locations, inputs="signs")
+        return construct_adaptive_memory(near), near
+
+
+def _table(model: Any, task: AdaptiveMemory, rows: int, seed: int) -> pd.DataFrame:
+    batch = task.sample(rows, seed=seed)
+    evidence = evidence_of(model, batch, TASK, latents=True, targets=False, seed=seed)
+    reader = Reader(evidence, Effects(evidence))
+    chain = [(f"t_{i}", f"x[t-t_{i}]") for i in range(1, task.rounds + 1)]
+    names = [*(name for together in chain for name in together), "f"]
+    sites = {name: reader.first_site(name) for name in names}
+    earlier = {name: f"x[t-t_{i - 1}]" for i, names in enumerate(chain, 1) for name in names}
+    heads = {
+        name: [
+            part
+            for part in components(model)
+            if part.kind == "head"
+            and (site := sites.get(earlier.get(name, "")))
+            and part.layer == site[0]
+        ]
+        for name in names
+    }
+    return pd.DataFrame([_row(reader, name, sites[name], heads[name]) for name in names])
+
+
+def _row(
+    reader: Reader, name: str, site: tuple[int, str] | None, heads: Sequence[Component]
+) -> dict[str, Any]:
+    row: dict[str, Any] = {"latent": name, "layer": -1, "after": "nowhere", "r2": float("nan")}
+    without, lost, before = "", float("nan"), float("nan")
+    if site is None:
+        row["r2"] = max(reader.read(hook, name).score for _, hook in reader.sites())
+    else:
+        layer, hook = site
+        after = {"mid": "attention", "ost": "FFN"}.get(hook[-3:], "embedding")
+        row |= {"layer": layer, "after": after, "r2": reader.read(hook, name).score}
+        parts = [part for part in components(reader.model) if _comes_before(part, layer, after)]
+        if parts:
+            scores = {part.name: reader.lost(hook, name, [part], 0.0).score for part in parts}
+            without = max(scores, key=lambda part: scores[part])
+            lost = scores[without]
+        if heads and min(part.layer for part in heads) <= layer:
+            before = reader.lost(hook, name, heads, 0.0).score
+    return row | {"without": without, "lost": lost, "before": before}
+
+
+def _comes_before(part: Component, layer: int, after: str) -> bool:
+    return bool(
+        part.layer < layer or (part.layer == layer and (part.kind == "head" or after == "FFN"))
+    )

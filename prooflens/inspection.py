@@ -148,7 +148,7 @@ class Inspected:
         """Write the page, ``roles.csv``, ``heads.csv`` and the other tables, ``inspection.json``,
         ``findings.txt`` and the figures into a folder that is there."""
         tables, about = self.measured.tables, self.measured.about
-        left = ("shown-", "attention-", "raised")  # the store has them
+        left = ("shown-", "attention-", "rounds-", "raised")  # the store has them
         shown = {
             n: t for n, t in tables.items() if n == "roles" or (len(t) and not n.startswith(left))
         }

@@ -208,7 +208,7 @@ def reached(start: str, known: set[str]) -> set[str]:
     return found
 
 
-PAGES = ("inspection", "probing", "certify", "weights", "over_training", "decompiled")
+PAGES = ("inspection", "probing", "rounds", "certify", "weights", "over_training", "decompiled")
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -174,6 +174,8 @@ def _say(found: Any, page: Path) -> None:
     roles: Any = found.records("roles")
     told = InspectOutput(findings=found.lines, notes=found.notes, roles=roles, report=str(page))
     facts(**told)
+    if len(found.measured["rounds"]):
+        facts(rounds=found.records("rounds"))
     typer.echo(f"report: {page}")
     if not found.measured.about["ran"]:
         raise typer.Exit(1)

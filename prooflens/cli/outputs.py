@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
-from probes.columns import FirstRow, HeadRow, RevisionRow, RoleRow
+from probes.columns import FirstRow, HeadRow, RevisionRow, RoleRow, RoundRow
 
 Text = Annotated[str, "A path."]
 Findings = Annotated[list[str], "What was found, in sentences."]
@@ -115,6 +115,7 @@ class InspectOutput(TypedDict):
     notes: Notes
     roles: Annotated[list[RoleRow], "The role table."]
     report: Report
+    rounds: NotRequired[Annotated[list[RoundRow], "Rounds of a nested memory."]]
 
 
 class ModelOutput(TypedDict):

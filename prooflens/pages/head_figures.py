@@ -4,6 +4,7 @@ roles               the role table                                → component 
 attention-ROLE      mean attention of its heads, query × key      → one map a head
 heads               every score of every head                     → layer × head, nulls, pairs
 decodability        latent × site, where latents are scalar       → latent × site
+rounds-*            of nested memories, of a model and its proof  → latent × place, kernels
 probes              what ``prooflens probe`` found                → hook × latent
 """
 
@@ -30,6 +31,7 @@ from probes.roles.decision import STATUSES, by_status
 from prooflens.pages.behaviour_figures import Drawn, behaviour_figures, weight_maps
 from prooflens.pages.circuit import reading_figure
 from prooflens.pages.findings import part_name, part_names, played, status_counts
+from prooflens.pages.rounds import rounds_again, rounds_in_words
 
 ATTENTION = "attention-"
 _PATTERNS = 160
@@ -37,6 +39,10 @@ _PATTERNS = 160
 _COMPONENTS = 160
 """A map of roles has a row for each of so many; a longer one is no picture any more."""
 _READ = "What can be read where: held-out r², of classes balanced accuracy."
+_ROUNDS = (
+    "Above, what a linear probe reads at each place of the residual stream; below, what the heads "
+    "of each layer put together from each lag, counted from the location of the round."
+)
 
 Tables = Mapping[str, pd.DataFrame]
 
@@ -83,6 +89,10 @@ def figures(tables: Tables, unit: str = "nats", *, maps: bool = True) -> Iterato
             yield Drawn("pairs", *reading, reading[0])
     if "decodability" in tables:
         yield _decodability(tables["decodability"])
+    if {"rounds-readable", "rounds-kernels"} <= set(tables):
+        figure = rounds_again(tables["rounds-readable"], tables["rounds-kernels"])
+        told = "; ".join(rounds_in_words(tables["rounds"])) if "rounds" in tables else ""
+        yield Drawn("rounds", figure, _ROUNDS, figure, told)
     if "probes" in tables:
         figure = latent_maps(tables["probes"])
         yield Drawn("probes", figure, "Scores of probes by hook and latent.", figure)

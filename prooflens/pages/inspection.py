@@ -44,6 +44,7 @@ from prooflens.pages.findings import (
 )
 from prooflens.pages.head_figures import ATTENTION, figures
 from prooflens.pages.page import Page, PageTable, Picture, Section, page_name, render, rendered
+from prooflens.pages.rounds import ROUNDS_CAPTION, rounds_in_words, rounds_side_by_side
 from prooflens.pages.viewer_data import (
     columns_of,
     head_bytes,
@@ -111,7 +112,8 @@ def inspection_lines(tables: Tables, about: About) -> list[str]:
     for every role."""
     word = "loss" if about["unit"] == "nats" else "effect"
     lines = [*inspection_findings(tables, about), *_performed(tables, about)[1:]]
-    return [*lines, *role_findings(tables["roles"], about["asked"], effect=word)]
+    lines += role_findings(tables["roles"], about["asked"], effect=word)
+    return [*lines, *(rounds_in_words(tables["rounds"]) if "rounds" in tables else ())]
 
 
 def inspection_page(tables: Tables, about: About, folder: Path) -> str:
@@ -447,6 +449,10 @@ def _evidence(
     yield from _explained(tables)
     yield Section("Every head's attention on one row", (), drawn("patterns"), folded=True)
     yield Section("Where heads with roles look", (), drawn(ATTENTION), folded=True)
+    if "rounds" in tables:
+        rounds = PageTable(rounds_side_by_side(tables["rounds"]), ROUNDS_CAPTION)
+        title = "Which layer holds which round"
+        yield Section(title, (), drawn("rounds"), [rounds], folded=True)
     yield Section("What can be read where", (), drawn("decodability"), folded=True)
     if small:
         scores = beside_nulls(tables["heads"], loss_unit(tables, about))

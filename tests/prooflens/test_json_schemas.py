@@ -124,7 +124,8 @@ def seal(model: str, out: Path, **options: Any) -> set[str]:
         if rows:
             told = set(columns(TABLES[kind].row)) - _OF_SOME
             assert set().union(*rows) >= told, name
-            assert not schema.is_valid([{**rows[0], "undeclared": 1}])
+            if kind != "rounds-readable":  # whose columns are named after latents
+                assert not schema.is_valid([{**rows[0], "undeclared": 1}])
             seen.add(kind)
     return seen
 
