@@ -49,6 +49,8 @@ from prooflens.trained import folder_of
 
 __all__ = ["main", "rises_one_by_one"]
 
+LENGTH = 64
+"""The positions of a row of ``prooflens inspect``."""
 QUICK_ROWS, QUICK_LENGTH = 16, 32
 """The rows of ``prooflens inspect --quick``, and their positions."""
 _FORWARDS = re.compile(r"measured by (\d+) forward passes")
@@ -108,10 +110,9 @@ def _tables(
     evidence = evidence_of(model, rows_of(trials), LANGUAGE)
     table = loss_tables(evidence, trials, parts, None, seed=0, every=every)
     seconds = time.perf_counter() - started
-    intervals = {
-        (row.trial, row.layer, row.head): (row.low, row.high) for row in table.itertuples()
-    }
-    return seconds, intervals, evidence
+    places = zip(table["trial"], table["layer"].tolist(), table["head"].tolist(), strict=True)
+    intervals = zip(table["low"].tolist(), table["high"].tolist(), strict=True)
+    return seconds, dict(zip(places, intervals, strict=True)), evidence
 
 
 def _random(folder: Path) -> Path:
@@ -131,8 +132,8 @@ def _inspected(model: str, place: Path, rows: int) -> dict[str, Any]:
         steps.append(words)
         told.setdefault(words, time.perf_counter() - started)
 
-    short = {"length": QUICK_LENGTH} if rows <= QUICK_ROWS else {}
-    found = inspect(model, count=rows, **short, out=place / "out", step=step)
+    length = QUICK_LENGTH if rows <= QUICK_ROWS else LENGTH
+    found = inspect(model, count=rows, length=length, out=place / "out", step=step)
     seconds = time.perf_counter() - started
     typer.echo(f"inspect: {seconds:.0f} s; {len(found.roles)} rows of roles")
     after = next(at for at, words in enumerate(steps) if words.startswith("attention of")) + 1

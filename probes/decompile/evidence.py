@@ -426,8 +426,8 @@ class ProgramEvidence:
                 for one in self.ffns
             ],
             "norms": {
-                "gain_folded": _number(self.norms.folded),
-                "gain_per_token": _number(self.norms.per_token),
+                "gain_folded": number_or_none(self.norms.folded),
+                "gain_per_token": number_or_none(self.norms.per_token),
             },
         }
 
