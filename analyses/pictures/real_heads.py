@@ -456,11 +456,16 @@ def _doubt(sure: pd.DataFrame, trials: Mapping[str, Mapping[str, Any]]) -> str:
     if not len(some):
         return "Every confirmed role rests on rows that the model can do."
     roles = ", ".join(f"{len(of)} {role}" for role, of in some.groupby("role"))
-    names = " and ".join(sorted(set(some["rows"])))
+    names = sorted(set(some["rows"]))
+    losses = ", ".join(
+        f"{trials[one]['loss']:.2f} nats on *{one}*, {trials[one]['control']:.2f} without its rule"
+        for one in names
+    )
     return (
         f"**Doubtful**: for {len(some)} of the {len(sure)} confirmed ({roles}) the loss rises most "
-        f"on rows *{names}*, and their cause is taken from there; the model does no better on them "
-        "than always the same answer, so that a rise says little of what the head is for."
+        f"on rows *{' and '.join(names)}*, and their cause is taken from there. The model uses its "
+        f"context on them ({losses}), and does no better than always the same answer all the same: "
+        "a rise says that the head lowers the loss, and little of what it is for."
     )
 
 
