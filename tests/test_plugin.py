@@ -86,12 +86,16 @@ def test_inspect_finds_the_role_and_the_score(
     options = ("--task", "first_copy:symbols=6,length=10", "--rows", "64", "--out", str(out))
     found = said("inspect", str(planted), *options)
     mine = [one for one in found["roles"] if one["role"] == "own-token"]
-    assert [(one["head"], one["status"]) for one in mine] == [(0, "confirmed")]
-    assert all(0 <= one["q"] < 0.01 for one in mine)
+    assert [(one["head"], one["status"]) for one in mine] == [(0, "candidate")]
+    assert "the model cannot do these rows" in mine[0]["missing"]  # nobody trained it on them
     table = pd.read_csv(out / "heads.csv")
     added = table[table["metric"] == "own-share"]
     score = {one["head"]: one for one in added.to_dict("records")}
     model, rows = pl.load(planted), pl.tasks.task_from_dict({"kind": "first_copy"})
+    told = pl.find_roles(model, rows.sample(64, seed=0), targets=False)
+    sure = told[(told["role"] == "own-token") & (told["status"] == "confirmed")]
+    assert sure["head"].tolist() == [0]
+    assert sure["q"].between(0, 0.01).all()
     _, cache = model.run_with_cache(rows.sample(64, seed=0).inputs)
     direct = cache["pattern", 0].diagonal(dim1=-2, dim2=-1).mean((0, 2))
     assert score[0]["score"] == pytest.approx(float(direct[0]), abs=1e-6)

@@ -191,8 +191,8 @@ CALLS = {
 }
 
 
-# the other is at work, or was done before this one looked
-REFUSED = r"another process \(pid \d+ on|already| exists: choose another name"
+REFUSED = r"another process \((pid \d+ on|unknown\))|already| exists: choose another name"
+"""The other is at work, and may not have said who it is; or it was done before this one looked."""
 
 
 @pytest.mark.parametrize("name", CALLS)
