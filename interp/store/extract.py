@@ -261,7 +261,14 @@ def _writing(out: Path) -> Iterator[None]:
 def _check_same(out: Path, plan: StorePlan) -> None:
     from interp.store.plan import differences
 
-    found = differences(layout.read_manifest(out)["plan"], plan.record)
+    stored = dict(layout.read_manifest(out)["plan"])
+    if (lanes := stored.pop("lanes", 1)) != 1:  # of stores before 0.1.0
+        raise StoreError(
+            f"{out}: cannot go on with this store: {lanes} forward passes at once began it, whose "
+            "sums are others than those of one: read it as it is, or use overwrite=True "
+            "(--overwrite)"
+        )
+    found = differences(stored, plan.record)
     if found:
         raise StoreError(
             f"{out}: cannot go on with this store, its plan is another: {'; '.join(found)}: "

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from store_killer import BATCH, HOOKS, PART_ROWS, ROWS, WAYS
 from store_models import Echo, TinyTransformer
 
 from interp.errors import OutputError, StoreError
-from interp.store import ActivationStore, extract, repair, verify, writer
+from interp.store import ActivationStore, extract, layout, repair, verify, writer
 from interp.store.layout import INDEX, read_index, writing
 
 HERE = Path(__file__).parent
@@ -277,3 +278,25 @@ def test_a_failing_model_keeps_the_parts_before_it(tmp_path):
     with pytest.raises(StoreError, match=r"part 3 \(rows 30\.\.39\): RuntimeError: seven"):
         extract(FailsLate(), inputs, HOOKS, tmp_path / "s", batch=5, part_rows=10)
     assert ActivationStore(tmp_path / "s").rows == 30
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_a_store_that_was_begun_in_lanes_goes_on_or_says_why_not(tmp_path, whole, lanes):
+    """Earlier versions ran forward passes at once and have their number in the plan."""
+    out = tmp_path / "s"
+    shutil.copytree(whole.path, out)
+    layout.rewrite_index(out, layout.read_index(out)[:2])
+    manifest = layout.read_manifest(out)
+    manifest["plan"]["lanes"] = lanes
+    manifest |= {"plan_digest": layout.digest(manifest["plan"]), "complete": False}
+    layout.write_manifest(out, manifest)
+    assert ActivationStore(out).rows == 2 * PART_ROWS
+    if lanes == 1:
+        run(out, resume=True)
+        assert {p.name: p.read_bytes() for p in out.glob("part-*")} == {
+            p.name: p.read_bytes() for p in whole.path.glob("part-*")
+        }
+        assert verify(out) == []
+    else:
+        with pytest.raises(StoreError, match="2 forward passes at once began it"):
+            run(out, resume=True)
