@@ -67,9 +67,9 @@ def seeds_missing(held: Sequence[bool], needed: int, planned: int, error: float)
     """The fewest more seeds after which it may be settled whether enough hold; 0 if it is.
 
     Args:
-        held: Whether it holds of each seed so far.
-        needed: How many must hold.
-        planned: Of how many.
+        held: For each seed taken so far, whether the thing asked about holds.
+        needed: The number of seeds of which it must hold.
+        planned: The number of seeds that may be taken in all.
         error: The largest probability of another answer than that of all.
     """
     stops, yes = _stops(needed, planned, error), sum(held)

@@ -223,7 +223,7 @@ def _doubts(found: Any) -> list[str]:
     said.append(
         "The proof trusts interp/bounds and the machine's arithmetic; 'prooflens certify --check' "
         "finds bound and lemmas again without the code that made them. check_certificate.py beside "
-        "this page trusts neither: it runs the model on every input, where they are not too many."
+        "this page trusts neither: it runs the model on every input, or says why it cannot."
     )
     return said
 
