@@ -47,6 +47,8 @@ _ROOM = 2**26
 """The most numbers of clean streams that are kept, and of activations that slopes hold at once."""
 _OUTPUTS = 2**23
 """The most output numbers at once."""
+_GRADIENT = 8
+"""How many times fewer positions a pass with gradients has, which keeps what every layer made."""
 _LOSS = Loss()
 
 Many = Sequence[Edit | Edits]
@@ -98,7 +100,7 @@ class Run:
         self._streams: dict[int, Tensor] = {}
         self._means: dict[Site, Tensor] = {}
         self._others: dict[Array, Run] = {}
-        self._wider: list[Run] = []
+        self._scored_more: list[Run] = []
         self._last: tuple[Any, Tensor] | None = None
         self._ran, self._wide = [0.0], list[int]()
         keep_large_blocks_apart()
@@ -129,9 +131,9 @@ class Run:
         Where these hold the run's own, it knows what the other one has measured."""
         other = copy.copy(self)
         other.batch = admitted(self.model, replace(self.batch, mask=mask))
-        other._values, other._slopes, other._wider = {}, {}, []
+        other._values, other._slopes, other._scored_more = {}, {}, []
         if bool((other.batch.mask | ~self.batch.mask).all()):
-            self._wider.append(other)
+            self._scored_more.append(other)
         return other
 
     def value(self, metric: Any = _LOSS, rows: Sequence[int] | None = None) -> Tensor:
@@ -191,7 +193,7 @@ class Run:
         unless they are to go, too."""
         self._values.clear()
         self._slopes.clear()
-        self._wider.clear()
+        self._scored_more.clear()
         if streams:
             self._streams.clear()
 
@@ -229,7 +231,7 @@ class Run:
     ) -> dict[Site, Tensor]:
         """The gradient of each row's mean of the metric at sites, ``[row, …]``."""
         wanted, found = [Site.parse(site) for site in sites], list[dict[Site, Tensor]]()
-        for piece in self._pieces(self._rows(rows), share=8):
+        for piece in self._pieces(self._rows(rows), share=_GRADIENT):
             inner = [*{site.every_head for site in wanted}]
             both = self._gradients(inner, as_metric(metric), piece)
             found.append({site: both[site][1] for site in inner})
@@ -247,7 +249,7 @@ class Run:
         all_ = [as_edits(edits) for edits in many]
         known = [self._slopes.setdefault((self.edits, one, measured), {}) for one in all_]
         lacking = [row for row in which.tolist() if any(row not in some for some in known)]
-        for piece in self._pieces(torch.tensor(lacking, dtype=torch.long), share=8):
+        for piece in self._pieces(torch.tensor(lacking, dtype=torch.long), share=_GRADIENT):
             self._slope(all_, measured, piece)
         return torch.tensor([[some[row] for row in which.tolist()] for some in known]).double()
 
@@ -432,10 +434,10 @@ class Run:
     def _recall(self, edits: Edits, metric: Metric, rows: Tensor) -> dict[int, Tensor]:
         """What is known of some rows, by this run or by one with more positions scored."""
         known = self._values.setdefault((edits, metric), {})
-        for wider in self._wider:
-            theirs = wider._values.get((edits, metric), {})
+        for other in self._scored_more:
+            theirs = other._values.get((edits, metric), {})
             for row in {*rows.tolist()} & theirs.keys() - known.keys():
-                known[row] = theirs[row][self.batch.mask[row][wider.batch.mask[row]]]
+                known[row] = theirs[row][self.batch.mask[row][other.batch.mask[row]]]
         return known
 
     def _measure(self, many: Sequence[Edits], metric: Metric, rows: Tensor) -> None:

@@ -250,13 +250,12 @@ class Effects:
             return tuple(kind for kind in kinds if not cannot_do(runs[kind], self._floors.loss))
         return tuple(kind for kind in kinds if not only_guesses(runs[kind]))
 
-    def counted(self, found: Sequence[Found]) -> list[Found]:
+    def count_causes(self, found: Sequence[Found]) -> list[Found]:
         """What was found, where causes that hold count for nothing if the model cannot do a task's
         rows: if it does no better on them than always the same answer. What fails there stays."""
         given = self.evidence.views.get("given")
-        if self._nats or given is None or not self.evidence.targets:
-            return list(found)
-        if does_better(self.evidence.run("given")):
+        known = not self._nats and given is not None and self.evidence.targets
+        if not known or does_better(self.evidence.run("given")):
             return list(found)
         none = Test(_CANNOT, 0.0, self._floors.change, 1.0, untested=_CANNOT)
         causes = [

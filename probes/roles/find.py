@@ -162,7 +162,7 @@ def examine(
     told = [one for detector in watch([*detectors]) for one in detector(of)]
     found = [one for one in told if isinstance(one, Found) and one.role in names]
     if effects is not None:
-        found = effects.counted(found)
+        found = effects.count_causes(found)
     for settle in watch([with_groups, with_controls] if effects is not None else []):
         found = settle(found, effects)
     evidence.close_controls()

@@ -94,12 +94,12 @@ def with_controls(found: Sequence[Found], effects: Effects) -> list[Found]:
         heads = {(one.layer, one.head): one for one in found if one.role == name}
         asked = {key: one for key, one in cases.items() if key[0] == name}
         known |= _of_role(effects, asked, heads)
-    beside = {key: controls.told(key[2]) for key, controls in known.items()}
+    asides = {key: controls.asides(key[2]) for key, controls in known.items()}
     result = []
     for one in found:
         role, key = ROLES.get(one.role), _case_of(one)
         if key is not None:
-            result.append(_with(one, known[key], beside[key], key[2]))
+            result.append(_with(one, known[key], asides[key], key[2]))
         elif role is not None and one.cause and holds([*one.behaviour, *one.cause]):
             told = "; ".join(filter(None, (one.missing, _unput(role, one.cause[-1].rows))))
             result.append(replace(one, missing=told))
@@ -159,7 +159,7 @@ class _Controls:
         """All that decide."""
         return [*self.necessity, *self.specificity, *self.transfer]
 
-    def told(self, kind: str) -> list[Test]:
+    def asides(self, kind: str) -> list[Test]:
         """What decides nothing; none where a test fails by its whole interval."""
         if _failing(self.tests):
             return []
@@ -211,14 +211,14 @@ def _failing(tests: Sequence[Test]) -> bool:
     return any(test.high < test.floor for test in tests)
 
 
-def _with(one: Found, controls: _Controls, told: Sequence[Test], kind: str) -> Found:
+def _with(one: Found, controls: _Controls, asides: Sequence[Test], kind: str) -> Found:
     unmoved = _UNMOVED if kind == "given" else ""
     return replace(
         one,
         cause=[*controls.necessity, *(one.cause or ())],
         specificity=controls.specificity,
         transfer=controls.transfer,
-        sufficiency=[*one.sufficiency, *told],
+        sufficiency=[*one.sufficiency, *asides],
         missing="; ".join(filter(None, (one.missing, unmoved))),
     )
 
@@ -312,7 +312,8 @@ class _Case:
         if edits is not None:
             return self._rises.at(kind, edits, self._rows)
         away = self._rises.away(kind, self._heads)
-        return self._rises.at(kind, away, self._rows, everywhere=self.by_events)  # asked again
+        # Where controls are positions, specificity needs the positions that are not scored, too.
+        return self._rises.at(kind, away, self._rows, everywhere=self.by_events)
 
     def _over(self, kind: str, values: Numbers, mask: Marks, floor: float) -> Change:
         """The mean over rows of what is lost, tested against what the floor asks."""
