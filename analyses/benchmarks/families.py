@@ -26,7 +26,7 @@ import typer
 
 import prooflens as pl
 from analyses.benchmarks.family_cases import CASES, Case, write
-from analyses.benchmarks.family_cells import OPERATIONS, Subject
+from analyses.benchmarks.family_cells import OPERATIONS, FamilyModel
 from analyses.benchmarks.result import write_result
 from prooflens.architectures import quiet_transformers
 from prooflens.files import output_file
@@ -76,7 +76,9 @@ def measured_case(case: Case) -> Iterator[tuple[str, str]]:
             scratch.mkdir()
             yield (
                 name,
-                _asked(operation, Subject(folder, model, reference, scratch, adapter), case, name),
+                _asked(
+                    operation, FamilyModel(folder, model, reference, scratch, adapter), case, name
+                ),
             )
 
 
@@ -120,7 +122,7 @@ def _reference(case: Case, folder: Path) -> Any:
         return kind.from_pretrained(folder, **options).eval()
 
 
-def _asked(operation: Any, subject: Subject, case: Case, name: str) -> str:
+def _asked(operation: Any, subject: FamilyModel, case: Case, name: str) -> str:
     try:
         off = operation(subject)
     except pl.errors.ProoflensError as error:

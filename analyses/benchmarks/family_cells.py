@@ -1,7 +1,7 @@
 """What is asked of a loaded checkpoint, each thing against transformers or a product by hand.
 
-Every operation takes a :class:`Subject`, raises a refusal of prooflens' own, or returns how far its
-numbers are from those of the reference, as a share of the largest.
+Every operation takes a :class:`FamilyModel`, raises a refusal of prooflens' own, or returns how far
+its numbers are from those of the reference, as a share of the largest.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from prooflens.architectures import quiet_transformers
 from prooflens.inspection import prompt_rows
 from prooflens.interventions import ablated
 
-__all__ = ["OPERATIONS", "Subject"]
+__all__ = ["OPERATIONS", "FamilyModel"]
 
 _ROWS, _LENGTH, _FIRST, _LAST = 4, 12, 4, 58
 _LONGER = 24
@@ -36,7 +36,7 @@ _PROMPT = "w7 w9 w11 w9 w30 w7 w9 w5 w5 w31"
 
 
 @dataclass(frozen=True)
-class Subject:
+class FamilyModel:
     """A checkpoint, loaded twice.
 
     Attributes:
@@ -123,20 +123,20 @@ class Subject:
         return found
 
 
-def logits(of: Subject) -> float:
+def logits(of: FamilyModel) -> float:
     """The logits."""
     with torch.no_grad():
         return _off(of.model(of.tokens), of.logits(of.tokens))
 
 
-def patterns(of: Subject) -> float:
+def patterns(of: FamilyModel) -> float:
     """Every head's attention."""
     names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(len(of.layers))]
     cache = of.model.run_with_cache(of.tokens)[1]
     return max(_off(cache[name], true) for name, true in zip(names, of.patterns, strict=True))
 
 
-def stream(of: Subject) -> float:
+def stream(of: FamilyModel) -> float:
     """The stream after every layer: at its hook, and as the sum of its parts."""
     cache, true = of.model.run_with_cache(of.tokens)[1], of.streams(of.tokens)
     worst = 0.0
@@ -147,7 +147,7 @@ def stream(of: Subject) -> float:
     return worst
 
 
-def attribution(of: Subject) -> float:
+def attribution(of: FamilyModel) -> float:
     """Direct contributions sum to the target's centred logit, before its cap."""
     batch = pl.next_tokens(of.tokens)
     table = pl.interventions.direct_logit_attribution(of.model, batch)
@@ -159,7 +159,7 @@ def attribution(of: Subject) -> float:
     return abs(float(table["score"].sum()) - float(wanted.mean())) / float(wanted.abs().mean())
 
 
-def weights(of: Subject) -> float:
+def weights(of: FamilyModel) -> float:
     """Circuits from weights alone give the reference's attention and what it writes."""
     factors = pl.head_weights(of.folder, adapter=of.adapter)
     worst = 0.0
@@ -184,7 +184,7 @@ def weights(of: Subject) -> float:
     return max(worst, _off(tokens, by_hand))
 
 
-def ablation(of: Subject) -> float:
+def ablation(of: FamilyModel) -> float:
     """A head and an FFN that write nothing, and a head's mean, as with hooks set by hand."""
     layers = len(of.layers)
     head, ffn = (
@@ -217,7 +217,7 @@ def ablation(of: Subject) -> float:
     return max(worst, abs(told - float(rise)))
 
 
-def padding(of: Subject) -> float:
+def padding(of: FamilyModel) -> float:
     """Padded rows of several lengths, against each row alone in the reference."""
     name, worst = f"blocks.{len(of.layers) - 1}.hook_resid_post", 0.0
     for side in ("left", "right"):
@@ -235,7 +235,7 @@ def padding(of: Subject) -> float:
     return worst
 
 
-def texts(of: Subject) -> float:
+def texts(of: FamilyModel) -> float:
     """Prompts and a text's rows are the ids that the tokenizer in the folder gives."""
 
     tokenizer = of.tokenizer
@@ -249,7 +249,7 @@ def texts(of: Subject) -> float:
     return 0.0 if same and found else math.inf
 
 
-def roles(of: Subject) -> float:
+def roles(of: FamilyModel) -> float:
     """Roles are looked for; the attention that they rest on is the reference's."""
     generator = torch.Generator().manual_seed(2)
     half = torch.randint(_FIRST, _LAST, (8, _LONGER // 2), generator=generator)
@@ -268,7 +268,7 @@ def roles(of: Subject) -> float:
     return worst
 
 
-def export(of: Subject) -> float:
+def export(of: FamilyModel) -> float:
     """Written out and loaded again, by transformers and by us."""
     import transformers
 
@@ -283,7 +283,7 @@ def export(of: Subject) -> float:
     return worst if before == after else math.inf
 
 
-OPERATIONS: Mapping[str, Callable[[Subject], float]] = {
+OPERATIONS: Mapping[str, Callable[[FamilyModel], float]] = {
     "logits": logits,
     "patterns": patterns,
     "stream": stream,
@@ -343,7 +343,7 @@ def _losses(logits: Tensor, tokens: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _attended(of: Subject, layer: int) -> tuple[Tensor, Tensor]:
+def _attended(of: FamilyModel, layer: int) -> tuple[Tensor, Tensor]:
     """What a layer's attention reads, and what it writes before any norm after it."""
     seen: dict[str, Tensor] = {}
 
@@ -358,7 +358,7 @@ def _attended(of: Subject, layer: int) -> tuple[Tensor, Tensor]:
     return seen["x"], seen["out"]
 
 
-def _scores_off(of: Subject, factors: Any, layer: int, x: Tensor) -> float:
+def _scores_off(of: FamilyModel, factors: Any, layer: int, x: Tensor) -> float:
     """How far the pattern that follows from QK circuits at every lag is from the reference's."""
     stack, true, n = factors.layer(layer), of.patterns[layer], x.shape[1]
     lags = range(n) if factors.layout.rope else (0,)

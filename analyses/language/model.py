@@ -27,7 +27,7 @@ from analyses.language.tokens import BEGIN
 from prooflens.architectures import write_tensors
 from prooflens.errors import Problems
 
-__all__ = ["GPT2", "Sizes", "write_gpt2"]
+__all__ = ["GPT2", "GPT2Sizes", "write_gpt2"]
 
 _DEVIATION = 0.02  # of initial weights, GPT-2's
 _SHARPER = 2.0  # initial queries and keys, of GPT-2's
@@ -36,7 +36,7 @@ _EPSILON = 1e-5
 
 
 @dataclass(frozen=True)
-class Sizes:
+class GPT2Sizes:
     """The sizes of a GPT-2.
 
     Attributes:
@@ -76,7 +76,7 @@ class GPT2(nn.Module):
         seed: Seed of the initial weights.
     """
 
-    def __init__(self, sizes: Sizes, seed: int = 0) -> None:
+    def __init__(self, sizes: GPT2Sizes, seed: int = 0) -> None:
         super().__init__()
         self.sizes = sizes
         generator = torch.Generator().manual_seed(seed)
@@ -149,7 +149,7 @@ class GPT2(nn.Module):
         return functional.layer_norm(x, gain.shape, gain, bias, _EPSILON)
 
 
-def _shapes(sizes: Sizes) -> dict[str, tuple[int, ...]]:
+def _shapes(sizes: GPT2Sizes) -> dict[str, tuple[int, ...]]:
     """Every parameter's shape, by its Hugging Face name."""
     width, wide = sizes.width, 4 * sizes.width
     shapes: dict[str, tuple[int, ...]] = {

@@ -20,7 +20,7 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from analyses.language.model import Sizes
+from analyses.language.model import GPT2Sizes
 from prooflens.errors import ArgumentError, Problems
 from prooflens.files import read_toml
 
@@ -136,7 +136,7 @@ class LanguageRecipe:
 
     name: str
     about: str
-    model: Sizes
+    model: GPT2Sizes
     training: LanguageTraining
     stages: tuple[Stage, ...]
     held_out: int
@@ -212,7 +212,7 @@ def read_language_recipe(path: Path) -> LanguageRecipe:
     recipe = LanguageRecipe(
         data["name"],
         data["about"],
-        _made(Sizes, data.get("model", {})),
+        _made(GPT2Sizes, data.get("model", {})),
         _made(LanguageTraining, data.get("training", {})),
         tuple(_made(Stage, stage) for stage in data["stages"]),
         int(corpus.get("held_out", 20)),

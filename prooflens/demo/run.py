@@ -38,7 +38,7 @@ from trained import zoo
 
 
 @dataclass(frozen=True)
-class Subject:
+class ComparedModel:
     """One of the models that are compared.
 
     Attributes:
@@ -72,12 +72,12 @@ class Subject:
         return dict(self.inspected.measured["trials"].iloc[0])
 
 
-def roles_in_words(one: Subject) -> str:
+def roles_in_words(one: ComparedModel) -> str:
     """Which head extracts which memory and what the FFN computes, or that nothing is confirmed."""
     return f"In the {one.name} model " + "; ".join(_served(one)) + "."
 
 
-def proof_in_words(built: Subject, held: pd.DataFrame, certificate: Certificate) -> str:
+def proof_in_words(built: ComparedModel, held: pd.DataFrame, certificate: Certificate) -> str:
     """What is confirmed of the construction, how exact it is, and how much of it others do.
 
     Args:
@@ -101,7 +101,7 @@ def proof_in_words(built: Subject, held: pd.DataFrame, certificate: Certificate)
     )
 
 
-def solving(one: Subject) -> str:
+def solving(one: ComparedModel) -> str:
     """A sentence about how well the model solves its task."""
     found = one.performance
     return (
@@ -110,7 +110,7 @@ def solving(one: Subject) -> str:
     )
 
 
-def looking(one: Subject) -> str:
+def looking(one: ComparedModel) -> str:
     """A sentence about whether heads look at the lags they serve, and what their sum selects."""
     heads = _memory_heads(one)
     direct = _looking_at_their_lag(one)
@@ -137,12 +137,12 @@ def margins(certificate: Certificate) -> str:
     )
 
 
-def _memory_heads(one: Subject) -> pd.DataFrame:
+def _memory_heads(one: ComparedModel) -> pd.DataFrame:
     roles = one.roles
     return roles[(roles["role"] == "memory-location") & (roles["status"] == "confirmed")]
 
 
-def _looking_at_their_lag(one: Subject) -> int:
+def _looking_at_their_lag(one: ComparedModel) -> int:
     """How many confirmed memory heads attend most to the lag of the memory they serve."""
     columns = _memory_heads(one)[["head", "target"]]
     return sum(
@@ -151,7 +151,7 @@ def _looking_at_their_lag(one: Subject) -> int:
     )
 
 
-def _served(one: Subject) -> Iterator[str]:
+def _served(one: ComparedModel) -> Iterator[str]:
     sure = _memory_heads(one)
     for memory, lag in one.memories.items():
         mine = sure[sure["target"] == memory]
@@ -188,13 +188,13 @@ class ComparedModels:
         construction: The construction itself.
     """
 
-    trained: Subject
-    constructed: Subject
-    controls: tuple[Subject, ...]
+    trained: ComparedModel
+    constructed: ComparedModel
+    controls: tuple[ComparedModel, ...]
     construction: Construction
 
     @property
-    def subjects(self) -> tuple[Subject, ...]:
+    def subjects(self) -> tuple[ComparedModel, ...]:
         """All models, the controls last."""
         return self.trained, self.constructed, *self.controls
 
@@ -313,7 +313,7 @@ def _by_whom(agreement: pd.DataFrame) -> pd.DataFrame:
     return found[["model", "statement", "strength", "by"]]
 
 
-def _describe(one: Subject) -> str:
+def _describe(one: ComparedModel) -> str:
     spec = one.model.spec
     score = {"table": "a learned bias per lag", "lin": "a bias −p·lag a head"}[spec.lag_bias]
     normalizer = "a softmax" if spec.normalizer == "softmax" else "no normaliser"
@@ -379,11 +379,11 @@ def _largest(panels: Sequence[Panel], columns: Sequence[str]) -> str:
     return "; ".join(said)
 
 
-def _subjects(comparison: ComparedModels) -> tuple[Subject, ...]:
+def _subjects(comparison: ComparedModels) -> tuple[ComparedModel, ...]:
     return comparison.trained, comparison.controls[0], comparison.constructed
 
 
-def _head_names(one: Subject) -> list[str]:
+def _head_names(one: ComparedModel) -> list[str]:
     return [part.name for part in components(one.model) if part.kind == "head"]
 
 
@@ -438,7 +438,7 @@ def run_demo(out: Path, *, overwrite: bool, step: Callable[[str], None]) -> list
 
 
 @one_thread()
-def compared(name: str, model: SequenceTransformer, task: FixedMemory, out: Path) -> Subject:
+def compared(name: str, model: SequenceTransformer, task: FixedMemory, out: Path) -> ComparedModel:
     """Inspect one of the models, and measure its heads' kernels.
 
     Args:
@@ -450,7 +450,7 @@ def compared(name: str, model: SequenceTransformer, task: FixedMemory, out: Path
     model.card = ModelCard(name, task=task, n_ctx=model.spec.n_ctx)
     found = inspect(model, task=task, count=ROWS, seed=SEED, out=out)
     lags = dict(zip(task.arguments[1:], task.lags, strict=True))
-    return Subject(
+    return ComparedModel(
         name, model, task, found, layer_kernels(model, task.sample(ROWS, seed=SEED), 0, lags)
     )
 
@@ -491,6 +491,6 @@ def _write_numbers(comparison: ComparedModels, said: list[str], folder: Path) ->
     (folder / "numbers.json").write_text(json.dumps(numbers, indent=1, allow_nan=False) + "\n")
 
 
-def _numbers(one: Subject) -> dict[str, float]:
+def _numbers(one: ComparedModel) -> dict[str, float]:
     found = one.performance
     return {"accuracy": found["accuracy"], "error": found["loss"], "worst": found["worst"]}

@@ -13,7 +13,7 @@ from analyses.__main__ import app
 from analyses.language import recipe as recipes
 from analyses.language.corpus import python_sources
 from analyses.language.measure import measure
-from analyses.language.model import GPT2, Sizes
+from analyses.language.model import GPT2, GPT2Sizes
 from analyses.language.recipe import LanguageRecipe, read_language_recipe
 from analyses.language.rows import IGNORED, rows_of
 from analyses.language.train import Training, prepare, trained_steps
@@ -163,7 +163,7 @@ def test_rows_repeat_what_they_say() -> None:
 
 def test_measurements_are_of_the_second_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that copies knows the second time; one that attends back one is a previous head."""
-    model = GPT2(Sizes(vocabulary=300, context=128, width=16, layers=1, heads=1))
+    model = GPT2(GPT2Sizes(vocabulary=300, context=128, width=16, layers=1, heads=1))
     held_out = torch.randint(1, 300, (4000,), generator=torch.Generator().manual_seed(0))
 
     def logits(tokens: torch.Tensor, offset: int = 0) -> torch.Tensor:

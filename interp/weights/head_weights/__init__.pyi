@@ -5,8 +5,8 @@ from interp.weights.head_weights.circuit import Circuit as Circuit
 from interp.weights.head_weights.families import head_weights as head_weights
 from interp.weights.head_weights.layers import HeadWeights as HeadWeights
 from interp.weights.head_weights.layers import LayerHeadWeights as LayerHeadWeights
+from interp.weights.head_weights.layout import HeadSizes as HeadSizes
 from interp.weights.head_weights.layout import Layout as Layout
-from interp.weights.head_weights.layout import Sizes as Sizes
 from interp.weights.head_weights.layout import WeightPart as WeightPart
 from interp.weights.head_weights.rope import Rope as Rope
 from interp.weights.head_weights.tensors import TensorFiles as TensorFiles

@@ -43,7 +43,7 @@ PartName = Literal[
 
 
 @dataclass(frozen=True)
-class Sizes:
+class HeadSizes:
     """The sizes of a model: layers, query heads, key/value heads, model width, head width.
 
     Raises:
@@ -162,7 +162,7 @@ class Layout:
     """
 
     family: str
-    sizes: Sizes
+    sizes: HeadSizes
     parts: Mapping[PartName, WeightPart]
     attention: str = ""
     norm: Literal["LayerNorm", "RMSNorm"] | None = None

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from interp.errors import CheckpointError
 from interp.weights.head_weights.config import count, rope_of
-from interp.weights.head_weights.layout import Layout, PartName, Sizes, Tokens, WeightPart
+from interp.weights.head_weights.layout import HeadSizes, Layout, PartName, Tokens, WeightPart
 from interp.weights.head_weights.rope import Rope
 
 Config = Mapping[str, Any]
@@ -248,7 +248,7 @@ class Family:
         embedding, unembedding = self.tokens
         plain = Layout(
             family=self.name or str(config["model_type"]),
-            sizes=Sizes(layers, heads, groups, width, d_head),
+            sizes=HeadSizes(layers, heads, groups, width, d_head),
             parts={name: replace(part, name=at + part.name) for name, part in self.parts.items()},
             attention=at + self.attention,
             norm=self.norm,
@@ -407,7 +407,7 @@ def own_layout(description: Mapping[str, Any]) -> Layout:
     unembedding = embedding if tied else WeightPart("unembed.W_U", "d v -> v d")
     return Layout(
         family="prooflens",
-        sizes=Sizes(layers, most, most, d_model, widest),
+        sizes=HeadSizes(layers, most, most, d_model, widest),
         parts=parts,
         norm=_OWN_NORMS.get(str(spec.get("norm"))),
         rope=Rope(width=widest) if spec.get("positions") == "rope" else None,

@@ -35,7 +35,7 @@ from typing import Any, cast, get_args
 
 from interp.errors import ArgumentError, Problems
 from interp.reading import read_json, read_toml
-from interp.weights.head_weights.layout import Layout, PartName, Sizes, Tokens, WeightPart
+from interp.weights.head_weights.layout import HeadSizes, Layout, PartName, Tokens, WeightPart
 from interp.weights.head_weights.rope import Rope
 
 _SIZES = ("n_layers", "n_heads", "n_kv_heads", "d_model", "d_head")
@@ -102,7 +102,7 @@ def layout_of_mapping(table: Mapping[str, Any]) -> Layout:
     tokens = None if embedding is None else Tokens(embedding, unembedding or embedding)
     return Layout(
         family=str(table.get("family", "mapped model")),
-        sizes=Sizes(**cast("dict[str, int]", sizes)),
+        sizes=HeadSizes(**cast("dict[str, int]", sizes)),
         parts={name: parts[name] for name in get_args(PartName) if name in parts},
         attention=str(table.get("attention", "")),
         norm=norm,
