@@ -74,12 +74,19 @@ def share_maps(
         narrow: Whether the maps stand below one another.
     """
     tallest = max(len(panel.rows) for panel in panels)
+    heights = [0.34 * (len(panel.rows) if narrow else tallest) + 1.3 for panel in panels]
     down, beside = (len(panels), 1) if narrow else (1, len(panels))
+    high = sum(heights) if narrow else heights[0]
     with style():
-        figure = Figure(figsize=(3.6 * beside + 0.8, (0.34 * tallest + 1.3) * down))
-        grid = list(figure.subplots(down, beside, squeeze=False).flat)
+        figure = Figure(figsize=(max(3.6, 0.5 * len(columns) + 1.2) * beside + 0.8, high))
+        ratios = {"height_ratios": heights} if narrow else {}
+        grid = list(figure.subplots(down, beside, squeeze=False, gridspec_kw=ratios).flat)
         image = draw_maps(list(grid), panels, columns, across=across)
-        figure.colorbar(image, ax=list(grid), label=label, pad=0.02, extend=_beyond(panels))
+        if not narrow:  # rows are as high in every map
+            for axes in grid:
+                axes.set_ylim(tallest - 0.5, -0.5)
+        width: Any = {"fraction": 0.15 / beside, "aspect": max(20, 4 * high), "pad": 0.02}
+        figure.colorbar(image, ax=list(grid), label=label, extend=_beyond(panels), **width)
     return figure
 
 

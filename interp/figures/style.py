@@ -108,8 +108,10 @@ def save(
     _make_printable(figure)
     engine = figure.get_layout_engine()
     if engine is not None:
+        square = any(axes.get_aspect() != "auto" for axes in figure.axes)
         with style():
-            engine.execute(figure)  # places the panels, once for all formats
+            for _ in range(2 if square else 1):  # places the panels, once for all formats
+                engine.execute(figure)
     with mpl.rc_context(_PLACED):
         figure.set_layout_engine(None)  # else it is drawn once more for each format
     written = []

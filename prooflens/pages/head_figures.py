@@ -36,7 +36,7 @@ from prooflens.pages.rounds import rounds_again, rounds_in_words
 ATTENTION = "attention-"
 _PATTERNS = 160
 """A grid has the pattern of each of so many heads; more are no picture any more."""
-_COMPONENTS = 160
+_COMPONENTS = 40
 """A map of roles has a row for each of so many; a longer one is no picture any more."""
 _READ = "What can be read where: held-out r², of classes balanced accuracy."
 _ROUNDS = (
@@ -173,27 +173,24 @@ def patterns_of(table: pd.DataFrame) -> dict[str, np.ndarray]:
 
 
 def roles_figure(roles: pd.DataFrame, *, narrow: bool = False) -> Figure:
-    """Component × role: the strength of what has each status; of very many components those whose
-    roles are most certain and strongest."""
-    whole = roles.apply(part_name, axis=1)
-    order = roles.assign(name=whole, size=roles["strength"].abs(), at=by_status(roles["status"]))
-    order = order.sort_values(["at", "size"], ascending=[True, False], kind="stable")
-    kept = set(list(dict.fromkeys(order["name"]))[:_COMPONENTS])
-    roles, names = roles[whole.isin(kept)], whole[whole.isin(kept)]
-    left = len(set(whole)) - len(kept)
+    """Component × role: how strong the roles of each status are; of more than :data:`_COMPONENTS`
+    of one status the strongest."""
+    names, sizes = roles.apply(part_name, axis=1), roles["strength"].abs()
+    shown: list[tuple[str, pd.DataFrame]] = []
+    for status in [title for title in STATUSES if (roles["status"] == title).any()]:
+        own = roles.assign(name=names, size=sizes)[roles["status"] == status]
+        strongest = own.groupby("name")["size"].max().nlargest(_COMPONENTS).index
+        every = own["name"].nunique()
+        title = f"{status} ({_COMPONENTS} of {every})" if every > _COMPONENTS else status
+        shown.append((title, own[own["name"].isin(strongest)]))
+    played_here = pd.concat([own["role"] for _, own in shown])
+    kinds = [kind for kind in dict.fromkeys(roles["role"]) if kind in set(played_here)]
     panels = []
-    kinds = list(dict.fromkeys(roles["role"]))
-    parts = list(dict.fromkeys(names))
-    for title in STATUSES:
-        chosen = roles["status"] == title
-        if not chosen.any():
-            continue
-        values = np.full((len(parts), len(kinds)), np.nan)
-        for name, (_, row) in zip(names[chosen], roles[chosen].iterrows(), strict=True):
-            place = parts.index(name), kinds.index(row["role"])
-            values[place] = np.fmax(values[place], abs(row["strength"]))
-        words = f"{title} ({left} components left out)" if left else title
-        panels.append(Panel(words, values, parts))
+    for title, own in shown:
+        wide = own.pivot_table(index="name", columns="role", values="size", aggfunc="max")
+        parts = list(dict.fromkeys(own["name"]))
+        values = wide.reindex(index=parts, columns=kinds).to_numpy()
+        panels.append(Panel(title, values, [_in_short(name) for name in parts]))
     return share_maps(
         panels,
         [kind.replace("-", "\n") for kind in kinds],
@@ -201,6 +198,12 @@ def roles_figure(roles: pd.DataFrame, *, narrow: bool = False) -> Figure:
         across="role",
         narrow=narrow,
     )
+
+
+def _in_short(name: str) -> str:
+    """A group of many heads by its first, and how many there are besides."""
+    first, *others = name.split("+")
+    return name if len(others) < 2 else f"{first} + {len(others)}"
 
 
 _KINDS = ("score", "selectivity")
