@@ -31,6 +31,7 @@ prediction: a coefficient says nothing about what a model uses.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
@@ -133,7 +134,8 @@ class Decoding:
         score: Squared correlation of held-out predictions with the latent, in [0, 1]; of a
             classifier, rescaled balanced accuracy, at most 1 and 0 at chance, or where fewer than
             two classes are left.
-        predicted: The held-out predictions ``[row, pos]``; NaN where nothing could be learned.
+        predicted: The held-out predictions ``[row, pos]``; NaN where nothing could be learned, and
+            outside the first fold where its score was too low for the others to be fitted.
         classes: The classes that were learned and scored; None for a regressor.
         dropped: How many classes were left out because too few groups of rows hold them.
     """
@@ -197,6 +199,7 @@ def decode(
     *,
     probe: Probe | None = None,
     groups: Groups | None = None,
+    least: float = 0.0,
 ) -> Decoding:
     """How well a latent can be decoded, by cross-validation.
 
@@ -207,6 +210,8 @@ def decode(
         groups: A number for each row; rows of one number stand on one side. Each row is its own by
             default: give those of :class:`probes.activations.SampledPositions` where rows can be
             equal.
+        least: Of a regressor, the r² of the first fold below which the others are not fitted; the
+            score is then the first fold's.
 
     Raises:
         ArgumentError: for values that are not finite, and fewer groups than folds.
@@ -218,13 +223,22 @@ def decode(
     x, y, fold = features.reshape(rows * positions, -1), latent.ravel(), folds_of(groups)
     fold, kept = np.repeat(fold, positions), np.ones(latent.size, dtype=bool)
     if not classifies(probe):
-        predicted = _held_out(probe, x, y, fold, kept).reshape(latent.shape)
-        return Decoding(correlation_squared(predicted, latent), predicted)
+        predicted = np.full_like(y, np.nan)
+        for held, values in _held_out(probe, x, y, fold, kept):
+            predicted[held] = values
+            if least > 0 and fold[held][0] == 0:
+                first = correlation_squared(values[:, None], y[held][:, None])
+                if first < least:
+                    return Decoding(first, predicted.reshape(latent.shape))
+        whole = predicted.reshape(latent.shape)
+        return Decoding(correlation_squared(whole, latent), whole)
     classes, dropped = _learnable(latent, groups)
     if len(classes) < 2:
         return Decoding(0.0, np.full(latent.shape, np.nan), classes, dropped)
     names, which = np.unique(y, return_inverse=True)  # scikit-learn takes no fractions for classes
-    found = _held_out(probe, x, which.astype(float), fold, np.isin(y, classes))
+    found = np.zeros_like(y)
+    for held, values in _held_out(probe, x, which.astype(float), fold, np.isin(y, classes)):
+        found[held] = values
     predicted = names[found.astype(int)].reshape(latent.shape)
     score = balanced_accuracy(predicted, latent, classes=classes)
     return Decoding(score, predicted, classes, dropped)
@@ -263,13 +277,13 @@ def _held_out(
     y: Float[np.ndarray, " sample"],
     fold: Int[np.ndarray, " sample"],
     kept: Bool[np.ndarray, " sample"],
-) -> Float[np.ndarray, " sample"]:
-    """Predict each fold with a probe that was fitted on the kept samples of the other folds."""
-    predicted = np.empty_like(y)
+) -> Iterator[tuple[Bool[np.ndarray, " sample"], Float[np.ndarray, " held"]]]:
+    """The samples of each fold, and what a probe says of them that was fitted on the kept samples
+    of the other folds."""
     for number in np.unique(fold):
-        seen = kept & (fold != number)
-        predicted[fold == number] = fitted(probe, x[seen], y[seen]).predict(x[fold == number])
-    return predicted
+        held = fold == number
+        seen = kept & ~held
+        yield held, fitted(probe, x[seen], y[seen]).predict(x[held])
 
 
 def direction(features: Features, latent: Latent) -> Float[np.ndarray, " feature"]:

@@ -52,6 +52,7 @@ from probes.roles.gathering import evidence_of
 from probes.roles.profile import LANGUAGE, Profile
 from probes.roles.registry import ROLES
 from probes.roles.trials import rows_of
+from probes.roles.views import SCORED, WIDE
 
 _WEIGHTS = (
     "trace_share",
@@ -237,6 +238,11 @@ class _Work:
         self.subject, self.model, self.rows, self.profile = subject, subject.model, rows, profile
         self.kept, self.seed, self.step = kept, seed, step
         self.notes = [*subject.notes, *rows.notes]
+        if self._language and subject.vocabulary >= WIDE:
+            self.notes.append(
+                f"losses are measured at {SCORED} positions of each row at most, spread evenly: "
+                f"with {subject.vocabulary} tokens one position's outputs cost more than all layers"
+            )
         self.main = rows.trials[0]
         self.word = partial(token_word, tokenizer=subject.tokenizer, words=rows.words)
 

@@ -106,12 +106,12 @@ class Inspected:
         """Every score of every head with its null."""
         return self.measured["heads"]
 
-    @property
+    @cached_property
     def findings(self) -> list[str]:
         """What the components do, in the sentences that the page opens with."""
         return inspection_findings(self.measured.tables, self.measured.about)
 
-    @property
+    @cached_property
     def lines(self) -> list[str]:
         """The findings, and a sentence for every role that was looked for."""
         return inspection_lines(self.measured.tables, self.measured.about)

@@ -1,14 +1,16 @@
 """Does evidence that is bought where it decides, decide as all rows would?
 
     python -m analyses benchmark evidence MODEL --exhaustive   run every edit on every row, keep it
+    python -m analyses benchmark evidence --cases --exhaustive the same for the language cases
     python -m analyses benchmark evidence                      judge the rule on all kept tables
 
 The exhaustive run makes four edits of every head, each by itself, on every row of repeated random
 tokens: the head at its mean, and without its attention to the token before, to what followed equal
 tokens, to the first position. Kept are the rise of the loss on each row and what first order says
-of it (slopes), in ``analyses/tables/evidence-NAME.npz``. The rule of
-:func:`prooflens.run.gather_evidence` is then replayed on the kept numbers, for several orders of
-the rows, and compared with what all rows say:
+of it (slopes), in ``analyses/tables/evidence-NAME.npz``; the language cases are all models that
+role detectors are judged on (:mod:`analyses.benchmarks.language` and its neighbours), in one file.
+The rule of :func:`prooflens.run.gather_evidence` is then replayed on the kept numbers, model by
+model, for several orders of the rows, and compared with what all rows say:
 
     needed     on all rows the t-interval of the edit lies above the floor
     recall     the share of needed edits that end ``above``
@@ -31,8 +33,10 @@ import typer
 from scipy.stats import t as student
 from torch import Tensor
 
+from analyses.benchmarks import by_content, composed, language
+from analyses.benchmarks.known import loaded
 from analyses.benchmarks.result import write_result
-from prooflens.architectures import load_pretrained
+from prooflens.architectures import Pretrained, load_pretrained
 from prooflens.roles import LANGUAGE, evidence_of, rows_of, token_trials
 from prooflens.run import DropKeys, Edit, Mean, Site, gather_evidence
 from prooflens.trained import folder_of
@@ -49,26 +53,32 @@ def main(
     exhaustive: Annotated[bool, typer.Option("--exhaustive", help="Run and keep a table.")] = False,
     rows: Annotated[int, typer.Option(help="Rows of the exhaustive run.")] = 32,
     edits: Annotated[str, typer.Option(help="Which edits the exhaustive run makes.")] = "all",
+    cases: Annotated[bool, typer.Option("--cases", help="Run the language cases.")] = False,
     orders: Annotated[int, typer.Option(help="Orders of the rows that are replayed.")] = 20,
     threads: Annotated[int, typer.Option(help="PyTorch threads.")] = 2,
 ) -> None:
     """Print a table of models and edits, and the whole as JSON in the last line."""
     torch.set_num_threads(threads)
     if exhaustive:
-        _run(model, rows, _NAMES if edits == "all" else edits.split(","))
+        names = _NAMES if edits == "all" else edits.split(",")
+        _run_cases(rows, names) if cases else _run(model, rows, names)
     counts = {"needed": 0, "found": 0, "false": 0, "wrong": 0, "rows": 0.0, "edits": 0}
     for path in sorted(TABLES.glob("evidence-*.npz")):
+        told: dict[str, dict[str, float]] = {}
         with np.load(path) as kept:
-            for name in _NAMES:
-                if f"{name}-exact" not in kept:
-                    continue
-                one = _judged(Kept(kept[f"{name}-exact"], kept[f"{name}-slopes"]), orders)
-                told = ", ".join(f"{key} {value:g}" for key, value in one.items())
-                typer.echo(f"{path.stem.removeprefix('evidence-')} {name}: {told}")
-                counts = {key: counts[key] + one[key] for key in counts}
+            for key in [one.removesuffix("-exact") for one in kept if one.endswith("-exact")]:
+                numbers = Kept(kept[f"{key}-exact"], kept[f"{key}-slopes"])
+                found = _judged(numbers, orders)
+                name = key.rpartition("|")[2]
+                sums = told.setdefault(name, dict.fromkeys(found, 0.0))
+                told[name] = {what: sums[what] + found[what] for what in found}
+        for name, one in told.items():
+            words = ", ".join(f"{key} {value:g}" for key, value in one.items())
+            typer.echo(f"{path.stem.removeprefix('evidence-')} {name}: {words}")
+            counts = {key: counts[key] + one[key] for key in counts}
     needed, made = max(counts["needed"], 1), max(counts["edits"], 1)
-    found = {"recall": counts["found"] / needed, "rows": counts["rows"] / made}
-    write_result({**found, "false": counts["false"], "wrong": counts["wrong"]}, None)
+    result = {"recall": counts["found"] / needed, "rows": counts["rows"] / made}
+    write_result({**result, "false": counts["false"], "wrong": counts["wrong"]}, None)
 
 
 class Kept:
@@ -124,9 +134,27 @@ def _judged(kept: Kept, orders: int) -> dict[str, float]:
 
 def _run(model: str, rows: int, names: Sequence[str]) -> None:
     """Every edit of every head on every row, and slopes; kept under the model's name."""
-    loaded = load_pretrained(folder_of(model))
-    trials, _ = token_trials(loaded, rows=rows)
-    evidence = evidence_of(loaded.model, rows_of(trials), LANGUAGE)
+    kept: dict[str, Any] = _every_row(load_pretrained(folder_of(model)), rows, names, 0)
+    typer.echo(f"{model}: {', '.join(names)} of every head on {rows} rows")
+    np.savez_compressed(TABLES / f"evidence-{Path(model).name}.npz", **kept)
+
+
+def _run_cases(rows: int, names: Sequence[str]) -> None:
+    """The same for every language case, in one file of numbers of single precision."""
+    kept, modules = dict[str, Any](), (language, by_content, composed)
+    many = [one for module in modules for one in (*module.subjects(), *module.decoys())]
+    for number, subject in enumerate(many):
+        model = loaded(subject.make(), subject.name)
+        for key, values in _every_row(model, rows, names, subject.seed).items():
+            kept[f"{number}|{key}"] = values.astype(np.float32)
+        typer.echo(f"{number + 1} of {len(many)}: {subject.name}")
+    np.savez_compressed(TABLES / "evidence-language.npz", **kept)
+
+
+@torch.no_grad()
+def _every_row(model: Pretrained, rows: int, names: Sequence[str], seed: int) -> dict[str, Any]:
+    trials, _ = token_trials(model, rows=rows, seed=seed)
+    evidence = evidence_of(model.model, rows_of(trials), LANGUAGE, seed=seed)
     run, kept = evidence.run("repeated"), dict[str, Any]()
     for name in names:
         many: list[tuple[Edit, ...]] = [(Mean(evidence.site(p)),) for p in evidence.heads]
@@ -135,11 +163,8 @@ def _run(model: str, rows: int, names: Sequence[str]) -> None:
                 (DropKeys(Site(p[0], "pattern", p[1]), evidence.key_array("repeated", name)),)
                 for p in evidence.heads
             ]
-        with torch.no_grad():
-            exact = [run.by_row(rise).numpy() for rise in run.rises(many)]
+        exact = [run.by_row(rise).numpy() for rise in run.rises(many)]
         kept[f"{name}-exact"] = np.stack(exact)
         kept[f"{name}-slopes"] = run.slopes(many).numpy()
         run.forget()
-        typer.echo(f"{model} {name}: {len(many)} edits on {rows} rows")
-    TABLES.mkdir(exist_ok=True)
-    np.savez_compressed(TABLES / f"evidence-{Path(model).name}.npz", **kept)
+    return kept

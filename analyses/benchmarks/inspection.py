@@ -31,6 +31,7 @@ import resource
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -81,7 +82,8 @@ def main(
         naive, differences, held = 0.0, list[float](), list[bool]()
         for trial in trials:
             started = time.perf_counter()
-            found = rises_one_by_one(loaded.model, trial, some)
+            scored = replace(trial, batch=evidence.batch(trial.name))
+            found = rises_one_by_one(loaded.model, scored, some)
             naive += time.perf_counter() - started
             run = evidence.run(trial.name)
             for part, rise in found.items():

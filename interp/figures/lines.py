@@ -136,8 +136,8 @@ def _mark_heads(
             xs, ys = [head for _, head in places], [layer for layer, _ in places]
             axes.scatter(xs, ys, s=36, color=colours[i], edgecolor="white", zorder=3, label=kind)
     if any(named.values()):
-        size: Any = axes.figure.get_size_inches()
-        below = -0.55 / size[1]  # inches, as a share of the figure
+        figure: Any = axes.figure
+        below = -0.55 / figure.get_size_inches()[1]  # inches, as a share of the figure
         axes.legend(loc="upper left", bbox_to_anchor=(0, below), ncols=2, borderaxespad=0)
     shown = {place for pair in pairs for place in pair[:2]}
     for layer, head in sorted(shown | {p for places in named.values() for p in places}):

@@ -46,8 +46,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import torch
 from jaxtyping import Float
-from scipy.stats import chi2, norm
-from scipy.stats import t as student
+from scipy.special import chdtri, ndtr, stdtrit
 from torch import Tensor
 
 from interp.errors import Problems
@@ -169,7 +168,7 @@ def gather_evidence(
         slopes = (measured.worse * run.slopes(many, measured))[:, order].numpy()
     found: dict[int, Finding] = {}
     left = list(range(len(many)))
-    widest = float(student.isf(last[1], max(looks[-1] - 1, 1)))
+    widest = float(-stdtrit(max(looks[-1] - 1, 1), last[1]))
     for look in looks:
         if not left:
             break
@@ -179,7 +178,7 @@ def gather_evidence(
         here = None if slopes is None else slopes[left]
         rise, error = _estimates(exact, here)
         below, above = last if look == looks[-1] else early
-        quantiles = student.isf((above, below), max(look - 1, 1))
+        quantiles = -stdtrit(max(look - 1, 1), (above, below))
         low, high = rise - quantiles[0] * error, rise + quantiles[1] * error
         status, its = np.full(len(left), "undecided", dtype=object), floors[left]
         within_reach = np.full(len(left), True)
@@ -251,7 +250,7 @@ def _reach(exact: Table, error: Numbers, rows: int, quantile: float) -> Numbers:
     """How far above its estimate an edit's interval could begin once all ``rows`` were run."""
     freedom = exact.shape[1] - 1
     last = exact.std(1, ddof=1) / rows**0.5
-    least = last * np.sqrt(freedom / chi2.isf(norm.sf(_MOVES), freedom))
+    least = last * np.sqrt(freedom / chdtri(freedom, ndtr(-_MOVES)))
     moves = np.sqrt(np.maximum(error**2 - least**2, 0.0))
     reach: Numbers = _MOVES * moves - quantile * least
     return reach

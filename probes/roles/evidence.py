@@ -22,6 +22,7 @@ from torch import Tensor
 from interp.attention.key_sets import positional_key_sets, token_key_sets
 from interp.attribution.unembedding import SCALE
 from interp.hooks.capture import evaluating
+from interp.hooks.transformer_lens_adapter import vocabulary_of
 from interp.run import Array, Run, Site, head_sites, written_by
 from interp.run.evidence import LEAST_ROWS, looks_of, row_order
 from interp.store import ActivationStore
@@ -34,7 +35,7 @@ from probes.roles.looking import Looks, Share, looked_at, scores_of, shares_of
 from probes.roles.profile import Floors, Profile
 from probes.roles.reinit_null import ReinitNull
 from probes.roles.selecting import Seen
-from probes.roles.views import DRAWN, ELSEWHERE, View, elsewhere, first_alone
+from probes.roles.views import DRAWN, ELSEWHERE, View, elsewhere, first_alone, positions_scored
 
 _BLOCK = 32
 """The most rows whose attention is looked at in one pass."""
@@ -204,11 +205,13 @@ class Evidence:
         return self._elsewhere[kind] if kind in self._elsewhere else self.views[kind]
 
     def run(self, kind: str, *, everywhere: bool = False) -> Run:
-        """The model's run on the rows of one kind; ``everywhere``: scored at every position that
-        has a target, and not only where the rows are scored."""
+        """The model's run on the rows of one kind; ``everywhere``: scored at the positions that
+        have a target (:func:`probes.roles.views.positions_scored`), and not only where the rows
+        are scored."""
         if (kind, everywhere) not in self._runs:
             if everywhere:
-                mask = torch.ones_like(self.batch(kind).mask)
+                own, size = self.batch(kind).mask, vocabulary_of(self.model) or 0
+                mask = own | positions_scored(torch.ones_like(own), size)
                 self._runs[kind, everywhere] = self.run(kind).scoring(mask)
             else:
                 self._runs[kind, everywhere] = self._new(self.batch(kind))

@@ -9,12 +9,14 @@ The rows are those that the profile names: one batch of a task, or tokens that r
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from interp.errors import ArgumentError, HookError, refuse_unless
 from interp.hooks.capture import model_device
 from interp.hooks.limits import need_hooks
 from interp.hooks.site import Site
+from interp.hooks.transformer_lens_adapter import vocabulary_of
 from interp.interventions.components import Component, components, stream_after
 from interp.store import ActivationStore
 from interp.store.attention_mask import AttentionMask, attention_mask_of, mask_from_patterns
@@ -22,7 +24,7 @@ from interp.tasks.base import Batch
 from probes.roles.evidence import Evidence
 from probes.roles.profile import Profile
 from probes.roles.reader import FOLDS
-from probes.roles.views import language_views, task_views
+from probes.roles.views import language_views, positions_scored, task_views
 
 _FEW = 4
 """Rows on which it is seen which keys a query may attend to."""
@@ -45,6 +47,9 @@ def evidence_of(
     exhaustive: bool = False,
 ) -> Evidence:
     """Prepare the evidence for a model on a profile's rows; nothing is run yet.
+
+    With a very large vocabulary losses are measured at some positions of each row alone
+    (:func:`probes.roles.views.positions_scored`); attention is read at all.
 
     Args:
         model, rows, profile, targets, seed: The arguments of :func:`probes.roles.find.find_roles`.
@@ -70,7 +75,13 @@ def evidence_of(
             raise ArgumentError("rows must be one batch for profile 'task', got several: give one")
         views = task_views(rows, causal=mask.causal, seed=seed)
     else:
-        views = language_views(rows, seed=seed)
+        size = vocabulary_of(model) or 0
+        views = {
+            kind: replace(
+                view, batch=replace(view.batch, mask=positions_scored(view.batch.mask, size))
+            )
+            for kind, view in language_views(rows, seed=seed).items()
+        }
     return Evidence(
         model,
         views,

@@ -484,7 +484,8 @@ class _Case:
         if self._role.keys == "after_same":
             found = keys & (batch.inputs[:, None, :] == batch.targets[:, :, None])
             happens &= found.any(-1)
-        return self._some(happens), self._some((~any_ & ~first).expand_as(happens))
+        measured = self._evidence.run(kind, everywhere=True).batch.mask
+        return self._some(happens), self._some(~any_ & ~first & measured)
 
 
 def _entropy(output: Tensor, targets: Tensor) -> Tensor:

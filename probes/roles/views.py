@@ -35,6 +35,11 @@ ELSEWHERE = " elsewhere"
 
 _SHORTEST = 9
 _FEWEST = 4
+WIDE = 2**17
+"""The vocabulary from which on the outputs of one position cost more than all layers do."""
+
+SCORED = 24
+"""The most positions of a row that losses are measured at with such a vocabulary."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +137,17 @@ def other_routes(inputs: Int[Tensor, "row pos"], *, seed: int = 0) -> Int[Tensor
         for old, other in zip([*dict.fromkeys(row.tolist())][::2], free, strict=False):
             new[row == old] = other
     return found
+
+
+def positions_scored(mask: Bool[Tensor, "row pos"], vocabulary: int) -> Bool[Tensor, "row pos"]:
+    """The positions at which losses are measured: all that are scored, or with a very large
+    vocabulary (131,072 tokens or more) at most 24 of each row, spread evenly over them."""
+    if vocabulary < WIDE:
+        return mask
+    place, count = mask.long().cumsum(1) - 1, mask.sum(1, keepdim=True).clamp_min(1)
+    kept = count.clamp_max(SCORED)
+    begins = place * kept // count != (place - 1) * kept // count  # the first of each share
+    return mask & begins
 
 
 def later(length: int) -> Bool[Tensor, " pos"]:

@@ -9,6 +9,7 @@ import typer
 
 from interp.ray_tasks import Backend
 from prooflens.cli.outputs import InspectOutput
+from prooflens.cli.running import importing
 from prooflens.cli.steps import progress, steps
 from prooflens.cli.usage import (
     OWN_ROWS,
@@ -137,8 +138,10 @@ def inspect(
 
         raise ArgumentError(f"rows must be at least 4, got {count}: nulls exchange rows")
     given: dict[str, Any] = {"text": words, "tokens_from": tokens_from, "prompts": prompt or ()}
-    given["task"] = _task(task, data)
+    with importing():
+        from prooflens.inspection import inspect as inspected
 
+    given["task"] = _task(task, data)
     given |= {"rows": data, "profile": profile, "count": count, "length": length, "seed": seed}
     given |= {"effects": effects, "backend": backend, "mapping": mapping, "revision": revision}
     given |= {"device": device, "dtype": dtype, "adapter": adapter, "step": steps()}
@@ -147,9 +150,6 @@ def inspect(
     if revisions is not None:
         _over_training(model, [name.strip() for name in revisions.split(",")], out, given)
         return
-
-    from prooflens.inspection import inspect as inspected
-
     _say(inspected(model, out=out, **given), out / "report.html")
 
 

@@ -184,7 +184,8 @@ def test_an_inspection_names_the_heads_that_transformers_alone_finds_needed(tmp_
     if not PACKAGED[name].installed:
         pytest.skip(f"not installed: {PACKAGED[name].command}")
     out = tmp_path / "out"
-    run = [sys.executable, "-m", "prooflens", "inspect", name, "--rows", "8", "--out", str(out)]
+    few = ["--rows", "8", "--length", "32"]
+    run = [sys.executable, "-m", "prooflens", "inspect", name, *few, "--out", str(out)]
     threads = {"OMP_NUM_THREADS": str(min(4, os.cpu_count() or 1))}
     subprocess.run(run, check=True, env={**os.environ, **threads}, capture_output=True)
     roles = pd.read_csv(out / "roles.csv", keep_default_na=False)

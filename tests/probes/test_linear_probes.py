@@ -5,8 +5,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from interp.errors import ArgumentError
+from interp.stats.nulls import correlation_squared
 from probes.controls import control_latent, decode_nonlinearly
-from probes.linear import Ridge, decode, direction, kind_of, logistic
+from probes.linear import Ridge, decode, direction, folds_of, kind_of, logistic
 
 RNG = np.random.default_rng(0)
 
@@ -41,6 +42,18 @@ def test_product_is_there_for_a_network_and_not_for_a_line() -> None:
 def test_network_does_not_find_what_is_not_there() -> None:
     x, latent = RNG.normal(size=(80, 6, 3)), RNG.normal(size=(80, 6))
     assert decode_nonlinearly(x, latent).score < 0.1
+
+
+def test_a_low_score_on_one_fold_ends_the_search() -> None:
+    x, noise = RNG.normal(size=(60, 6, 3)), RNG.normal(size=(60, 6))
+    ended, whole = decode_nonlinearly(x, noise, least=0.5), decode_nonlinearly(x, noise)
+    held = folds_of(np.arange(60)) == 0
+    np.testing.assert_array_equal(ended.predicted[held], whole.predicted[held])
+    assert np.isnan(ended.predicted[~held]).all()
+    assert ended.score == pytest.approx(correlation_squared(whole.predicted[held], noise[held]))
+    latent = x[..., 0]
+    found = decode_nonlinearly(x, latent, least=0.5)
+    np.testing.assert_array_equal(found.predicted, decode_nonlinearly(x, latent).predicted)
 
 
 def test_names_are_classes_and_quantities_are_not_however_many_rows_there_are() -> None:

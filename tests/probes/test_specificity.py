@@ -16,7 +16,8 @@ from probes.roles.decision import STATUSES, Found, Test, decide
 from probes.roles.registry import ROLES
 from probes.roles.role import CONTROLS
 from probes.roles.specificity import matched
-from probes.roles.views import elsewhere
+from probes.roles.views import SCORED, elsewhere, positions_scored
+from probes.roles.views import WIDE as VOCABULARY
 from trained import zoo
 
 GOOD = Test("share", 0.9, 0.6, 1e-6)
@@ -188,3 +189,18 @@ def test_controls_come_from_the_rows_given_too() -> None:
         assert roles.loc["induction", "status"] == "confirmed"
         beyond.append(next(t["score"] for t in tests if t["kind"] == "specificity"))
     assert beyond[0] != beyond[1], "what is lost on the other rows counts"
+
+
+@given(st.integers(1, 4), st.integers(1, 90), st.integers(0, 2**16))
+def test_of_a_very_large_vocabulary_few_positions_are_scored_spread_evenly(
+    rows, length, seed
+) -> None:
+    mask = torch.rand(rows, length, generator=torch.Generator().manual_seed(seed)) < 0.7
+    assert positions_scored(mask, VOCABULARY - 1) is mask
+    kept = positions_scored(mask, VOCABULARY)
+    assert not (kept & ~mask).any()
+    for own, some in zip(mask, kept, strict=True):
+        ranks = torch.arange(int(own.sum()))[some[own]]
+        assert len(ranks) == min(int(own.sum()), SCORED)
+        gaps = ranks.diff()
+        assert len(gaps) == 0 or int(gaps.max() - gaps.min()) <= 1

@@ -19,14 +19,15 @@ not found.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 
 import numpy as np
 
 from interp.interventions.components import Component, components, hook_of
 from interp.stats.nulls import correlation_interval, decodability_null
 from interp.tasks.counterfactual import Variable
-from probes.controls import decode_nonlinearly, first_fold
+from probes.controls import decode_nonlinearly
 from probes.linear import Decoding
 from probes.roles.decision import Found, Test, holds
 from probes.roles.effects import Effects
@@ -40,15 +41,22 @@ def counting_roles(of: Examined) -> Iterator[Found]:
     known = [variable for variable in of.sought if variable.role == "counting"]
     if reader is None or effects is None or not known:
         return
+    before = cache(partial(_before, reader))
     for part in components(reader.model):
         if part.kind == "head":
             for variable in known:
-                found = _of(reader, effects, part, variable)
+                found = _of(reader, effects, part, variable, before)
                 if found is not None:
                     yield found
 
 
-def _of(reader: Reader, effects: Effects, part: Component, variable: Variable) -> Found | None:
+def _of(
+    reader: Reader,
+    effects: Effects,
+    part: Component,
+    variable: Variable,
+    before: Callable[[int, str], float],
+) -> Found | None:
     if variable.name not in reader.latents:
         return None
     floors, truth = reader.floors, reader.truth(variable.name)
@@ -58,17 +66,17 @@ def _of(reader: Reader, effects: Effects, part: Component, variable: Variable) -
     written = reader.inside(part.layer, (hook,))[hook][:, :, part.head]
     features = reader.places.of(written).double().numpy()
     name = f"a network reads {variable.name} from its output with r²"
-    first = first_fold(features, truth, groups=reader.places.groups)
-    if first < floors.determined / 2:  # four more networks would not make up for that
-        tests = [Test(name, first, floors.determined, 1.0, family="counted")]
+    half = floors.determined / 2  # of one fold: four more would not make up for that
+    after = _decoded(reader, features, truth, least=half)
+    if np.isnan(after.predicted).any():
+        tests = [Test(name, after.score, floors.determined, 1.0, family="counted")]
         return _finding(part, variable, tests, [])
-    after = _decoded(reader, features, truth)
     p = decodability_null(after.predicted, truth).p
     low, high = correlation_interval(after.predicted, truth, seed=reader.seed)
     tests = [Test(name, after.score, floors.determined, p, low, high, "counted")]
     if holds(tests):
-        before = _before(reader, part.layer, variable.name)
-        gained = (after.score - before) / max(1 - before, 1e-9)
+        known = before(part.layer, variable.name)
+        gained = (after.score - known) / max(1 - known, 1e-9)
         tests.append(Test("of what the layer's input leaves open", gained, floors.readout_gain))
     cause = effects.exchange((part.layer, part.head), "output", variable) if holds(tests) else []
     return _finding(part, variable, tests, cause)
@@ -85,5 +93,5 @@ def _before(reader: Reader, layer: int, latent: str) -> float:
     return found.score
 
 
-def _decoded(reader: Reader, features: Features, truth: Features) -> Decoding:
-    return decode_nonlinearly(features, truth, groups=reader.places.groups)
+def _decoded(reader: Reader, features: Features, truth: Features, least: float = 0.0) -> Decoding:
+    return decode_nonlinearly(features, truth, groups=reader.places.groups, least=least)
