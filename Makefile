@@ -9,7 +9,7 @@ demo: setup
 	$(BIN)/prooflens demo --out out/demo --overwrite
 
 QUICK := $(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow"
-SLOW := $(BIN)/python -m pytest -q -n 2 --dist loadfile -m slow
+SLOW := $(BIN)/python -m pytest -q -n 2 --dist worksteal -m slow
 
 # The product first, then the laboratory, which stands on it.
 test: setup

@@ -52,7 +52,7 @@ __all__ = ["main", "rises_one_by_one"]
 
 LENGTH = 64
 """The positions of a row of ``prooflens inspect``."""
-QUICK_ROWS, QUICK_LENGTH = 16, 32
+QUICK_ROWS, QUICK_LENGTH = 16, 24
 """The rows of ``prooflens inspect --quick``, and their positions."""
 _FORWARDS = re.compile(r"measured by (\d+) forward passes")
 

@@ -45,6 +45,9 @@ from interp.tasks.base import Batch
 _TOKENS = 1024
 _ROOM = 2**26
 """The most numbers of clean streams that are kept, and of activations that slopes hold at once."""
+_DEEP = 12
+"""Of models with so many layers every second clean stream is kept: half the memory, for one layer
+more to run now and then."""
 _OUTPUTS = 2**23
 """The most output numbers at once."""
 _GRADIENT = 8
@@ -94,6 +97,7 @@ class Run:
         self.tokens, self._room, self._device = tokens, room, model_device(model)
         need("Run", tokens >= 1, "tokens", "must be at least 1", tokens, "take about 1024")
         self._layered = runners_of(model, self.batch.inputs.to(self._device))
+        self._every = kept_every(len(self._layered[0].layers)) if self._layered else 1
         self._whole = Whole(model)
         self._values: dict[tuple[Edits, Metric], dict[int, Tensor]] = {}
         self._slopes: dict[tuple[Edits, Edits, Metric], dict[int, float]] = {}
@@ -339,19 +343,25 @@ class Run:
         """The stream that enters a layer, or leaves the last; kept by row while there is room."""
         lacking = [row for row in rows.tolist() if row not in self._streams]
         fresh = self._run_clean(torch.tensor(lacking), self._layered[0]) if lacking else {}
-        known = {**self._streams, **fresh}
-        return torch.stack([known[row][layer] for row in rows.tolist()])
+        known, at = {**self._streams, **fresh}, layer // self._every
+        stream = torch.stack([known[row][at] for row in rows.tolist()])
+        first = self._layered[0]
+        first.prepare(self.batch.inputs[:1].to(self._device))
+        with torch.no_grad():
+            return self._through(first, stream, range(at * self._every, layer), {})
 
     def _run_clean(
         self, rows: Tensor, runner: Layers, acts: Acts | None = None
     ) -> dict[int, Tensor]:
-        """Run rows as they are, with functions that read on the way: row → its streams."""
+        """Run rows as they are, with functions that read on the way: row → its streams that are
+        kept."""
         inputs = self._inputs(rows)
         with runner.acting(acts or {}):
             found = torch.stack(runner.streams(inputs), dim=1)
         self._ran[0] += len(rows)
         if not bool(found.isfinite().all()):
             raise not_finite(self.model, inputs)
+        found = found[:, :: self._every]
         fresh = dict(zip(rows.tolist(), found.unbind(0), strict=True))
         room = self._room // found[0].numel() - len(self._streams)
         self._streams.update((row, fresh[row].clone()) for row in [*fresh][: max(room, 0)])
@@ -607,6 +617,11 @@ class Run:
             held += size
         if group:
             yield group
+
+
+def kept_every(layers: int) -> int:
+    """Which of the streams of a model with so many layers are kept: all, or every second one."""
+    return 2 if layers >= _DEEP else 1
 
 
 class _Known:

@@ -22,7 +22,7 @@ from prooflens.cli.usage import (
     shipped_models,
 )
 
-_QUICK, _QUICK_LENGTH = 16, 32
+_QUICK, _QUICK_LENGTH = 16, 24
 _OF_A_MODEL = ("task", "text", "data", "tokens_from", "prompt", "rows", "length", "dtype",
                "mapping", "revision", "revisions", "resume", "backend", "adapter")  # fmt: skip
 
@@ -59,7 +59,7 @@ _From = Annotated[
 ]
 _Rows = Annotated[int | None, typer.Option(help="Rows of each kind: 256 of a task, else 32.")]
 _Quick = Annotated[
-    bool, typer.Option("--quick", help="At most 16 rows of each kind, of at most 32 tokens.")
+    bool, typer.Option("--quick", help="At most 16 rows of each kind, of at most 24 tokens.")
 ]
 _Effects = Annotated[
     bool,

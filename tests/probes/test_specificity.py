@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from interp.attention.key_sets import token_key_sets
 from interp.tasks.base import Batch
 from interp.tasks.induction import RepeatedTokens
-from probes.roles import LANGUAGE, find_roles
+from probes.roles import LANGUAGE, find_roles, views
 from probes.roles.decision import STATUSES, Found, Test, decide
 from probes.roles.registry import ROLES
 from probes.roles.role import CONTROLS
@@ -204,3 +204,16 @@ def test_of_a_very_large_vocabulary_few_positions_are_scored_spread_evenly(
         assert len(ranks) == min(int(own.sum()), SCORED)
         gaps = ranks.diff()
         assert len(gaps) == 0 or int(gaps.max() - gaps.min()) <= 1
+
+
+def test_roles_are_the_same_at_few_positions_of_each_row(monkeypatch) -> None:
+    shipped = zoo.load("induction-attention")
+    batch = shipped.task.sample(32, seed=5)
+    columns = ["component", "layer", "head", "role", "status"]
+    every = find_roles(shipped.model, batch, profile=LANGUAGE)
+    monkeypatch.setattr(views, "WIDE", 1)
+    monkeypatch.setattr(views, "SCORED", 5)
+    few = find_roles(shipped.model, batch, profile=LANGUAGE)
+    assert every[columns].equals(few[columns])
+    assert "confirmed" in set(few["status"])
+    assert every["effect"].tolist() != few["effect"].tolist()

@@ -33,6 +33,7 @@ from interp.run import (
     ffn_sites,
     head_sites,
 )  # fmt: skip
+from interp.run import run as deep
 from interp.run.metrics import LossOfOthers
 from interp.tasks.base import Batch
 
@@ -246,6 +247,22 @@ def test_rows_and_copies_do_not_depend_on_how_many_run_at_once() -> None:
     for tokens, room in ((1, 1), (7, 2**26), (14, 1), (50, 2**26)):
         pieces = torch.stack([*Run(model, TOKENS, tokens=tokens, room=room).rises(edits)])
         torch.testing.assert_close(pieces, whole, rtol=1e-9, atol=1e-11)
+
+
+def test_of_deep_models_every_second_stream_is_enough(monkeypatch) -> None:
+    model = model_of()
+    edits = [Mean(site) for site in (*head_sites(model), *ffn_sites(model))]
+    edits += [Mean(Site(1, "resid_post")), Mean(Site(model.cfg.n_layers - 1, "resid_post"))]
+    whole = Run(model, TOKENS)
+    expected, slopes = torch.stack([*whole.rises(edits)]), whole.slopes(edits)
+    monkeypatch.setattr(deep, "_DEEP", 1)
+    run = Run(model, TOKENS)
+    torch.testing.assert_close(torch.stack([*run.rises(edits)]), expected, rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(run.slopes(edits), slopes, rtol=1e-9, atol=1e-11)
+    kept = [len(streams) for streams in run._streams.values()]
+    assert set(kept) == {-(-(model.cfg.n_layers + 1) // 2)}
+    site = Site(1, "resid_post")
+    torch.testing.assert_close(run.at(site)[site], whole.at(site)[site])
 
 
 def test_some_rows_are_measured_and_nothing_twice() -> None:
