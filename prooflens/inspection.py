@@ -79,6 +79,8 @@ __all__ = [
 
 MARKER = ".prooflens-inspect"
 _BATCH = 32
+QUICK_ROWS, QUICK_LENGTH = 16, 32
+"""The rows of each kind of a quick inspection, and their positions, at most."""
 
 
 @dataclass
@@ -222,6 +224,7 @@ def inspect(
     count: int | None = None,
     length: int = LENGTH,
     seed: int = 0,
+    quick: bool = False,
     effects: bool = False,
     out: str | Path | None = None,
     overwrite: bool = False,
@@ -252,6 +255,8 @@ def inspect(
         count: How many rows of each kind: by default 256 of a task, else 32.
         length: Positions of a row of a language model, at most.
         seed: Seed of rows and nulls.
+        quick: Whether to be content with 16 rows of each kind, and of a language model with 32
+            positions of a row, and with rows that repeat: without templates.
         effects: Whether the loss is measured without every head and FFN of a large model, too, and
             not only without those that show a role's behaviour.
         out: Folder for the page, the tables and a store of what heads attend to, with the tables
@@ -275,7 +280,10 @@ def inspect(
     check_backend(backend)
     given: dict[str, Any] = {"text": text, "data": rows, "task": task, "tokens_from": tokens_from}
     _check_types(task, count=count, length=length, seed=seed)
+    if quick:
+        count, length = min(count or QUICK_ROWS, QUICK_ROWS), min(length, QUICK_LENGTH)
     given |= {"profile": _profile(profile), "rows": count, "length": length, "seed": seed}
+    given["templates"] = not quick
     how: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     how |= {"device": device, "dtype": dtype, "adapter": adapter}
     asked: dict[str, Any] = {"seed": seed, "effects": effects, "backend": backend}

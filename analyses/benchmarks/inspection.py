@@ -50,10 +50,6 @@ from prooflens.trained import folder_of
 
 __all__ = ["main", "rises_one_by_one"]
 
-LENGTH = 64
-"""The positions of a row of ``prooflens inspect``."""
-QUICK_ROWS, QUICK_LENGTH = 16, 24
-"""The rows of ``prooflens inspect --quick``, and their positions."""
 _FORWARDS = re.compile(r"measured by (\d+) forward passes")
 
 
@@ -67,11 +63,10 @@ def main(
 ) -> None:
     """Print seconds, memory and the ratio as JSON in the last line."""
     torch.set_num_threads(threads)
-    rows = min(rows, QUICK_ROWS) if quick else rows
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         named = model or str(_random(place / "model"))
-        result = _inspected(named, place, rows) if whole else {}
+        result = _inspected(named, place, rows, quick) if whole else {}
         loaded = load_pretrained(folder_of(named))
         trials, _ = token_trials(loaded, rows=rows)
         parts = [part for part in components(loaded.model) if part.kind == "head"]
@@ -125,7 +120,7 @@ def _random(folder: Path) -> Path:
     return folder
 
 
-def _inspected(model: str, place: Path, rows: int) -> dict[str, Any]:
+def _inspected(model: str, place: Path, rows: int, quick: bool) -> dict[str, Any]:
     """An inspection's seconds, memory, first finding and forward passes."""
     started, told = time.perf_counter(), dict[str, float]()
     steps: list[str] = []
@@ -134,8 +129,7 @@ def _inspected(model: str, place: Path, rows: int) -> dict[str, Any]:
         steps.append(words)
         told.setdefault(words, time.perf_counter() - started)
 
-    length = QUICK_LENGTH if rows <= QUICK_ROWS else LENGTH
-    found = inspect(model, count=rows, length=length, out=place / "out", step=step)
+    found = inspect(model, count=rows, quick=quick, out=place / "out", step=step)
     seconds = time.perf_counter() - started
     typer.echo(f"inspect: {seconds:.0f} s; {len(found.roles)} rows of roles")
     after = next(at for at, words in enumerate(steps) if words.startswith("attention of")) + 1

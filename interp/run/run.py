@@ -97,7 +97,7 @@ class Run:
         self.tokens, self._room, self._device = tokens, room, model_device(model)
         need("Run", tokens >= 1, "tokens", "must be at least 1", tokens, "take about 1024")
         self._layered = runners_of(model, self.batch.inputs.to(self._device))
-        self._every = kept_every(len(self._layered[0].layers)) if self._layered else 1
+        self._stride = stride_of(len(self._layered[0].layers)) if self._layered else 1
         self._whole = Whole(model)
         self._values: dict[tuple[Edits, Metric], dict[int, Tensor]] = {}
         self._slopes: dict[tuple[Edits, Edits, Metric], dict[int, float]] = {}
@@ -343,12 +343,12 @@ class Run:
         """The stream that enters a layer, or leaves the last; kept by row while there is room."""
         lacking = [row for row in rows.tolist() if row not in self._streams]
         fresh = self._run_clean(torch.tensor(lacking), self._layered[0]) if lacking else {}
-        known, at = {**self._streams, **fresh}, layer // self._every
+        known, at = {**self._streams, **fresh}, layer // self._stride
         stream = torch.stack([known[row][at] for row in rows.tolist()])
         first = self._layered[0]
         first.prepare(self.batch.inputs[:1].to(self._device))
         with torch.no_grad():
-            return self._through(first, stream, range(at * self._every, layer), {})
+            return self._through(first, stream, range(at * self._stride, layer), {})
 
     def _run_clean(
         self, rows: Tensor, runner: Layers, acts: Acts | None = None
@@ -361,7 +361,7 @@ class Run:
         self._ran[0] += len(rows)
         if not bool(found.isfinite().all()):
             raise not_finite(self.model, inputs)
-        found = found[:, :: self._every]
+        found = found[:, :: self._stride]
         fresh = dict(zip(rows.tolist(), found.unbind(0), strict=True))
         room = self._room // found[0].numel() - len(self._streams)
         self._streams.update((row, fresh[row].clone()) for row in [*fresh][: max(room, 0)])
@@ -619,8 +619,8 @@ class Run:
             yield group
 
 
-def kept_every(layers: int) -> int:
-    """Which of the streams of a model with so many layers are kept: all, or every second one."""
+def stride_of(layers: int) -> int:
+    """How far apart the kept streams of a model with so many layers are: 1, or 2 of deep ones."""
     return 2 if layers >= _DEEP else 1
 
 

@@ -109,6 +109,7 @@ class _Given:
     text: str | None
     counts: Tensor | None
     notes: tuple[str, ...]
+    templates: bool = True
 
 
 def inspected_rows(
@@ -122,6 +123,7 @@ def inspected_rows(
     rows: int | None = None,
     length: int = LENGTH,
     seed: int = 0,
+    templates: bool = True,
 ) -> InspectedRows:
     """Choose the rows of an inspection, and the profile; of a language model some are run.
 
@@ -139,6 +141,7 @@ def inspected_rows(
             model's context bounds the length, and so do the positions that it has learned
             (:mod:`probes.inspection.usable`).
         seed: Seed of the rows.
+        templates: Whether in-context templates are among the rows of a language model.
 
     Raises:
         ArgumentError: for arguments or files that do not fit.
@@ -157,7 +160,8 @@ def inspected_rows(
             f"rows must be given for {model.name}, got none: neither a task nor token ids are known"
         )
     extra = None if drawn is None else drawn[: rows or ROWS]
-    found = _language(model, text, own, tokens_from, rows or ROWS, length, seed)
+    counted = _count_tokens(model, text, own, tokens_from, length)
+    found = _language(model, replace(counted, templates=templates), rows or ROWS, length, seed)
     if extra is None:
         return replace(found, words=None if own is None else own.words)
     about = f"{len(extra)} rows of {extra.inputs.shape[1]} tokens of the task that it learned"
@@ -213,17 +217,8 @@ def _of_task(
     )
 
 
-def _language(
-    model: Pretrained,
-    text: str | None,
-    own: OwnRows | None,
-    tokens_from: str | Path | None,
-    rows: int,
-    length: int,
-    seed: int,
-) -> InspectedRows:
+def _language(model: Pretrained, given: _Given, rows: int, length: int, seed: int) -> InspectedRows:
     """Random rows that repeat, and the text or rows given."""
-    given = _count_tokens(model, text, own, tokens_from, length)
     asked = min(length, model.n_ctx)
     if given.own is not None:
         asked = max(min(asked, LEAST), min(asked, given.own.longest))
@@ -313,6 +308,8 @@ def _trials_of_length(
     """The trials of one length, and why others are left out."""
     size: dict[str, Any] = {"rows": rows, "length": length}
     trials, notes = token_trials(model, **size, seed=seed, counts=given.counts)
+    if not given.templates:
+        trials, notes = trials[:1], ["a quick inspection has no in-context templates"]
     if given.own is not None:
         batch = given.own.batch
         trials.append(Trial("rows", "The rows given", given.own.about, batch))

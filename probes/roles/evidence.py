@@ -25,7 +25,7 @@ from interp.hooks.capture import evaluating
 from interp.hooks.transformer_lens_adapter import vocabulary_of
 from interp.run import Array, Run, Site, head_sites, written_by
 from interp.run.evidence import LEAST_ROWS, looks_of, row_order
-from interp.run.run import kept_every
+from interp.run.run import stride_of
 from interp.store import ActivationStore
 from interp.store.attention_mask import AttentionMask, attention_mask_of
 from interp.store.rows import Rows, layer_hooks, read_batches
@@ -222,7 +222,7 @@ class Evidence:
         """A run, whose streams are kept if there is room for them beside those of other runs."""
         cfg = self.model.cfg
         width, layers = (int(getattr(cfg, name, 1) or 1) for name in ("d_model", "n_layers"))
-        kept = len(range(0, layers + 1, kept_every(layers)))
+        kept = len(range(0, layers + 1, stride_of(layers)))
         room = min(self._room, batch.mask.numel() * width * kept)
         self._room -= room
         tokens = max(1024, _NUMBERS // width)

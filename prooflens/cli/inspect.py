@@ -22,7 +22,6 @@ from prooflens.cli.usage import (
     shipped_models,
 )
 
-_QUICK, _QUICK_LENGTH = 16, 24
 _OF_A_MODEL = ("task", "text", "data", "tokens_from", "prompt", "rows", "length", "dtype",
                "mapping", "revision", "revisions", "resume", "backend", "adapter")  # fmt: skip
 
@@ -58,9 +57,7 @@ _From = Annotated[
     typer.Option(help="Rows of token ids (as --data): random rows hold their tokens alone."),
 ]
 _Rows = Annotated[int | None, typer.Option(help="Rows of each kind: 256 of a task, else 32.")]
-_Quick = Annotated[
-    bool, typer.Option("--quick", help="At most 16 rows of each kind, of at most 24 tokens.")
-]
+_Quick = Annotated[bool, typer.Option("--quick", help="At most 16 rows, of 32 tokens that repeat.")]
 _Effects = Annotated[
     bool,
     typer.Option(
@@ -131,22 +128,20 @@ def inspect(
     read = [model, *(given for given in files if given is not None)]
     if revisions is None:  # a series has folders of its own, and checks them
         check_output(out, overwrite=overwrite or resume, marker=".prooflens-inspect", inputs=read)
-    count = min(rows or _QUICK, _QUICK) if quick else rows
-    length = min(length, _QUICK_LENGTH) if quick else length
-    if count is not None and count < 4:
+    if rows is not None and rows < 4:
         from interp.errors import ArgumentError
 
-        raise ArgumentError(f"rows must be at least 4, got {count}: nulls exchange rows")
+        raise ArgumentError(f"rows must be at least 4, got {rows}: nulls exchange rows")
     given: dict[str, Any] = {"text": words, "tokens_from": tokens_from, "prompts": prompt or ()}
     with importing():
         from prooflens.inspection import inspect as inspected
 
     given["task"] = _task(task, data)
-    given |= {"rows": data, "profile": profile, "count": count, "length": length, "seed": seed}
-    given |= {"effects": effects, "backend": backend, "mapping": mapping, "revision": revision}
-    given |= {"device": device, "dtype": dtype, "adapter": adapter, "step": steps()}
+    given |= {"rows": data, "profile": profile, "count": rows, "length": length, "seed": seed}
+    given |= {"quick": quick, "effects": effects, "backend": backend, "mapping": mapping}
+    given |= {"revision": revision, "device": device, "dtype": dtype, "adapter": adapter}
+    given |= {"step": steps(), "overwrite": overwrite, "resume": resume}
     given |= {"trust_remote_code": trust_remote_code, "watch": progress("working")}
-    given |= {"overwrite": overwrite, "resume": resume}
     if revisions is not None:
         _over_training(model, [name.strip() for name in revisions.split(",")], out, given)
         return

@@ -184,7 +184,7 @@ def test_an_inspection_names_the_heads_that_transformers_alone_finds_needed(tmp_
     if not PACKAGED[name].installed:
         pytest.skip(f"not installed: {PACKAGED[name].command}")
     out = tmp_path / "out"
-    few = ["--rows", "8", "--length", "32"]
+    few = ["--quick", "--rows", "8"]
     run = [sys.executable, "-m", "prooflens", "inspect", name, *few, "--out", str(out)]
     threads = {"OMP_NUM_THREADS": str(min(4, os.cpu_count() or 1))}
     subprocess.run(run, check=True, env={**os.environ, **threads}, capture_output=True)
