@@ -255,8 +255,7 @@ def inspect(
         count: How many rows of each kind: by default 256 of a task, else 32.
         length: Positions of a row of a language model, at most.
         seed: Seed of rows and nulls.
-        quick: Whether to be content with 16 rows of each kind, and of a language model with 32
-            positions of a row, and with rows that repeat: without templates.
+        quick: 16 rows of each kind at most; of a language model 32 tokens each, and no templates.
         effects: Whether the loss is measured without every head and FFN of a large model, too, and
             not only without those that show a role's behaviour.
         out: Folder for the page, the tables and a store of what heads attend to, with the tables
@@ -280,24 +279,34 @@ def inspect(
     check_backend(backend)
     given: dict[str, Any] = {"text": text, "data": rows, "task": task, "tokens_from": tokens_from}
     _check_types(task, count=count, length=length, seed=seed)
-    if quick:
-        count, length = min(count or QUICK_ROWS, QUICK_ROWS), min(length, QUICK_LENGTH)
     given |= {"profile": _profile(profile), "rows": count, "length": length, "seed": seed}
-    given["templates"] = not quick
+    given |= _quickly(count, length) if quick else {}
     how: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     how |= {"device": device, "dtype": dtype, "adapter": adapter}
     asked: dict[str, Any] = {"seed": seed, "effects": effects, "backend": backend}
     asked |= {"step": step or (lambda words: None), "watch": watch or list, "resume": resume}
-    place = None if out is None else Path(out)
-    if place is not None:
-        sources = (model, rows, tokens_from, mapping, adapter)
-        read = [one for one in sources if isinstance(one, str | Path)]
-        check_output(place, overwrite=overwrite or resume, marker=MARKER, inputs=read)
+    named = (model, rows, tokens_from, mapping, adapter)
+    place = _checked(out, named, replace=overwrite or resume)
     store = _store(model)
     if store is None:
         return _of_model(model, mapping, given, how, prompts, asked, place, overwrite)
     _need_own_rows(given, prompts)
     return _of_store(store, given["profile"], device, asked, place, overwrite=overwrite)
+
+
+def _quickly(count: int | None, length: int) -> dict[str, Any]:
+    """The rows of a quick inspection."""
+    rows = min(count or QUICK_ROWS, QUICK_ROWS)
+    return {"rows": rows, "length": min(length, QUICK_LENGTH), "templates": False}
+
+
+def _checked(out: str | Path | None, sources: Sequence[Any], *, replace: bool) -> Path | None:
+    """The folder that was asked for, refused where it may not be written."""
+    if out is None:
+        return None
+    read = [one for one in sources if isinstance(one, str | Path)]
+    check_output(Path(out), overwrite=replace, marker=MARKER, inputs=read)
+    return Path(out)
 
 
 def _of_model(
