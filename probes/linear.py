@@ -210,8 +210,8 @@ def decode(
         groups: A number for each row; rows of one number stand on one side. Each row is its own by
             default: give those of :class:`probes.activations.SampledPositions` where rows can be
             equal.
-        least: Of a regressor, the r² of the first fold below which the others are not fitted; the
-            score is then the first fold's.
+        least: The r² on the first fold below which a regressor is not fitted to the other folds;
+            the score is then the first fold's.
 
     Raises:
         ArgumentError: for values that are not finite, and fewer groups than folds.

@@ -280,7 +280,7 @@ def inspect(
     given: dict[str, Any] = {"text": text, "data": rows, "task": task, "tokens_from": tokens_from}
     _check_types(task, count=count, length=length, seed=seed)
     given |= {"profile": _profile(profile), "rows": count, "length": length, "seed": seed}
-    given |= _quickly(count, length) if quick else {}
+    given |= _quick_rows(count, length) if quick else {}
     how: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     how |= {"device": device, "dtype": dtype, "adapter": adapter}
     asked: dict[str, Any] = {"seed": seed, "effects": effects, "backend": backend}
@@ -294,7 +294,7 @@ def inspect(
     return _of_store(store, given["profile"], device, asked, place, overwrite=overwrite)
 
 
-def _quickly(count: int | None, length: int) -> dict[str, Any]:
+def _quick_rows(count: int | None, length: int) -> dict[str, Any]:
     """The rows of a quick inspection."""
     rows = min(count or QUICK_ROWS, QUICK_ROWS)
     return {"rows": rows, "length": min(length, QUICK_LENGTH), "templates": False}

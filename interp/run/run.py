@@ -620,7 +620,7 @@ class Run:
 
 
 def stride_of(layers: int) -> int:
-    """How far apart the kept streams of a model with so many layers are: 1, or 2 of deep ones."""
+    """How many layers lie between two clean streams that are kept: one, or two in deep models."""
     return 2 if layers >= _DEEP else 1
 
 
