@@ -30,20 +30,24 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 import typer
+from joblib import Parallel, delayed
 from scipy.stats import t as student
 from torch import Tensor
 
 from analyses.benchmarks import by_content, composed, language
-from analyses.benchmarks.known import loaded
+from analyses.benchmarks.known import LanguageSubject, loaded
 from analyses.benchmarks.result import write_result
 from prooflens.architectures import Pretrained, load_pretrained
 from prooflens.roles import LANGUAGE, evidence_of, rows_of, token_trials
 from prooflens.run import DropKeys, Edit, Mean, Site, gather_evidence
 from prooflens.trained import folder_of
 
-__all__ = ["Kept", "main"]
+__all__ = ["CASES", "TABLES", "Kept", "main"]
 
 TABLES = Path(__file__).parents[1] / "tables"
+CASES = Path("cases")
+"""The folder of finished language cases."""
+
 _NAMES = ("mean", "previous", "after_same", "first")
 _FLOOR, _MISSED = 0.1, 0.05
 
@@ -56,12 +60,17 @@ def main(
     cases: Annotated[bool, typer.Option("--cases", help="Run the language cases.")] = False,
     orders: Annotated[int, typer.Option(help="Orders of the rows that are replayed.")] = 20,
     threads: Annotated[int, typer.Option(help="PyTorch threads.")] = 2,
+    jobs: Annotated[int, typer.Option(help="Processes for the language cases.")] = 1,
+    folder: Annotated[Path, typer.Option(help="Where finished cases are kept.")] = CASES,
 ) -> None:
     """Print a table of models and edits, and the whole as JSON in the last line."""
     torch.set_num_threads(threads)
     if exhaustive:
         names = _NAMES if edits == "all" else edits.split(",")
-        _run_cases(rows, names) if cases else _run(model, rows, names)
+        if cases:
+            _run_cases(rows, names, jobs, folder)
+        else:
+            _run(model, rows, names)
     counts = {"needed": 0, "found": 0, "false": 0, "wrong": 0, "rows": 0.0, "edits": 0}
     for path in sorted(TABLES.glob("evidence-*.npz")):
         told: dict[str, dict[str, float]] = {}
@@ -139,16 +148,40 @@ def _run(model: str, rows: int, names: Sequence[str]) -> None:
     np.savez_compressed(TABLES / f"evidence-{Path(model).name}.npz", **kept)
 
 
-def _run_cases(rows: int, names: Sequence[str]) -> None:
-    """The same for every language case, in one file of numbers of single precision."""
-    kept, modules = dict[str, Any](), (language, by_content, composed)
-    many = [one for module in modules for one in (*module.subjects(), *module.decoys())]
-    for number, subject in enumerate(many):
-        model = loaded(subject.make(), subject.name)
-        for key, values in _every_row(model, rows, names, subject.seed).items():
-            kept[f"{number}|{key}"] = values.astype(np.float32)
-        typer.echo(f"{number + 1} of {len(many)}: {subject.name}")
+def _run_cases(rows: int, names: Sequence[str], jobs: int, folder: Path) -> None:
+    """The same for every language case, in one file of numbers of single precision.
+
+    A finished case is kept in a file of its own, so that a run that was interrupted goes on.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{number}.npz" for number in range(len(_cases()))]
+    todo = [number for number, path in enumerate(paths) if not path.exists()]
+    work = (delayed(_run_case)(number, rows, names, paths[number]) for number in todo)
+    for name in Parallel(n_jobs=jobs, return_as="generator_unordered")(work):
+        typer.echo(f"{sum(path.exists() for path in paths)} of {len(paths)}: {name}")
+    kept = dict[str, Any]()
+    for number, path in enumerate(paths):
+        with np.load(path) as numbers:
+            kept |= {f"{number}|{key}": numbers[key] for key in numbers}
     np.savez_compressed(TABLES / "evidence-language.npz", **kept)
+
+
+def _cases() -> list[LanguageSubject]:
+    """Every model that role detectors are judged on, those with known heads and the decoys."""
+    modules = (language, by_content, composed)
+    return [one for module in modules for one in (*module.subjects(), *module.decoys())]
+
+
+def _run_case(number: int, rows: int, names: Sequence[str], path: Path) -> str:
+    """One case in a process of its own: its name, after its numbers have been written."""
+    torch.set_num_threads(1)
+    subject = _cases()[number]
+    model = loaded(subject.make(), subject.name)
+    numbers = _every_row(model, rows, names, subject.seed)
+    part = path.with_suffix(".part.npz")
+    np.savez(part, **{key: values.astype(np.float32) for key, values in numbers.items()})
+    part.rename(path)
+    return subject.name
 
 
 @torch.no_grad()

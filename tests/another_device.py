@@ -1,0 +1,167 @@
+"""A pretended device: tensors that say they are on a GPU, and refuse what tensors of one refuse.
+
+CI has no GPU. What goes wrong on one is nearly always the same: a tensor of the model meets one that
+stayed in the host's memory, or is asked for as an array. Both can be refused without a device.
+:class:`Pretended` is a tensor on ``cuda:0`` by its own account, whose numbers are in the host's
+memory; within :class:`PretendedDevice` a factory with ``device=`` makes such tensors. Kernels that
+a real device lacks, and its rounding, are not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+__all__ = ["DEVICE", "Pretended", "PretendedDevice", "moved"]
+
+DEVICE = torch.device("cuda", 0)
+
+_INDEX = (Tensor.__getitem__, Tensor.__setitem__)
+_ACROSS = (Tensor.copy_, Tensor.type_as, Tensor.__setitem__, Tensor.__deepcopy__)
+"""What may read from one device and write to another."""
+
+_ARRAYS = ("numpy", "__array__")
+
+
+class Pretended(Tensor):
+    """A tensor that says it is on :data:`DEVICE`."""
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        return call(func, args, dict(kwargs or {}))
+
+
+class PretendedDevice(TorchFunctionMode):
+    """Within it, ``device="cuda"`` makes tensors of the pretended device."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        return call(func, args, dict(kwargs or {}))
+
+
+def call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What the function gives, on the device on which it would be.
+
+    Raises:
+        RuntimeError: if tensors of two devices meet.
+        TypeError: if a tensor of the device is asked for as an array.
+    """
+    name = getattr(func, "__name__", "")
+    here = args[0] if args and isinstance(args[0], Tensor) else None
+    if name == "__get__" and here is not None:
+        return _attribute(func, here)
+    if name in _ARRAYS and isinstance(here, Pretended):
+        raise TypeError("a tensor of the pretended device is no array: copy it to the host first")
+    target = _target(name, args, kwargs)
+    _check_devices(func, args, kwargs)
+    plain = [_plain(one) for one in args], {key: _plain(one) for key, one in kwargs.items()}
+    with torch._C.DisableTorchFunction():
+        out = func(*plain[0], **plain[1])
+    if name.endswith("_") and not name.endswith("__") and here is not None and out is not None:
+        return here
+    there = any(isinstance(one, Pretended) for one in _tensors((args, kwargs)))
+    if target is not None:
+        there = target.type == DEVICE.type
+    return _placed(out, there)
+
+
+def moved(model: nn.Module) -> nn.Module:
+    """The model with its parameters and buffers on the pretended device, in place."""
+    for module in model.modules():
+        for name, one in list(module._parameters.items()):
+            if one is not None:
+                there = one.detach().as_subclass(Pretended)
+                module._parameters[name] = nn.Parameter(there, requires_grad=one.requires_grad)
+        for name, held in list(module._buffers.items()):
+            if held is not None:
+                module._buffers[name] = held.as_subclass(Pretended)
+    if hasattr(model, "cfg"):
+        model.cfg.device = str(DEVICE)
+    return model
+
+
+def _attribute(func: Callable[..., Any], here: Tensor) -> Any:
+    about = getattr(getattr(func, "__self__", None), "__name__", "")
+    if isinstance(here, Pretended) and about in ("device", "is_cuda", "is_cpu"):
+        return {"device": DEVICE, "is_cuda": True, "is_cpu": False}[about]
+    with torch._C.DisableTorchFunction():
+        out = func(here)
+    if about in ("grad", "_grad", "data", "T", "mT", "H", "real", "imag"):
+        return _placed(out, isinstance(here, Pretended))
+    return out
+
+
+def _target(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device | None:
+    """The device that the call asks for, which is then taken from what it was given."""
+    if name == "cpu":
+        return torch.device("cpu")
+    if name == "to" and len(args) > 1 and isinstance(args[1], Tensor):
+        return args[1].device
+    if name == "to" and len(args) > 1 and isinstance(args[1], str | torch.device):
+        return torch.device(args[1])
+    asked = kwargs.get("device")
+    return None if asked is None else torch.device(asked)
+
+
+def _check_devices(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    name = getattr(func, "__name__", "")
+    if func in _ACROSS or name in ("to", "copy_", "__setitem__", "type_as", "__deepcopy__"):
+        return
+    met = [one for one in _tensors((args, kwargs)) if one.ndim]
+    if name in ("__getitem__", "index") and isinstance(met[0] if met else None, Pretended):
+        return  # a tensor of the device may be indexed by one of the host
+    if len({isinstance(one, Pretended) for one in met}) == 2:
+        raise RuntimeError(f"{name}: tensors of the pretended device and of the host meet")
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _tensors(one)
+    elif isinstance(value, dict):
+        for one in value.values():
+            yield from _tensors(one)
+
+
+def _plain(value: Any) -> Any:
+    """The value as the host holds it."""
+    if isinstance(value, Pretended):
+        return value
+    if isinstance(value, torch.device) and value.type == DEVICE.type:
+        return torch.device("cpu")
+    if isinstance(value, str) and value.startswith(DEVICE.type):
+        return "cpu"
+    return value
+
+
+def _placed(out: Any, there: bool) -> Any:
+    if isinstance(out, Tensor):
+        kind = Pretended if there else Tensor
+        if isinstance(out, nn.Parameter) or type(out) is kind:
+            return out
+        with torch._C.DisableTorchFunction():
+            return out.as_subclass(kind)
+    if isinstance(out, tuple) and hasattr(out, "_fields"):
+        return type(out)(*(_placed(one, there) for one in out))
+    if type(out) in (tuple, list):
+        return type(out)(_placed(one, there) for one in out)
+    if type(out).__module__ == "torch.return_types":
+        return type(out)([_placed(one, there) for one in out])
+    return out
