@@ -17,6 +17,7 @@ model, for several orders of the rows, and compared with what all rows say:
     false      edits that end ``above`` though their mean on all rows is below the floor
     wrong      edits that end ``below`` though their mean on all rows is above the floor
 
+Where edits times rows are few the rule runs all (``--cheap``; 0 replays it without that).
 The truth is of the same rows: how other rows would decide is not asked here. The last line is JSON:
 ``recall``, ``false``, ``wrong``, ``rows`` (rows run a edit, on average; all by the exhaustive run).
 """
@@ -59,6 +60,7 @@ def main(
     edits: Annotated[str, typer.Option(help="Which edits the exhaustive run makes.")] = "all",
     cases: Annotated[bool, typer.Option("--cases", help="Run the language cases.")] = False,
     orders: Annotated[int, typer.Option(help="Orders of the rows that are replayed.")] = 20,
+    cheap: Annotated[int, typer.Option(help="Edits × rows up to which all are run.")] = 1024,
     threads: Annotated[int, typer.Option(help="PyTorch threads.")] = 2,
     jobs: Annotated[int, typer.Option(help="Processes for the language cases.")] = 1,
     folder: Annotated[Path, typer.Option(help="Where finished cases are kept.")] = CASES,
@@ -77,7 +79,7 @@ def main(
         with np.load(path) as kept:
             for key in [one.removesuffix("-exact") for one in kept if one.endswith("-exact")]:
                 numbers = Kept(kept[f"{key}-exact"], kept[f"{key}-slopes"])
-                found = _judged(numbers, orders)
+                found = _judged(numbers, orders, cheap)
                 name = key.rpartition("|")[2]
                 sums = told.setdefault(name, dict.fromkeys(found, 0.0))
                 told[name] = {what: sums[what] + found[what] for what in found}
@@ -121,16 +123,17 @@ class Kept:
         return values[:, 0]
 
 
-def _judged(kept: Kept, orders: int) -> dict[str, float]:
+def _judged(kept: Kept, orders: int, cheap: int) -> dict[str, float]:
     """How often the rule decides as all rows do, over several orders of the rows."""
     exact = kept.exact.numpy()
     mean, count = exact.mean(1), exact.shape[1]
     error = exact.std(1, ddof=1) / count**0.5
     odds = 2 * LANGUAGE.level / len(exact)
     needed = mean - student.isf(odds / 2, count - 1) * error > _FLOOR
+    alpha = _MISSED, odds
     found = dict.fromkeys(("needed", "found", "false", "wrong", "rows", "edits"), 0.0)
     for seed in range(orders):
-        told = gather_evidence(kept, kept.edits, floor=_FLOOR, alpha=(_MISSED, odds), seed=seed)
+        told = gather_evidence(kept, kept.edits, floor=_FLOOR, alpha=alpha, cheap=cheap, seed=seed)
         status = np.array([one.status for one in told])
         found["needed"] += int(needed.sum())
         found["found"] += int((needed & (status == "above")).sum())

@@ -8,7 +8,8 @@ The slope is a control variate: where it is good few exact rows tell as much as 
 is bad (it saturates for the parts that are needed most) e − g varies and more rows are run. A slope
 alone decides nothing; every edit has its exact rows.
 
-Looks are at 2, 4, 8, 16 … rows, in a random order. At each look the rows give an interval for the
+Few edits on few rows (up to 1,024 together) are all run: there is nothing to save. Else looks are at
+2, 4, 8, 16 … rows, in a random order. At each look the rows give an interval for the
 mean over the rows' population (Student's t, n − 1 degrees of freedom), and an edit ends as
 
     above      the interval lies above the floor
@@ -55,6 +56,9 @@ from interp.run.metrics import Loss, as_metric
 
 LEAST_ROWS = 8
 """The least number of exact rows on which anything is decided, where there are so many."""
+
+CHEAP = 1024
+"""Edits times rows up to which every edit is run on every row."""
 
 _FIRST = 2
 _MANY = 4
@@ -133,6 +137,7 @@ def gather_evidence(
     floor: float | Sequence[float],
     alpha: float | tuple[float, float] = 0.05,
     exhaustive: bool = False,
+    cheap: int = CHEAP,
     most: int | None = None,
     seed: int = 0,
 ) -> list[Finding]:
@@ -146,6 +151,7 @@ def gather_evidence(
         alpha: The probability of a wrong decision for each edit on all rows (at most a tenth more
             over all looks); or twice that of a wrong ``below``, and of a wrong ``above``.
         exhaustive: Run every edit on every row, and look once.
+        cheap: The same is done where edits times rows are at most so many, unless ``most`` is given.
         most: The most rows that an edit is run on; all by default.
         seed: Seed of the order in which rows are run.
 
@@ -159,6 +165,7 @@ def gather_evidence(
     problems.need(good, "alpha", "must be between 0 and 1", alpha, "such as 0.05")
     problems.raise_if_any()
     order = row_order(count, seed)
+    exhaustive = exhaustive or (most is None and len(many) * count <= cheap)
     looks = (count,) if exhaustive else looks_of(count)
     looks = looks if most is None else tuple(look for look in looks if look <= max(most, _FIRST))
     least = min(LEAST_ROWS, count)
