@@ -35,7 +35,7 @@ import torch
 from scipy.special import stdtrit
 
 from interp.errors import Problems, refuse_unless
-from interp.hooks.capture import evaluating
+from interp.hooks.capture import evaluating, model_device
 from interp.interventions.components import Component
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.mechanism import Construction, Mechanism
@@ -160,7 +160,7 @@ def roles_and_layers(
 @torch.no_grad()
 def answered_share(model: Any, batch: Batch) -> float:
     """The share of the targets' variance that the output explains; 0 if their shapes differ."""
-    output, targets = model(batch.inputs), batch.targets
+    output, targets = model(batch.inputs.to(model_device(model))).cpu(), batch.targets
     if output.shape != targets.shape or not targets.is_floating_point():
         return 0.0
     found, wanted = output[batch.mask].double(), targets[batch.mask].double()

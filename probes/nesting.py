@@ -26,6 +26,7 @@ from jaxtyping import Float, Int
 
 from interp.errors import ArgumentError
 from interp.figures.maps import RoundsPanel
+from interp.hooks.capture import model_device
 from interp.hooks.site import Site
 from interp.interventions.components import Component, components
 from interp.models.transformer import SequenceTransformer
@@ -67,7 +68,8 @@ def nesting_panel(
         *(Site(layer, "resid_mid").name for layer in layers),
         *(Site(layer, "pattern").name for layer in layers),
     ]
-    _, cache = model.run_with_cache(batch.inputs, names_filter=list(dict.fromkeys(names)))
+    inputs = batch.inputs.to(model_device(model))
+    _, cache = model.run_with_cache(inputs, names_filter=list(dict.fromkeys(names)))
     held = {name: value.double().cpu().numpy() for name, value in cache.items()}
     at = sampled_positions(batch.mask.numpy())
     memories = [f"x[t-t_{i}]" for i in range(1, task.memory_count + 1)]
@@ -107,7 +109,8 @@ def _kernel(
     attn = model.blocks[layer].attn
     w = torch.from_numpy(direction(held[Site(layer, "resid_mid").name][:, at], content))
     value = model.embed.W_E[0].double().cpu()
-    passed = torch.einsum("m,hmd,hdn,n->h", value, attn.W_V.double(), attn.W_O.double(), w)
+    w_v, w_o = (matrix.detach().double().cpu() for matrix in (attn.W_V, attn.W_O))
+    passed = torch.einsum("m,hmd,hdn,n->h", value, w_v, w_o, w)
     pattern = held[Site(layer, "pattern").name][:, :, at]
     kernel = np.einsum("bhqk,h->bqk", pattern, passed.numpy())
     kernel /= np.abs(kernel).sum(-1, keepdims=True).clip(1e-300)

@@ -1,7 +1,7 @@
 """A pretended device: tensors that say they are on a GPU, and refuse what tensors of one refuse.
 
-CI has no GPU. What goes wrong on one is nearly always the same: a tensor of the model meets one that
-stayed in the host's memory, or is asked for as an array. Both can be refused without a device.
+CI has no GPU. What goes wrong on one is nearly always the same: a tensor of the model meets one
+that stayed in the host's memory, or is asked for as an array. Both can be refused without a device.
 :class:`Pretended` is a tensor on ``cuda:0`` by its own account, whose numbers are in the host's
 memory; within :class:`PretendedDevice` a factory with ``device=`` makes such tensors. Kernels that
 a real device lacks, and its rounding, are not seen.
@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_batchedtensor
 from torch.overrides import TorchFunctionMode
 
 __all__ = ["DEVICE", "Pretended", "PretendedDevice", "moved"]
@@ -30,6 +31,11 @@ _ARRAYS = ("numpy", "__array__")
 class Pretended(Tensor):
     """A tensor that says it is on :data:`DEVICE`."""
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        copied: Tensor = self.detach().clone().requires_grad_(self.requires_grad)
+        memo[id(self)] = copied
+        return copied
+
     @classmethod
     def __torch_function__(
         cls,
@@ -42,7 +48,16 @@ class Pretended(Tensor):
 
 
 class PretendedDevice(TorchFunctionMode):
-    """Within it, ``device="cuda"`` makes tensors of the pretended device."""
+    """Within it, ``device="cuda"`` makes tensors of the pretended device; modules move there."""
+
+    def __enter__(self) -> PretendedDevice:
+        nn.Module.to = _module_to  # type: ignore[method-assign, assignment]
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *about: Any) -> None:
+        nn.Module.to = _moves  # type: ignore[method-assign]
+        super().__exit__(*about)  # type: ignore[no-untyped-call]
 
     def __torch_function__(
         self,
@@ -80,19 +95,36 @@ def call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     return _placed(out, there)
 
 
-def moved(model: nn.Module) -> nn.Module:
-    """The model with its parameters and buffers on the pretended device, in place."""
+def moved(model: Any, kind: type[Tensor] = Pretended) -> Any:
+    """The model with its parameters and buffers on the pretended device (or, for plain tensors, on
+    the host), in place."""
     for module in model.modules():
         for name, one in list(module._parameters.items()):
             if one is not None:
-                there = one.detach().as_subclass(Pretended)
+                there = one.detach().as_subclass(kind)
                 module._parameters[name] = nn.Parameter(there, requires_grad=one.requires_grad)
         for name, held in list(module._buffers.items()):
             if held is not None:
-                module._buffers[name] = held.as_subclass(Pretended)
+                module._buffers[name] = held.as_subclass(kind)
+        for name, held in list(vars(module).items()):
+            if isinstance(held, Tensor):
+                vars(module)[name] = held.detach().as_subclass(kind)
     if hasattr(model, "cfg"):
-        model.cfg.device = str(DEVICE)
+        model.cfg.device = str(DEVICE) if kind is Pretended else "cpu"
     return model
+
+
+_moves = nn.Module.to
+
+
+def _module_to(module: nn.Module, *args: Any, **options: Any) -> nn.Module:
+    """``Module.to``, with the pretended device among the devices."""
+    devices = [one for one in (*args, *options.values()) if isinstance(one, str | torch.device)]
+    rest = [one for one in (*args, *options.values()) if isinstance(one, torch.dtype)]
+    module = _moves(module, rest[0]) if rest else module
+    for one in devices:
+        module = moved(module, Pretended if torch.device(one).type == DEVICE.type else Tensor)
+    return module
 
 
 def _attribute(func: Callable[..., Any], here: Tensor) -> Any:
@@ -125,6 +157,8 @@ def _check_devices(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     met = [one for one in _tensors((args, kwargs)) if one.ndim]
     if name in ("__getitem__", "index") and isinstance(met[0] if met else None, Pretended):
         return  # a tensor of the device may be indexed by one of the host
+    if any(is_batchedtensor(one) for one in met):
+        return  # vmap hides where its tensors are
     if len({isinstance(one, Pretended) for one in met}) == 2:
         raise RuntimeError(f"{name}: tensors of the pretended device and of the host meet")
 

@@ -8,9 +8,9 @@ The slope is a control variate: where it is good few exact rows tell as much as 
 is bad (it saturates for the parts that are needed most) e − g varies and more rows are run. A slope
 alone decides nothing; every edit has its exact rows.
 
-Few edits on few rows (up to 1,024 together) are all run: there is nothing to save. Else looks are at
-2, 4, 8, 16 … rows, in a random order. At each look the rows give an interval for the
-mean over the rows' population (Student's t, n − 1 degrees of freedom), and an edit ends as
+Few edits on few rows (up to 1,024 together) are all run: there is nothing to save. Else looks are
+at 2, 4, 8, 16 … rows, in a random order. At each look the rows give an interval for the mean over
+the rows' population (Student's t, n − 1 degrees of freedom), and an edit ends as
 
     above      the interval lies above the floor
     below      the interval lies below it
@@ -151,7 +151,8 @@ def gather_evidence(
         alpha: The probability of a wrong decision for each edit on all rows (at most a tenth more
             over all looks); or twice that of a wrong ``below``, and of a wrong ``above``.
         exhaustive: Run every edit on every row, and look once.
-        cheap: The same is done where edits times rows are at most so many, unless ``most`` is given.
+        cheap: The same is done where edits times rows are at most so many and ``most`` is not
+            given.
         most: The most rows that an edit is run on; all by default.
         seed: Seed of the order in which rows are run.
 

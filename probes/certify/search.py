@@ -61,7 +61,7 @@ def worst_error(
         steps: How many steps are taken from every start.
         dtype: The number format that the model is run in.
     """
-    net, worst = deepcopy(model).to(dtype).eval(), 0.0
+    net, worst = deepcopy(model).to("cpu", dtype).eval(), 0.0
     for cells in _some(domain, rows, np.random.default_rng(seed)):
         start: Any = cells.inputs
         x, targets = torch.tensor(start.centre, dtype=dtype), cells.targets

@@ -186,11 +186,9 @@ def _shares(
     width = model.W_Q.shape[-1] ** 0.5
     sides = []
     for weight, bias in ((model.W_Q, model.b_Q), (model.W_K, model.b_K)):
-        side = {
-            name: u @ weight[head.layer, head.head].detach().double() for name, u in read.items()
-        }
-        constant = bias[head.layer, head.head].detach().double()
-        side["constants"] = side["constants"] + constant
+        side = {name: u @ weight[head.layer, head.head].detach().to(u) for name, u in read.items()}
+        constant = bias[head.layer, head.head].detach()
+        side["constants"] = side["constants"] + constant.to(side["constants"])
         sides.append(side)
     found = {}
     for query, q in sides[0].items():
@@ -213,10 +211,10 @@ def _sources(model: Any, rows: TokenRows, layer: int) -> dict[str, Tensor]:
         read = {}
         for label, part in parts.items():
             flat = part - part.mean(-1, keepdim=True) if takes_mean_out(model) else part
-            read[label] = flat / scale.to(flat) * (1.0 if gain is None else gain.double())
+            read[label] = flat / scale.to(flat) * (1.0 if gain is None else gain.to(flat))
     constants = read.pop("bias", torch.zeros_like(next(iter(read.values()))))
     if shift is not None:
-        constants = constants + shift.double()
+        constants = constants + shift.to(constants)
     return {_source_name(label): part for label, part in read.items()} | {"constants": constants}
 
 

@@ -92,7 +92,7 @@ def _worst(run: Run) -> float:
     if not run.batch.targets.is_floating_point():
         return float("nan")
     return max(
-        float((output.double() - places.targets.double()).abs().max())
+        float((output.double().cpu() - places.targets.double()).abs().max())
         for places, output in run.outputs()
     )
 

@@ -117,10 +117,10 @@ class Reader:
     def _features(self, value: Features, lens: bool) -> Features:
         if not lens:
             return value
-        dtype = next(iter(self.model.parameters())).dtype
+        weight = next(iter(self.model.parameters()))
         with torch.no_grad():
-            read = self.model.unembed(self.model.ln_final(torch.from_numpy(value).to(dtype)))
-        found: Features = read.double().numpy()
+            read = self.model.unembed(self.model.ln_final(torch.from_numpy(value).to(weight)))
+        found: Features = read.double().cpu().numpy()
         return found
 
     def present(self, hook: str, latent: str, *, lens: bool = False) -> Test:
@@ -245,10 +245,11 @@ class Reader:
         return [hook for at, hook in self.sites() if at < layer][-1]
 
     def inside(self, layer: int, hooks: tuple[str, ...]) -> Mapping[str, Tensor]:
-        """The clean activations of one layer's hooks on all rows."""
+        """The clean activations of one layer's hooks on all rows, on the CPU."""
         if (layer, hooks) not in self._inside:
             found = self.evidence.run("given").at(hooks)
-            self._inside = {(layer, hooks): {site.name: value for site, value in found.items()}}
+            held = {site.name: value.cpu() for site, value in found.items()}
+            self._inside = {(layer, hooks): held}
         return self._inside[layer, hooks]
 
     def sites(self) -> Iterator[tuple[int, str]]:

@@ -43,6 +43,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from interp.hooks.capture import model_device
 from interp.hooks.site import Site
 from interp.interventions.components import Component, components, hook_of
 from interp.models.transformer import SequenceTransformer
@@ -136,7 +137,9 @@ class ReinitNull:
         a_row = float(scored.double().sum(1).mean())
         rows = min(max(int(_SCORED / max(a_row, 1.0)), _FEWEST_ROWS), _MOST_ROWS)
         rows = rows if self.spec is not None else _ROWS_SHUFFLED
-        self.inputs, self.scored = inputs[:rows], scored[:rows]
+        self._device = model_device(model)
+        self.inputs = inputs[:rows].to(self._device)
+        self.scored = scored[:rows].to(self._device)
         self._drawn: dict[tuple[str, int], np.ndarray] = {}
         self._clean: dict[int, _Seen] = {}
         ours = isinstance(model, SequenceTransformer)
@@ -149,12 +152,12 @@ class ReinitNull:
 
         Args:
             hook: The hook of the activation.
-            share: A function from the activation on :attr:`inputs` to the share.
+            share: A function from the activation on :attr:`inputs`, on the CPU, to the share.
         """
 
         def measure(run: Run) -> Tensor:
             _, (activation,) = _output_and_hooks(run, self.inputs, hook)
-            found = share(activation)
+            found = share(activation.cpu())
             return found / (1 - found).clamp_min(_TINY)
 
         own, drawn = float(measure(_run_of(self.model))), np.empty(0)
@@ -162,7 +165,7 @@ class ReinitNull:
         def at(draws: int) -> Beyond:
             nonlocal drawn
             more = [one.reshape(-1) for one in self._runs(measure, len(drawn), draws)]
-            drawn = np.concatenate([drawn, *(one.double().numpy() for one in more)])
+            drawn = np.concatenate([drawn, *(one.double().cpu().numpy() for one in more)])
             return beyond(own, drawn)
 
         return self._sequential(at)
@@ -224,7 +227,7 @@ class ReinitNull:
             found = self._runs(scores, begun, models)
             pooled = torch.cat([one.reshape(-1, len(new), len(heads)) for one in found])
             for i, name in enumerate(new):
-                drawn = pooled[:, i].flatten().double().numpy()
+                drawn = pooled[:, i].flatten().double().cpu().numpy()
                 before = known[name][: begun * len(heads)]
                 self._drawn[name, layer] = np.concatenate([before, drawn])
         run, count = _run_of(self.model), models * len(heads)
@@ -268,13 +271,14 @@ class ReinitNull:
             for model in fresh_models(self.model, stop - start, seed=self.seed + start):
                 yield measure(_run_of(model))
             return
-        model = SequenceTransformer(self.spec)
+        model = SequenceTransformer(self.spec).to(self._device)
         weights = sum(p.numel() for p in model.parameters())
         rows, n = self.inputs.shape[:2]
         held = len(_STEPS) * rows * n * (max(self.spec.heads) * n + 4 * self.spec.d_model)
         size, seed = max(1, _AT_ONCE // (held + weights)), self.seed + start
         for stacked in stacked_models(self.spec, stop - start, at_once=size, seed=seed):
-            yield vmap(lambda weights: measure(_run_with(model, weights)))(stacked)
+            there = {name: weight.to(self._device) for name, weight in stacked.items()}
+            yield vmap(lambda weights: measure(_run_with(model, weights)))(there)
 
 
 @dataclass(frozen=True)
@@ -334,7 +338,7 @@ def _gains(
 ) -> Float[Tensor, " head"]:
     output, written = seen.output, seen.kept["written"]
     away = written.mean(0) - written
-    steps = torch.tensor(_STEPS, dtype=away.dtype)[:, None, None, None]
+    steps = torch.tensor(_STEPS, dtype=away.dtype, device=away.device)[:, None, None, None]
     found = []
     for head in heads:
         moved = steps * away[:, :, head]
@@ -376,6 +380,7 @@ def _unevenness(
     n = pattern.shape[-1]
     share = pattern[:, list(heads)].double()
     share = share / share.sum(-1, keepdim=True).clamp_min(_TINY)
-    seen = torch.arange(1, n + 1).double() if causal else torch.full((n,), float(n)).double()
+    keys = torch.arange(1, n + 1) if causal else torch.full((n,), n)
+    seen = keys.to(share)
     close = torch.minimum(share, 1 / seen[:, None]).sum(-1)
     return 1 - close[..., n // 2 :].mean((0, 2))
