@@ -8,7 +8,8 @@ Both sides get the same rows of random tokens that repeat. Kept are
 ``analyses/tables/apart-NAME.json``, of :mod:`analyses.apart.heads`, and
 ``analyses/tables/apart-NAME-roles.json``, the rows of :func:`prooflens.find_roles` about heads that
 attend to the token before or to what followed earlier equal tokens. Heads with less than half of
-either behaviour are measured last, and on 8 of the 16 rows. The floors are those of prooflens: a
+either behaviour are measured last, and on 8 of the 16 rows; those that behave so and stay undecided
+(the interval holds half of the floor and the floor) once more on 32 rows of 64 tokens. The floors are those of prooflens: a
 share of attention of .3, and a loss that rises by .05 nats, with an interval that does not reach
 below half of it. A group is needed if that holds of it, and if it costs more than each of ten
 random sets of as many heads of the same layers.
@@ -45,6 +46,9 @@ LEAST_SHARE, LEAST_LOSS = 0.3, 0.05
 
 _FEW = 8
 """Rows on which heads are measured that have less than half of either behaviour."""
+
+_MORE = {"rows": 32, "length": 64}
+"""Rows on which heads are measured again that stay undecided."""
 
 Row = dict[str, Any]
 
@@ -123,6 +127,22 @@ def _measure(name: str) -> None:
         apart["groups"].append(_rounded(made))
         _keep(_path(name), apart)
     alone(seen, _FEW)
+    again = [one for one in apart["heads"] if _undecided(one)]
+    if again:
+        more = HeadsApart(
+            subject, *repeated_rows(config.vocab_size, config.bos_token_id, **_MORE, seed=1)
+        )
+        for one in again:
+            found = summary(more.rises([(one["layer"], one["head"])]))
+            one.update(_rounded({**found, "rows": _MORE["rows"]}))
+            _keep(_path(name), apart)
+
+
+def _undecided(one: Row) -> bool:
+    """Whether a head behaves so, and fewer rows than can be left open whether it is needed."""
+    behaves = max(one[share] for share in _SHARES) >= LEAST_SHARE
+    low, high = LEAST_LOSS / 2, LEAST_LOSS
+    return behaves and one["rows"] < _MORE["rows"] and one["low"] < low and one["high"] > high
 
 
 def _groups(heads: Sequence[Row], roles: Sequence[Row]) -> Iterator[tuple[str, Heads]]:
