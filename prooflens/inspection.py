@@ -361,9 +361,13 @@ def _store(model: Any) -> ActivationStore | None:
 def _need_own_rows(given: dict[str, Any], prompts: Sequence[str]) -> None:
     """Refuse rows for a store, which has its own."""
     problems = Problems("inspect")
-    for name in ("data", "text", "task", "tokens_from"):
-        rule, advice = "must be left out for a store", "it has its rows"
-        problems.need(given[name] is None, name, rule, given[name], advice)
+    rule, advice = "must be left out for a store", "it has its rows"
+    names = {"data": "rows", "text": "text", "task": "task", "tokens_from": "tokens_from"}
+    for name, said in names.items():
+        problems.need(given[name] is None, said, rule, given[name], advice)
+    quick = "templates" in given
+    problems.need(not quick, "quick", rule, quick, advice)
+    problems.need(quick or given["rows"] is None, "count", rule, given["rows"], advice)
     problems.need(not prompts, "prompts", rule, prompts, advice)
     problems.raise_if_any()
 

@@ -9,10 +9,10 @@ Both sides get the same rows of random tokens that repeat. Kept are
 ``analyses/tables/apart-NAME-roles.json``, the rows of :func:`prooflens.find_roles` about heads that
 attend to the token before or to what followed earlier equal tokens. Heads with less than half of
 either behaviour are measured last, and on 8 of the 16 rows; those that behave so and stay undecided
-(the interval holds half of the floor and the floor) once more on 32 rows of 64 tokens. The floors are those of prooflens: a
-share of attention of .3, and a loss that rises by .05 nats, with an interval that does not reach
-below half of it. A group is needed if that holds of it, and if it costs more than each of ten
-random sets of as many heads of the same layers.
+(the interval holds half of the floor and the floor) once more on 32 rows of 64 tokens. The floors
+are those of prooflens: a share of attention of .3, and a loss that rises by .05 nats, with an
+interval that does not reach below half of it. A group is needed if that holds of it, and if it
+costs more than each of ten random sets of as many heads of the same layers.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from interp.interventions.ablation_effects import loss_unit
 from interp.interventions.components import Component, hook_of
 from interp.run import Add, Array, Site, gather_evidence
 from interp.run.edits import Edits
+from interp.run.evidence import CHEAP
 from interp.stats.head_table import adjust
 from interp.tasks.counterfactual import Variable
 from probes.exchange import Exchanged
@@ -310,7 +311,8 @@ class Effects:
             many.append([{k: away(k, [place], name) for k in kinds} for place in places])
         for kind in self.trials if not self.evidence.exhaustive else ():
             edits = [one[kind] for some in many for one in some if kind in one]
-            if len(edits) >= _MANY:
+            most = max(map(len, many), default=0) * len(self.evidence.batch(kind))
+            if len(edits) >= _MANY and most > CHEAP:  # else all rows are run
                 self.evidence.run(kind).slopes(edits)  # of all at once; the run remembers them
         for some in many:
             self._gather_many(some)

@@ -22,7 +22,7 @@ from prooflens.cli.usage import (
     shipped_models,
 )
 
-_OF_A_MODEL = ("task", "text", "data", "tokens_from", "prompt", "rows", "length", "dtype",
+_OF_A_MODEL = ("task", "quick", "text", "data", "tokens_from", "prompt", "rows", "length", "dtype",
                "mapping", "revision", "revisions", "resume", "backend", "adapter")  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from analyses.papers.template.copying import _verdict
 from analyses.papers.template.heads import kept_without, statements, worst_first
 from analyses.papers.template.models import fitted, needed, spec_of, unanswered, unfitted
 from analyses.papers.template.sweeps import judged
+from analyses.papers.template.unseen_unembeddings import mean_cosine, shared_move
 from interp.models.transformer import SequenceTransformer
 from interp.tasks.template.task import copying, same_different
 
@@ -43,6 +44,7 @@ SMALLER: dict[str, dict[str, Any]] = {
     "template-finite-width": {"widths": [8, 16]},
     "template-feature-learning": {"rows": [8, 12]},
     "template-head-specialisation": {"rows": 8},
+    "template-unembeddings-collapse": {"rows": 8, "steps": 4, "every": 2, "pretrained": "no/model"},
 }
 
 
@@ -92,6 +94,16 @@ def test_runs_that_do_not_fit_are_no_failure_to_generalise(tmp_path: Path) -> No
         module, function = LEDGER[name]["run"].split(":")
         verdict = getattr(import_module(module), function)(setting(name, tmp_path / name))
         assert verdict.status == "not run"
+
+
+def test_rows_that_move_alike_collapse() -> None:
+    start = torch.randn(64, 32, generator=torch.Generator().manual_seed(0))
+    pairs = torch.nn.functional.cosine_similarity(start[:, None], start[None], dim=-1)
+    apart = pairs[~torch.eye(64, dtype=torch.bool)].mean()
+    assert mean_cosine(start) == pytest.approx(float(apart), abs=1e-6)
+    assert mean_cosine(start + 100) > 0.99
+    assert shared_move(torch.full((64, 32), 0.3)) == pytest.approx(1)
+    assert shared_move(start) < 0.05
 
 
 def test_strings_needed_stay_at_the_level() -> None:

@@ -1,0 +1,171 @@
+"""Do the unembeddings of unseen symbols collapse, and is that why they are not copied?
+
+Our reading of the abstract of arXiv 2604.21632. The gradient of the cross-entropy with respect to
+the unembedding u_s of a symbol that no training string has is Σ p_s(x) h(x) over strings: the
+stream h, weighted by the probability of the symbol, which is nearly the same for all such symbols.
+So all of them move alike, away from the mean stream:
+
+    cosine   mean over pairs of unseen symbols of u_s · u_t / (‖u_s‖ ‖u_t‖); 1 is a collapse
+    shared   ‖mean over s of Δu_s‖² / mean over s of ‖Δu_s‖²,  Δ what training moved; 1 is alike
+    set back the same model, with the unembeddings of unseen symbols where they began
+
+Fixed copying αβα → β, everything trained, embedding and unembedding shared, so that what is set
+back is both. That copying returns says that the move was in the way, not that nothing else was; and
+symbols of a language model that no text has are not symbols of templates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from safetensors import safe_open
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from analyses.figures.dots import accuracy_sweep
+from analyses.papers.base import Drawing, Setting, Verdict
+from analyses.papers.experiment import by_seed, decide
+from analyses.papers.template.models import NAMES, on_unseen, spec_of, task_sizes
+from prooflens.architectures import build
+from prooflens.errors import MissingDependencyError
+from prooflens.tasks import TemplateTask, copying
+from prooflens.trained import Fit, TrainingRun, folder_of
+
+__all__ = ["collapse", "mean_cosine", "shared_move"]
+
+_COLLAPSED, _RESTORED = 0.9, 0.3
+"""The rule's mean cosine of a collapse, and the rise in accuracy of what it is a cause of."""
+
+_ROWS = 512
+_OTHERS, _SPARED = 200, 300
+"""How many tokens of Gemma's vocabulary are compared; the first ones, which are control tokens, are
+left out."""
+
+
+def collapse(setting: Setting) -> Verdict:
+    """Test that unembeddings of unseen symbols collapse in training, and that copying of unseen
+    symbols returns when they are set back (ledger: ``template-unembeddings-collapse``)."""
+    o = setting.options
+    task = copying(**task_sizes(o))
+    training = {"rows": o["rows"], "snapshots": o["every"], "weight_decay": o["weight_decay"]}
+    experiment = on_unseen(setting, **training)
+    for kind in ("", "b"):
+        experiment.add({"model": NAMES[kind]}, task, spec_of(task, o, kind))
+    _, fits = experiment.run()
+    table = pd.DataFrame([
+        {**labels, **row}
+        for (labels, run), fit in zip(experiment.planned, fits, strict=True)
+        for row in _over_training(task, run, fit)
+    ])  # fmt: skip
+    last = table[table["steps"] == table["steps"].max()]
+    middle = last.groupby("model")[["cosine", "shared", "accuracy", "set back"]].median()
+    cosine = float(middle["cosine"].min())
+    rise = float((last["set back"] - last["accuracy"])[last["model"] == NAMES["b"]].median())
+    collapsed, caused = cosine >= _COLLAPSED, rise >= _RESTORED
+    unused = _unused_tokens(o["pretrained"])
+    said = "; ".join(
+        f"{name}: cosine {row['cosine']:.2f}, shared {row['shared']:.2f}, accuracy on unseen "
+        f"symbols {row['accuracy']:.2f}, with their rows set back {row['set back']:.2f}"
+        for name, row in middle.iterrows()
+    )
+    words = (
+        f"After {int(table['steps'].max())} steps unembeddings of unseen symbols have a mean "
+        f"cosine of {cosine:.2f}, where {_COLLAPSED} is asked for; set back, models with bI copy "
+        f"{rise:+.2f} more of them."
+    )
+    if unused:
+        words += (
+            f" In {o['pretrained']} the embeddings of {unused['count']:.0f} tokens that no text "
+            f"has have a mean cosine of {unused['unused']:.2f}, other tokens' "
+            f"{unused['others']:.2f}."
+        )
+    drawn = table.melt(
+        ["model", "seed", "steps"], ["accuracy", "set back"], var_name="as", value_name="share"
+    )
+    drawn["model"] += drawn["as"].map({"accuracy": "", "set back": ", unseen rows set back"})
+    figure = accuracy_sweep(
+        drawn.drop(columns="as"),
+        x="steps",
+        y="share",
+        across="training steps",
+        chance=1 / (2 * o["symbols"]),
+    )
+    columns = ("cosine", "shared", "accuracy", "set back")
+    numbers = {name: by_seed(last, ["model"], name, between=" ") for name in columns}
+    return Verdict(
+        decide(collapsed and caused, collapsed or caused),
+        words,
+        said,
+        {**numbers, "unused tokens": unused},
+        {"training": table},
+        {"accuracy": Drawing(figure, "Accuracy on unseen symbols over training, a dot a seed.")},
+    )
+
+
+def _over_training(task: TemplateTask, run: TrainingRun, fit: Fit) -> Iterator[dict[str, float]]:
+    """The numbers of a run at each of its snapshots."""
+    begun = build(run.spec, seed=run.training.seed)
+    first, test = len(task.regular), task.unseen()
+    seen, unseen = (slice(first + low, first + high) for low, high in (task.train, task.test))
+    start = begun.W_E.detach()
+    for steps, weights in sorted(fit.snapshots.items()):
+        model = deepcopy(begun)
+        model.load_state_dict(dict(weights))
+        rows = model.W_E.detach().clone()
+        accuracy = _accuracy(model, test)
+        with torch.no_grad():
+            model.W_E[unseen] = start[unseen]
+        yield {
+            "steps": steps,
+            "cosine": mean_cosine(rows[unseen]),
+            "cosine of seen": mean_cosine(rows[seen]),
+            "shared": shared_move(rows[unseen] - start[unseen]),
+            "accuracy": accuracy,
+            "set back": _accuracy(model, test),
+        }
+
+
+@torch.no_grad()
+def _accuracy(model: Any, task: TemplateTask) -> float:
+    batch = task.sample(_ROWS, seed=10_000)
+    right = model(batch.inputs)[batch.mask].argmax(-1) == batch.targets[batch.mask]
+    return float(right.double().mean())
+
+
+def mean_cosine(rows: Tensor) -> float:
+    """The mean cosine between two different rows of ``[row, d_model]``."""
+    unit, n = normalize(rows.double(), dim=-1), len(rows)
+    return float((unit.sum(0).square().sum() - n) / (n * (n - 1)))
+
+
+def shared_move(moves: Tensor) -> float:
+    """The share of what rows ``[row, d_model]`` moved that all moved alike."""
+    moves = moves.double()
+    return float(moves.mean(0).square().sum() / moves.square().sum(1).mean().clamp_min(1e-30))
+
+
+def _unused_tokens(name: str) -> Mapping[str, float]:
+    """The mean cosine of embeddings of a pretrained model's unused tokens and of others; empty
+    where the model is not there, or names no token so."""
+    from transformers import AutoTokenizer
+
+    try:
+        folder = Path(folder_of(name))
+    except MissingDependencyError:
+        return {}
+    if not folder.is_dir():
+        return {}
+    known = AutoTokenizer.from_pretrained(folder).get_vocab()
+    ids = sorted(at for token, at in known.items() if token.startswith("<unused") and at < _SPARED)
+    (path,) = folder.glob("*.safetensors")
+    with safe_open(path, "pt") as file:
+        embedding = file.get_tensor("model.embed_tokens.weight")
+    draw = torch.Generator().manual_seed(0)
+    others = torch.randint(_SPARED, len(embedding), (_OTHERS,), generator=draw)
+    found = {"unused": mean_cosine(embedding[ids]), "others": mean_cosine(embedding[others])}
+    return {"count": len(ids), **found} if len(ids) > 1 else {}
