@@ -71,3 +71,14 @@ def test_every_test_file_has_a_name_of_its_own() -> None:
     """pytest imports a test file by its name alone, so two files of one name cannot both be run."""
     names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
     assert [name for name, times in names.items() if times > 1] == []
+
+
+def test_every_class_has_a_name_of_its_own() -> None:
+    """Two classes of one name are read as one: of all folders but the tests."""
+    folders = [ROOT / folder for folder in FOLDERS if folder != "tests"]
+    places: dict[str, list[str]] = {}
+    for path in (path for folder in folders for path in folder.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}

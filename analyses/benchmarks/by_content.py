@@ -37,7 +37,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from analyses.benchmarks.circuits import Layout, Sizes, by_lag, with_gains
+from analyses.benchmarks.circuits import CircuitLayout, Sizes, by_lag, with_gains
 from analyses.benchmarks.known import Built, Claim, LanguageSubject
 from analyses.benchmarks.needed import blank, own_and_first, write_head
 from prooflens.architectures import SequenceTransformer
@@ -70,7 +70,7 @@ def _permutation(sizes: Sizes, seed: int) -> Int[Tensor, " token"]:
     return image
 
 
-def looked_up(layout: Layout, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+def looked_up(layout: CircuitLayout, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
     """Attention to positions whose ``key`` block is what the query's ``query`` block says, else to
     the first position."""
     every = layout.tokens.sum(1, keepdim=True)
@@ -78,7 +78,7 @@ def looked_up(layout: Layout, query: Tensor, key: Tensor) -> tuple[Tensor, Tenso
     return queries, torch.cat([key, layout.positions[:, :1]], dim=1)
 
 
-def _values(layout: Layout, written: Tensor, wiring: str, factor: float) -> list[Value]:
+def _values(layout: CircuitLayout, written: Tensor, wiring: str, factor: float) -> list[Value]:
     """What a head makes of the tokens it attends to; nothing of one that begins every row."""
     first = int(layout.sizes.bos)
     if wiring == "unread":
@@ -93,7 +93,7 @@ def _values(layout: Layout, written: Tensor, wiring: str, factor: float) -> list
 def _suppression(
     kind: str, sizes: Sizes, seed: int, wiring: str
 ) -> tuple[SequenceTransformer, list[Part]]:
-    layout, places = Layout(sizes), _places(sizes, seed, 2)
+    layout, places = CircuitLayout(sizes), _places(sizes, seed, 2)
     image, model = _permutation(sizes, seed), blank(layout, 1 if kind == "bigram" else 2, seed)
     own, answer = layout.tokens, layout.answer
     scale = sqrt(3 / layout.width) * _PUSH
@@ -124,7 +124,7 @@ def _suppression(
 def _successor(
     kind: str, sizes: Sizes, seed: int, wiring: str
 ) -> tuple[SequenceTransformer, list[Part]]:
-    layout, (place,) = Layout(sizes), _places(sizes, seed, 1)
+    layout, (place,) = CircuitLayout(sizes), _places(sizes, seed, 1)
     own, answer, model = layout.tokens, layout.answer, blank(layout, 1, seed)
     scale, image = sqrt(3 / layout.width), _image(kind, sizes, seed)
     looks = "previous-token"
@@ -178,7 +178,7 @@ def _chains(kind: str, sizes: Sizes, seed: int) -> Batch:
 def _gated(
     kind: str, sizes: Sizes, seed: int, wiring: str
 ) -> tuple[SequenceTransformer, list[Part]]:
-    layout, (place,) = Layout(sizes), _places(sizes, seed, 1)
+    layout, (place,) = CircuitLayout(sizes), _places(sizes, seed, 1)
     own, at, model = layout.tokens, layout.positions, blank(layout, 1, seed)
     order = torch.randperm(sizes.vocabulary, generator=torch.Generator().manual_seed(seed))
     waits = torch.zeros(sizes.vocabulary).double().index_fill(0, order[::2], 1)

@@ -35,7 +35,15 @@ from torch import Tensor
 from prooflens.architectures import Attention, SequenceTransformer, TransformerSpec
 from prooflens.proofs import Certificate, Construction, Mechanism, Part
 
-__all__ = ["CIRCUITS", "Layout", "Shared", "Sizes", "Wiring", "construct_circuit", "with_gains"]
+__all__ = [
+    "CIRCUITS",
+    "CircuitLayout",
+    "Shared",
+    "Sizes",
+    "Wiring",
+    "construct_circuit",
+    "with_gains",
+]
 
 Wiring = Literal["used", "unread", "silent", "constant"]
 _STRENGTH = 40.0
@@ -67,7 +75,7 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class _Head:
+class _CircuitHead:
     """A job: where it looks, what it reads and writes, and the roles that this is."""
 
     attends: str
@@ -80,7 +88,7 @@ class _Head:
 class _Circuit:
     """One job a layer, and by how much the answer moves the logits (in units of ln V, or nats)."""
 
-    heads: tuple[_Head, ...]
+    heads: tuple[_CircuitHead, ...]
     raises: Callable[[int], float]
 
 
@@ -93,28 +101,28 @@ def _lowers(vocabulary: int) -> float:
 
 
 def _one(attends: str, role: str, raises: Callable[[int], float], *more: str) -> _Circuit:
-    return _Circuit((_Head(attends, "tokens", "answer", (role, "copying", *more)),), raises)
+    return _Circuit((_CircuitHead(attends, "tokens", "answer", (role, "copying", *more)),), raises)
 
 
 CIRCUITS: Mapping[str, _Circuit] = {
     "induction": _Circuit(
         (
-            _Head("previous", "tokens", "slot", ("previous-token",)),
-            _Head("after_same", "tokens", "answer", ("induction", "copying")),
+            _CircuitHead("previous", "tokens", "slot", ("previous-token",)),
+            _CircuitHead("after_same", "tokens", "answer", ("induction", "copying")),
         ),
         _wins,
     ),
     "pointer": _Circuit(
         (
-            _Head("same", "positions", "slot", ("duplicate-token", "unscored:bos-gated")),
-            _Head("pointed", "tokens", "answer", ("copying", "unscored:induction")),
+            _CircuitHead("same", "positions", "slot", ("duplicate-token", "unscored:bos-gated")),
+            _CircuitHead("pointed", "tokens", "answer", ("copying", "unscored:induction")),
         ),
         _wins,
     ),
     "previous-copy": _one("previous", "previous-token", _wins),
     "previous-negative": _one("previous", "previous-token", _lowers),
     "duplicate-negative": _one("same", "duplicate-token", _lowers, "unscored:bos-gated"),
-    "first-negative": _Circuit((_Head("first", "tokens", "answer", ("sink",)),), _lowers),
+    "first-negative": _Circuit((_CircuitHead("first", "tokens", "answer", ("sink",)),), _lowers),
     "window-copy": _one("periods", "positional", _wins),
     "window-negative": _one("recent", "positional", _lowers),
 }
@@ -166,7 +174,7 @@ def construct_circuit(
     """
     if wiring not in get_args(Wiring):
         raise ValueError(f"wiring must be one of {', '.join(get_args(Wiring))}, got {wiring!r}")
-    circuit, layout = CIRCUITS[kind], Layout(sizes)
+    circuit, layout = CIRCUITS[kind], CircuitLayout(sizes)
     model = SequenceTransformer(spec_of(sizes, layout, len(circuit.heads)), seed=seed)
     generator = torch.Generator().manual_seed(seed)
     places = [[int(torch.randint(sizes.heads, (1,), generator=generator))] for _ in circuit.heads]
@@ -227,7 +235,7 @@ def with_gains(model: SequenceTransformer, seed: int) -> SequenceTransformer:
     return model
 
 
-class Layout:
+class CircuitLayout:
     """Which coordinates hold what; each field is a ``[d_model, size]`` block of the identity."""
 
     def __init__(self, sizes: Sizes) -> None:
@@ -241,7 +249,7 @@ class Layout:
         self.sizes = sizes
 
 
-def spec_of(sizes: Sizes, layout: Layout, layers: int) -> TransformerSpec:
+def spec_of(sizes: Sizes, layout: CircuitLayout, layers: int) -> TransformerSpec:
     return TransformerSpec(
         input="tokens",
         d_in=sizes.vocabulary,
@@ -258,7 +266,7 @@ def spec_of(sizes: Sizes, layout: Layout, layers: int) -> TransformerSpec:
 
 
 def _write_ends(
-    model: SequenceTransformer, layout: Layout, circuit: _Circuit, wiring: Wiring
+    model: SequenceTransformer, layout: CircuitLayout, circuit: _Circuit, wiring: Wiring
 ) -> None:
     model.embed.W_E.copy_(layout.tokens.T)
     if model.pos_embed is not None:
@@ -281,10 +289,10 @@ def write_attention(attn: Attention, head: int, rule: tuple[Tensor, Tensor], sca
     attn.W_K[head, :, :width] = keys
 
 
-def by_lag(wanted: Callable[[Tensor], Tensor]) -> Callable[[Layout], tuple[Tensor, Tensor]]:
+def by_lag(wanted: Callable[[Tensor], Tensor]) -> Callable[[CircuitLayout], tuple[Tensor, Tensor]]:
     """Attention to keys at some lags; where there are none yet, to the first position."""
 
-    def rule(layout: Layout) -> tuple[Tensor, Tensor]:
+    def rule(layout: CircuitLayout) -> tuple[Tensor, Tensor]:
         position = torch.arange(layout.sizes.length)
         table = wanted(position[:, None] - position) & (position <= position[:, None])
         table[~table.any(1), 0] = True
@@ -293,7 +301,7 @@ def by_lag(wanted: Callable[[Tensor], Tensor]) -> Callable[[Layout], tuple[Tenso
     return rule
 
 
-def _same(layout: Layout) -> tuple[Tensor, Tensor]:
+def _same(layout: CircuitLayout) -> tuple[Tensor, Tensor]:
     """Queries and keys for equal tokens at other positions, else for the first position."""
     first = layout.positions[:, :1]
     queries = torch.cat([layout.tokens, layout.positions], dim=1)
@@ -303,7 +311,7 @@ def _same(layout: Layout) -> tuple[Tensor, Tensor]:
     return torch.cat([queries, extra], dim=1), torch.cat([keys, first], dim=1)
 
 
-def after_same(layout: Layout) -> tuple[Tensor, Tensor]:
+def after_same(layout: CircuitLayout) -> tuple[Tensor, Tensor]:
     """Queries and keys for positions whose slot holds the query's token, except the first
     position."""
     v = layout.sizes.vocabulary
@@ -312,19 +320,19 @@ def after_same(layout: Layout) -> tuple[Tensor, Tensor]:
     return queries, torch.cat([layout.slot[:, :v], -first], dim=1)
 
 
-def _pointed(layout: Layout) -> tuple[Tensor, Tensor]:
+def _pointed(layout: CircuitLayout) -> tuple[Tensor, Tensor]:
     """Queries and keys for the position after the one that the query's slot names."""
     n = layout.sizes.length
     return layout.slot[:, : n - 1], layout.positions[:, 1:]
 
 
-def _periods(layout: Layout) -> tuple[Tensor, Tensor]:
+def _periods(layout: CircuitLayout) -> tuple[Tensor, Tensor]:
     """Every lag at which the next token of repeated ones may stand: the periods, less one."""
     longest = (layout.sizes.length - 2) // 2
     return by_lag(lambda lag: (lag >= max(2, longest // 3 - 1)) & (lag < longest))(layout)
 
 
-_ATTENDING: Mapping[str, Callable[[Layout], tuple[Tensor, Tensor]]] = {
+_ATTENDING: Mapping[str, Callable[[CircuitLayout], tuple[Tensor, Tensor]]] = {
     "previous": by_lag(lambda lag: lag == 1),
     "first": by_lag(lambda lag: lag < 0),
     "recent": by_lag(lambda lag: (lag >= 2) & (lag <= 4)),
@@ -336,7 +344,12 @@ _ATTENDING: Mapping[str, Callable[[Layout], tuple[Tensor, Tensor]]] = {
 
 
 def _write_values(
-    attn: Attention, place: int, head: _Head, layout: Layout, scale: float, wiring: Wiring
+    attn: Attention,
+    place: int,
+    head: _CircuitHead,
+    layout: CircuitLayout,
+    scale: float,
+    wiring: Wiring,
 ) -> None:
     attn.W_V[place] = 0
     if wiring == "silent":
@@ -351,7 +364,7 @@ def _write_values(
     attn.W_O[place, :size] = times * values @ written[:, :size].T
 
 
-def _imitate(attn: Attention, head: int, rule: str, layout: Layout, scale: float) -> None:
+def _imitate(attn: Attention, head: int, rule: str, layout: CircuitLayout, scale: float) -> None:
     """Let a head attend by a rule and write where nobody reads."""
     write_attention(attn, head, _ATTENDING[rule](layout), scale)
     attn.W_V[head] = 0

@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 
 from analyses.benchmarks.by_content import finished, looked_up
-from analyses.benchmarks.circuits import Layout, Sizes, by_lag
+from analyses.benchmarks.circuits import CircuitLayout, Sizes, by_lag
 from analyses.benchmarks.known import Built, LanguageSubject
 from analyses.benchmarks.needed import blank, write_head
 from prooflens.architectures import SequenceTransformer
@@ -70,7 +70,7 @@ class _Model:
     """A model of two layers that is being written, with the order in which heads get their jobs."""
 
     def __init__(self, sizes: Sizes, seed: int) -> None:
-        self.layout, self.sizes = Layout(sizes), sizes
+        self.layout, self.sizes = CircuitLayout(sizes), sizes
         self.model = blank(self.layout, 2, seed)
         generator = torch.Generator().manual_seed(seed)
         self.order: list[list[int]] = [
@@ -208,7 +208,7 @@ def _comparing(kind: str, sizes: Sizes, seed: int, wiring: str) -> Made:
     return made.told(reader, {_EQUAL: ("K " if kind == "pairs" else "Q ", finder)})
 
 
-def _same(layout: Layout) -> tuple[Tensor, Tensor]:
+def _same(layout: CircuitLayout) -> tuple[Tensor, Tensor]:
     """Equal tokens elsewhere, else the first position."""
     queries, keys = looked_up(layout, layout.tokens, layout.tokens)
     own = layout.positions

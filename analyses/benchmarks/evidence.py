@@ -43,7 +43,7 @@ from prooflens.roles import LANGUAGE, evidence_of, rows_of, token_trials
 from prooflens.run import DropKeys, Edit, Mean, Site, gather_evidence
 from prooflens.trained import folder_of
 
-__all__ = ["CASES", "TABLES", "Kept", "main"]
+__all__ = ["CASES", "TABLES", "KeptRises", "main"]
 
 TABLES = Path(__file__).parents[1] / "tables"
 CASES = Path("cases")
@@ -60,7 +60,7 @@ def main(
     edits: Annotated[str, typer.Option(help="Which edits the exhaustive run makes.")] = "all",
     cases: Annotated[bool, typer.Option("--cases", help="Run the language cases.")] = False,
     orders: Annotated[int, typer.Option(help="Orders of the rows that are replayed.")] = 20,
-    cheap: Annotated[int, typer.Option(help="Edits × rows up to which all are run.")] = 1024,
+    cheap: Annotated[int, typer.Option(help="Edits × rows up to which all are run.")] = 512,
     threads: Annotated[int, typer.Option(help="PyTorch threads.")] = 2,
     jobs: Annotated[int, typer.Option(help="Processes for the language cases.")] = 1,
     folder: Annotated[Path, typer.Option(help="Where finished cases are kept.")] = CASES,
@@ -78,7 +78,7 @@ def main(
         told: dict[str, dict[str, float]] = {}
         with np.load(path) as kept:
             for key in [one.removesuffix("-exact") for one in kept if one.endswith("-exact")]:
-                numbers = Kept(kept[f"{key}-exact"], kept[f"{key}-slopes"])
+                numbers = KeptRises(kept[f"{key}-exact"], kept[f"{key}-slopes"])
                 found = _judged(numbers, orders, cheap)
                 name = key.rpartition("|")[2]
                 sums = told.setdefault(name, dict.fromkeys(found, 0.0))
@@ -92,7 +92,7 @@ def main(
     write_result({**result, "false": counts["false"], "wrong": counts["wrong"]}, None)
 
 
-class Kept:
+class KeptRises:
     """Kept numbers of edits on rows, in place of a run.
 
     Args:
@@ -123,7 +123,7 @@ class Kept:
         return values[:, 0]
 
 
-def _judged(kept: Kept, orders: int, cheap: int) -> dict[str, float]:
+def _judged(kept: KeptRises, orders: int, cheap: int) -> dict[str, float]:
     """How often the rule decides as all rows do, over several orders of the rows."""
     exact = kept.exact.numpy()
     mean, count = exact.mean(1), exact.shape[1]

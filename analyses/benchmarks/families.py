@@ -25,7 +25,7 @@ import torch
 import typer
 
 import prooflens as pl
-from analyses.benchmarks.family_cases import CASES, Case, write
+from analyses.benchmarks.family_cases import CASES, FamilyCase, write
 from analyses.benchmarks.family_cells import OPERATIONS, FamilyModel
 from analyses.benchmarks.result import write_result
 from prooflens.architectures import quiet_transformers
@@ -60,7 +60,7 @@ REASONS: Mapping[str, str] = {
 """Name of a reason → what a refusal for it says."""
 
 
-def measured_case(case: Case) -> Iterator[tuple[str, str]]:
+def measured_case(case: FamilyCase) -> Iterator[tuple[str, str]]:
     """Each operation's name with ``right``, ``refused: REASON`` or ``wrong: …``."""
     with tempfile.TemporaryDirectory() as place, _cache(Path(place) / "cache"):
         folder = Path(place) / "model"
@@ -95,7 +95,7 @@ def _cache(folder: Path) -> Iterator[None]:
             os.environ["PROOFLENS_CACHE"] = before
 
 
-def _loaded(folder: Path, case: Case, adapter: Path | None) -> tuple[Any, str]:
+def _loaded(folder: Path, case: FamilyCase, adapter: Path | None) -> tuple[Any, str]:
     try:
         return pl.load(folder, adapter=adapter), ""
     except pl.errors.ProoflensError as error:
@@ -113,7 +113,7 @@ def _refused(words: str, reason: str) -> str:
     return f"refused: {reason}"
 
 
-def _reference(case: Case, folder: Path) -> Any:
+def _reference(case: FamilyCase, folder: Path) -> Any:
     import transformers
 
     kind = getattr(transformers, case.model)
@@ -122,7 +122,7 @@ def _reference(case: Case, folder: Path) -> Any:
         return kind.from_pretrained(folder, **options).eval()
 
 
-def _asked(operation: Any, subject: FamilyModel, case: Case, name: str) -> str:
+def _asked(operation: Any, subject: FamilyModel, case: FamilyCase, name: str) -> str:
     try:
         off = operation(subject)
     except pl.errors.ProoflensError as error:

@@ -18,7 +18,7 @@ import torch
 
 from prooflens.architectures import quiet_transformers, read_tensors, write_tensors
 
-__all__ = ["CASES", "GGUF", "VOCABULARY", "Case", "write"]
+__all__ = ["CASES", "GGUF", "VOCABULARY", "FamilyCase", "write"]
 
 VOCABULARY, LENGTH, HEADS, WIDTH = 64, 64, 4, 32
 GGUF = "model.gguf"
@@ -28,7 +28,7 @@ _GAIN = 0.2
 
 
 @dataclass(frozen=True)
-class Case:
+class FamilyCase:
     """A checkpoint.
 
     Attributes:
@@ -58,7 +58,7 @@ class Case:
     adapter: str = ""
 
 
-def write(case: Case, folder: Path) -> None:
+def write(case: FamilyCase, folder: Path) -> None:
     """Write the checkpoint and a tokenizer of 64 words, as the real ones of the kind have it."""
     import transformers
 
@@ -365,20 +365,20 @@ _OTHER_HEADS: Mapping[str, Written] = {
 # fmt: on
 
 
-def _without_files() -> Iterable[Case]:
+def _without_files() -> Iterable[FamilyCase]:
     """Every case that is nothing but a class and a configuration."""
     for group, table in (("decoders", _DECODERS), ("with other inputs", _WITH_OTHER_INPUTS)):
-        yield from (Case(name, *one, group) for name, one in table.items())
+        yield from (FamilyCase(name, *one, group) for name, one in table.items())
     for reason, table in _NO_DECODERS.items():
-        yield from (Case(name, *one, "no decoders", reason) for name, one in table.items())
+        yield from (FamilyCase(name, *one, "no decoders", reason) for name, one in table.items())
     heads = _OTHER_HEADS.items()
-    yield from (Case(name, *one, "other heads", "other head") for name, one in heads)
+    yield from (FamilyCase(name, *one, "other heads", "other head") for name, one in heads)
 
 
-def _files() -> Iterable[Case]:
-    def case(name: str, model: str = "LlamaForCausalLM", **more: Any) -> Case:
+def _files() -> Iterable[FamilyCase]:
+    def case(name: str, model: str = "LlamaForCausalLM", **more: Any) -> FamilyCase:
         options = _GPT2 if model.startswith("GPT2") else _LLAMA
-        return Case(name, model, options, "files", **more)
+        return FamilyCase(name, model, options, "files", **more)
 
     yield case("Llama, value head", reason="unread tensors", change=_value_head)
     yield case("Llama, sharded", save={"max_shard_size": "20KB"})
@@ -562,11 +562,11 @@ _LACKING = {
 # fmt: on
 
 
-def _stated(case: Case) -> Case:
+def _stated(case: FamilyCase) -> FamilyCase:
     """The case with what the tables above say of it."""
     reason = next((why for why, names in _REFUSED.items() if case.name in names), case.reason)
     lacks = {operation: why for (operation, why), names in _LACKING.items() if case.name in names}
     return replace(case, reason=reason, lacks=lacks)
 
 
-CASES: tuple[Case, ...] = tuple(map(_stated, (*_without_files(), *_files())))
+CASES: tuple[FamilyCase, ...] = tuple(map(_stated, (*_without_files(), *_files())))

@@ -142,7 +142,7 @@ def _undecided(one: Row) -> bool:
     """Whether a head behaves so, and fewer rows than can be left open whether it is needed."""
     behaves = max(one[share] for share in _SHARES) >= LEAST_SHARE
     low, high = LEAST_LOSS / 2, LEAST_LOSS
-    return behaves and one["rows"] < _MORE["rows"] and one["low"] < low and one["high"] > high
+    return bool(behaves and one["rows"] < _MORE["rows"] and one["low"] < low and one["high"] > high)
 
 
 def _groups(heads: Sequence[Row], roles: Sequence[Row]) -> Iterator[tuple[str, Heads]]:

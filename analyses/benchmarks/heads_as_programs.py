@@ -73,7 +73,7 @@ _TOGETHER = 45
 
 
 @dataclass(frozen=True)
-class _Head:
+class _ProgramHead:
     site: Site
     edit: Replace
     on_fit: Replace
@@ -119,10 +119,10 @@ def trivial_patterns(length: int) -> dict[str, Tensor]:
     return {name: one[None] for name, one in kinds.items()}
 
 
-def _programs(fit: Run, judge: Run, vocabulary: TokenTerms) -> list[_Head]:
+def _programs(fit: Run, judge: Run, vocabulary: TokenTerms) -> list[_ProgramHead]:
     """The program of every head, and how near it comes."""
     plain = trivial_patterns(fit.batch.inputs.shape[1])
-    even, found = plain["uniform"], list[_Head]()
+    even, found = plain["uniform"], list[_ProgramHead]()
     fit_terms, judge_terms = (vocabulary.terms(run.batch.inputs) for run in (fit, judge))
     sites = head_sites(fit.model)
     for some in (sites[i : i + _TOGETHER] for i in range(0, len(sites), _TOGETHER)):
@@ -150,7 +150,7 @@ def _programs(fit: Run, judge: Run, vocabulary: TokenTerms) -> list[_Head]:
             edit, few = (
                 Replace(place, Array(one, "its program")) for one in (on_judge, on_fit[:_FEW])
             )
-            found.append(_Head(site, edit, few, about))
+            found.append(_ProgramHead(site, edit, few, about))
     return found
 
 
@@ -233,7 +233,7 @@ def kept_tables() -> list[dict[str, Any]]:
 
 
 def _summary(
-    model: str, heads: list[_Head], order: list[_Head], steps: list[dict[str, float]]
+    model: str, heads: list[_ProgramHead], order: list[_ProgramHead], steps: list[dict[str, float]]
 ) -> dict[str, Any]:
     working = [head.about for head in heads if head.about["first"] <= 0.5]
     every = [head.about for head in heads]

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from analyses.benchmarks.circuits import (
-    Layout,
+    CircuitLayout,
     Sizes,
     after_same,
     by_lag,
@@ -48,10 +48,10 @@ _PUSH = 6.0
 _FAINT = 0.6
 """Nats by which the head that copies raises what it attends to."""
 
-Rule = Callable[[Layout], tuple[Tensor, Tensor]]
+Rule = Callable[[CircuitLayout], tuple[Tensor, Tensor]]
 
 
-def own_and_first(layout: Layout) -> tuple[Tensor, Tensor]:
+def own_and_first(layout: CircuitLayout) -> tuple[Tensor, Tensor]:
     """Queries and keys for three parts of the attention on the first position, two on the own."""
     table = torch.eye(layout.sizes.length, dtype=torch.float64)
     mean = 2 / layout.width  # which the norm takes from every entry
@@ -59,24 +59,24 @@ def own_and_first(layout: Layout) -> tuple[Tensor, Tensor]:
     return layout.positions @ table, layout.positions
 
 
-def _same_and(layout: Layout, lags: Tensor, weight: float) -> tuple[Tensor, Tensor]:
+def _same_and(layout: CircuitLayout, lags: Tensor, weight: float) -> tuple[Tensor, Tensor]:
     """Equal tokens elsewhere, and keys by a table of lags."""
     queries = torch.cat([weight * layout.tokens, layout.positions @ lags], dim=1)
     return queries, torch.cat([layout.tokens, layout.positions], dim=1)
 
 
-def _same_or_own(layout: Layout) -> tuple[Tensor, Tensor]:
+def _same_or_own(layout: CircuitLayout) -> tuple[Tensor, Tensor]:
     return _same_and(layout, -0.5 * torch.eye(layout.sizes.length, dtype=torch.float64), 1.0)
 
 
-def _same_and_recent(layout: Layout) -> tuple[Tensor, Tensor]:
+def _same_and_recent(layout: CircuitLayout) -> tuple[Tensor, Tensor]:
     place = torch.arange(layout.sizes.length)
     lag = place[:, None] - place
     table = ((lag >= 2) & (lag <= 4)).double() - 2.0 * (lag == 0)
     return _same_and(layout, table, 1.0 + log(9 / 7) / 40)
 
 
-def _after_same_or_own(layout: Layout) -> tuple[Tensor, Tensor]:
+def _after_same_or_own(layout: CircuitLayout) -> tuple[Tensor, Tensor]:
     queries, keys = after_same(layout)
     return (
         torch.cat([queries, 0.5 * layout.positions], dim=1),
@@ -115,7 +115,7 @@ def construct_needed(
         return _copying(sizes, seed)
     if role == "induction":
         return _induction(sizes, order, seed)
-    layout = Layout(sizes)
+    layout = CircuitLayout(sizes)
     model = blank(layout, 1, seed)
     rule, share = _ONE_LAYER[role]
     write_head(model, 0, order[0], rule(layout), [(layout.tokens, layout.answer, -1.0)])
@@ -133,7 +133,7 @@ def _induction(
 ) -> tuple[SequenceTransformer, frozenset[Claim]]:
     """Two heads write what stood one and two positions before; of what stood before the query one
     head makes the push, and the other takes it back."""
-    layout = Layout(sizes)
+    layout = CircuitLayout(sizes)
     model = blank(layout, 2, seed)
     before = by_lag(lambda lag: lag == 1)(layout)
     earlier = by_lag(lambda lag: lag == 2)(layout)
@@ -151,7 +151,7 @@ def _copying(sizes: Sizes, seed: int) -> tuple[SequenceTransformer, frozenset[Cl
     """The induction circuit, whose first head writes some of the answer, too."""
     made = construct_circuit("induction", sizes, seed=seed)
     head = next(part.head for part in made.mechanism.parts if part.layer == 0)
-    layout, size = Layout(sizes), sizes.vocabulary
+    layout, size = CircuitLayout(sizes), sizes.vocabulary
     faint = _FAINT / (log(size) + 3)
     made.model.blocks[0].attn.W_O[int(head or 0), :size] += faint * layout.answer.T
     return made.model, all_but((2, sizes.heads), (0, int(head or 0)), "copying")
@@ -169,7 +169,7 @@ def all_but(shape: tuple[int, int], place: tuple[int, int], role: str) -> frozen
     return frozenset(every - {("head", *place, role, "")})
 
 
-def blank(layout: Layout, layers: int, seed: int) -> SequenceTransformer:
+def blank(layout: CircuitLayout, layers: int, seed: int) -> SequenceTransformer:
     """A model whose heads write nothing."""
     model = SequenceTransformer(spec_of(layout.sizes, layout, layers), seed=seed)
     model.embed.W_E.copy_(layout.tokens.T)

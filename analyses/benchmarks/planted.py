@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from analyses.benchmarks.circuits import Layout, Sizes, construct_circuit, spec_of
+from analyses.benchmarks.circuits import CircuitLayout, Sizes, construct_circuit, spec_of
 from analyses.benchmarks.known import Built
 from analyses.benchmarks.located import located
 from prooflens.architectures import SequenceTransformer
@@ -93,7 +93,7 @@ def _task(one: Planting) -> SuccessorWalk | InContextTemplate:
 def _plant(one: Planting, seed: int) -> tuple[SequenceTransformer, list[tuple[int, int]]]:
     """A model with the planted heads, and where they stand."""
     made = construct_circuit(one.circuit, one.sizes, seed=seed)
-    layout = Layout(one.sizes)
+    layout = CircuitLayout(one.sizes)
     spec = replace(spec_of(one.sizes, layout, one.layers), ffn=(64,), dtype="float32")
     model = SequenceTransformer(spec, seed=seed)
     model.embed.W_E.copy_(made.model.W_E)

@@ -81,7 +81,7 @@ class _Rule:
 
 
 @dataclass(frozen=True)
-class _Head:
+class _RotaryHead:
     """A job: its rule, where it writes the token it looks at, and the roles that this is."""
 
     rule: _Rule
@@ -94,18 +94,18 @@ _SAME = _Rule("tokens", "tokens", lag=0, lagged=-0.8, first=0.45)
 _AFTER = _Rule("tokens", "slot", first=-0.5)
 _FIRST = _Rule(first=1.0)
 
-ROTARY: Mapping[str, tuple[tuple[_Head, ...], float]] = {
+ROTARY: Mapping[str, tuple[tuple[_RotaryHead, ...], float]] = {
     "induction": (
         (
-            _Head(_PREVIOUS, "slot", ("previous-token",)),
-            _Head(_AFTER, "answer", ("induction", "copying")),
+            _RotaryHead(_PREVIOUS, "slot", ("previous-token",)),
+            _RotaryHead(_AFTER, "answer", ("induction", "copying")),
         ),
         1.0,
     ),
-    "previous-copy": ((_Head(_PREVIOUS, "answer", ("previous-token", "copying")),), 1.0),
-    "previous-negative": ((_Head(_PREVIOUS, "answer", ("previous-token", "copying")),), -1.0),
-    "duplicate-negative": ((_Head(_SAME, "answer", ("duplicate-token", "copying")),), -1.0),
-    "first-negative": ((_Head(_FIRST, "answer", ("sink",)),), -1.0),
+    "previous-copy": ((_RotaryHead(_PREVIOUS, "answer", ("previous-token", "copying")),), 1.0),
+    "previous-negative": ((_RotaryHead(_PREVIOUS, "answer", ("previous-token", "copying")),), -1.0),
+    "duplicate-negative": ((_RotaryHead(_SAME, "answer", ("duplicate-token", "copying")),), -1.0),
+    "first-negative": ((_RotaryHead(_FIRST, "answer", ("sink",)),), -1.0),
 }
 """The name of each circuit → the job of each layer, and whether the answer is raised."""
 
@@ -199,10 +199,10 @@ def construct_rotary_needed(
     weights = _Weights(layout, 1 + sizes.idle, generator)
     place = int(torch.randint(sizes.heads, (1,), generator=generator))
     rule, share = ROTARY_NEEDED[role]
-    weights.write(0, place, _Head(rule, "answer", ()), times=-1.0)
+    weights.write(0, place, _RotaryHead(rule, "answer", ()), times=-1.0)
     if role == "previous-token":  # a push on the other half's token, so that it is missed
         other = (place + 2) % sizes.heads
-        weights.write(0, other, _Head(_PREVIOUS, "answer", ()), times=0.5 * share)
+        weights.write(0, other, _RotaryHead(_PREVIOUS, "answer", ()), times=0.5 * share)
     read = layout.blocks["tokens"] + layout.blocks["answer"] / share
     weights.unembed = sqrt(3 / layout.width) * _PUSH * read
     if hidden:
@@ -239,7 +239,7 @@ class _Weights:
         self.unembed = torch.zeros(layout.width, sizes.vocabulary, dtype=torch.float64)
 
     def write(
-        self, layer: int, place: int, job: _Head, wiring: str = "used", times: float = 1.0
+        self, layer: int, place: int, job: _RotaryHead, wiring: str = "used", times: float = 1.0
     ) -> None:
         """One head's job; the head that shares its keys looks there, too, and writes in vain."""
         layout, v = self.layout, self.layout.sizes.vocabulary

@@ -19,7 +19,7 @@ from typing import Any
 from prooflens.tasks import AdaptiveMemory, Task
 from prooflens.trained import Fit, TrainingRun, recipes, train
 
-__all__ = ["FAMILIES", "SCORED", "TUNED", "Family", "runs_of", "solved", "trained_family"]
+__all__ = ["FAMILIES", "SCORED", "TUNED", "TrainedFamily", "runs_of", "solved", "trained_family"]
 
 SCORED, TUNED = tuple(range(100, 200)), (200, 201)
 """Seeds that judge, the first five if nothing else is asked, and seeds that floors were looked at
@@ -27,7 +27,7 @@ on; no other model of theirs is scored."""
 
 
 @dataclass(frozen=True)
-class Family:
+class TrainedFamily:
     """Models of one recipe.
 
     Attributes:
@@ -49,7 +49,7 @@ class Family:
     training: Mapping[str, Any] = field(default_factory=dict)
 
 
-def runs_of(family: Family, seeds: Sequence[int]) -> list[TrainingRun]:
+def runs_of(family: TrainedFamily, seeds: Sequence[int]) -> list[TrainingRun]:
     """A run a seed; the seed also draws the task."""
     recipe = {one.name: one for one in recipes()}[family.recipe]
     found = []
@@ -66,7 +66,7 @@ def runs_of(family: Family, seeds: Sequence[int]) -> list[TrainingRun]:
 
 
 def trained_family(
-    family: Family, seeds: Sequence[int], folder: Path, *, progress: bool = False
+    family: TrainedFamily, seeds: Sequence[int], folder: Path, *, progress: bool = False
 ) -> Iterator[tuple[TrainingRun, Fit]]:
     """The family's models, trained in its folder or read from there.
 
@@ -79,7 +79,7 @@ def trained_family(
     yield from zip(runs, fits, strict=True)
 
 
-def solved(family: Family, fit: Fit) -> bool:
+def solved(family: TrainedFamily, fit: Fit) -> bool:
     """Whether a model reached what the family's task asks."""
     metric, bound = family.reached
     value = fit.metrics[metric]
@@ -114,14 +114,14 @@ def _other(**changes: Any) -> Callable[[Any, int], Task]:
 
 
 FAMILIES = (
-    Family(
+    TrainedFamily(
         "adaptive", "adaptive-memory", True, ("error", 0.002), _lagged(18), training={"steps": 2000}
     ),
-    Family("adaptive-gated", "adaptive-memory-gated", False, ("error", 0.002), _lagged(18)),
-    Family(
+    TrainedFamily("adaptive-gated", "adaptive-memory-gated", False, ("error", 0.002), _lagged(18)),
+    TrainedFamily(
         "nested-2", "nested-memory-2", True, ("error", 0.005), _lagged(20), training={"batch": 48}
     ),
-    Family(
+    TrainedFamily(
         "concurrent",
         "concurrent-memory",
         True,
@@ -129,7 +129,7 @@ FAMILIES = (
         _lagged(16),
         training={"steps": 3000},
     ),
-    Family(
+    TrainedFamily(
         "fixed",
         "fixed-memory-multiplexer",
         True,
@@ -139,7 +139,7 @@ FAMILIES = (
         ),
         training={"steps": 3000},
     ),
-    Family(
+    TrainedFamily(
         "fixed-mixed",
         "fixed-memory-multiplexer-mixed",
         False,
@@ -149,10 +149,10 @@ FAMILIES = (
         ),
         training={"steps": 3000},
     ),
-    Family(
+    TrainedFamily(
         "light", "sparse-memory-light", True, ("error", 0.01), _other(length=32), spec={"n_ctx": 32}
     ),
-    Family(
+    TrainedFamily(
         "light-layers",
         "sparse-memory-light-layers",
         False,
@@ -160,9 +160,9 @@ FAMILIES = (
         _other(length=32),
         spec={"n_ctx": 32},
     ),
-    Family("equality", "template-same-different-a", True, ("accuracy", 0.99), _other()),
-    Family("copying", "template-copying-b", True, ("accuracy", 0.95), _other()),
-    Family(
+    TrainedFamily("equality", "template-same-different-a", True, ("accuracy", 0.99), _other()),
+    TrainedFamily("copying", "template-copying-b", True, ("accuracy", 0.95), _other()),
+    TrainedFamily(
         "induction",
         "induction-attention",
         True,
@@ -170,7 +170,7 @@ FAMILIES = (
         _other(length=32, vocabulary=24, symbols=8),
         spec={"d_in": 24, "d_out": 24},
     ),
-    Family(
+    TrainedFamily(
         "induction-table",
         "induction-mlp-table",
         False,
@@ -179,7 +179,7 @@ FAMILIES = (
         spec={"d_in": 24, "d_out": 24},
         training={"steps": 1600},
     ),
-    Family(
+    TrainedFamily(
         "count-3",
         "depth-L3-layers1",
         True,
@@ -187,7 +187,7 @@ FAMILIES = (
         _other(bins=((3, 24),)),
         training={"steps": 1000},
     ),
-    Family(
+    TrainedFamily(
         "count-4",
         "depth-L4-layers2",
         True,
@@ -195,7 +195,7 @@ FAMILIES = (
         _other(bins=((4, 24),)),
         training={"steps": 1200},
     ),
-    Family(
+    TrainedFamily(
         "coupling", "coupling-rank-2", True, ("error", 0.01), _other(), training={"steps": 1500}
     ),
 )

@@ -36,7 +36,7 @@ from analyses.benchmarks.trained_models import (
     FAMILIES,
     SCORED,
     TUNED,
-    Family,
+    TrainedFamily,
     runs_of,
     solved,
     trained_family,
@@ -79,7 +79,7 @@ class TrainedSubject:
 
 
 def subjects(
-    family: Family, seeds: Sequence[int], folder: Path, *, progress: bool = False
+    family: TrainedFamily, seeds: Sequence[int], folder: Path, *, progress: bool = False
 ) -> tuple[list[TrainedSubject], list[str]]:
     """A family's solved models and a decoy of its shape, and the names of those that did not
     learn."""
@@ -183,7 +183,7 @@ def measured_trained(
     }
 
 
-def _told(family: Family, seeds: Sequence[int], done: Mapping[str, int]) -> str:
+def _told(family: TrainedFamily, seeds: Sequence[int], done: Mapping[str, int]) -> str:
     models, claims, mistakes = (done[name] for name in _COUNTED)
     which = ", ".join(map(str, seeds))
     return (

@@ -29,7 +29,7 @@ def train_language(
     """Train a language model by its recipe, and write it with its numbers and a card."""
     from analyses.language.card import made_by_language, write_language
     from analyses.language.recipe import RECIPE, read_language_recipe
-    from analyses.language.train import Training, prepare, trained_steps
+    from analyses.language.train import LanguageRun, prepare, trained_steps
     from prooflens.files import LOCK, check_output, drop, sweep
     from prooflens.trained import partial_of, training_place
 
@@ -58,7 +58,7 @@ def train_language(
                     drop(path)
             typer.echo("reading the sources and training the vocabulary", err=True)
             prepare(plan, partial)
-            training = Training(plan, partial, resume=True)
+            training = LanguageRun(plan, partial, resume=True)
             steps = trained_steps(training, minutes=minutes, told=_say)
             left = range(plan.steps - training.step)
             for _ in zip(progress(plan.name)(left), steps, strict=True):

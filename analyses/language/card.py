@@ -22,7 +22,7 @@ from analyses.language.measure import Measured, measure
 from analyses.language.model import GPT2, write_gpt2
 from analyses.language.recipe import LanguageRecipe
 from analyses.language.tokens import write_tokenizer
-from analyses.language.train import Training
+from analyses.language.train import LanguageRun
 from prooflens.architectures import read_tensors
 from prooflens.files import output_folder
 
@@ -57,7 +57,7 @@ def made_by_language(place: Path, recipe: LanguageRecipe) -> bool:
     return found
 
 
-def write_language(training: Training, out: Path, *, overwrite: bool) -> dict[str, float]:
+def write_language(training: LanguageRun, out: Path, *, overwrite: bool) -> dict[str, float]:
     """Write the model and those kept on the way.
 
     Args:
@@ -96,7 +96,7 @@ def metrics_of(measured: Measured) -> dict[str, float]:
 
 
 @torch.no_grad()
-def _write(training: Training, step: int, weights: dict[str, Tensor], place: Path) -> Measured:
+def _write(training: LanguageRun, step: int, weights: dict[str, Tensor], place: Path) -> Measured:
     """Write one model and measure it as it is written."""
     from tokenizers import Tokenizer
 
@@ -109,7 +109,7 @@ def _write(training: Training, step: int, weights: dict[str, Tensor], place: Pat
     return measure(model, training.held_out)
 
 
-def _tell(training: Training, found: dict[int, Measured], folder: Path) -> None:
+def _tell(training: LanguageRun, found: dict[int, Measured], folder: Path) -> None:
     recipe = training.recipe
     numbers: dict[str, Any] = {
         "name": recipe.name,

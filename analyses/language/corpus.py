@@ -22,7 +22,7 @@ from pathlib import Path
 
 from prooflens.errors import ArgumentError
 
-__all__ = ["LIBRARY", "Corpus", "python_sources"]
+__all__ = ["LIBRARY", "SourceCorpus", "python_sources"]
 
 LIBRARY = "the standard library of "
 """What the origin of a text begins with where it is the interpreter's own."""
@@ -31,7 +31,7 @@ _TESTS = ("test", "tests", "idle_test", "site-packages", "dist-packages", "__pyc
 
 
 @dataclass(frozen=True)
-class Corpus:
+class SourceCorpus:
     """Texts to learn from and texts held out.
 
     Attributes:
@@ -47,7 +47,7 @@ class Corpus:
     sha256: str
 
 
-def python_sources(*, held_out: int = 20, folder: Path | None = None) -> Corpus:
+def python_sources(*, held_out: int = 20, folder: Path | None = None) -> SourceCorpus:
     """The Python sources of the running interpreter's standard library, without its tests.
 
     Args:
@@ -73,7 +73,7 @@ def python_sources(*, held_out: int = 20, folder: Path | None = None) -> Corpus:
         else f"the Python sources in {folder}"
     )
     digest = hashlib.sha256("".join(texts).encode()).hexdigest()
-    return Corpus(tuple(kept.values()), tuple(apart.values()), origin, digest)
+    return SourceCorpus(tuple(kept.values()), tuple(apart.values()), origin, digest)
 
 
 def _texts(folder: Path) -> Iterator[tuple[str, str]]:

@@ -37,7 +37,7 @@ from prooflens.errors import CheckpointError, need
 from prooflens.files import append_line, output_file
 from prooflens.trained import stop_asked
 
-__all__ = ["Training", "prepare", "trained_steps"]
+__all__ = ["LanguageRun", "prepare", "trained_steps"]
 
 _STATE, _TEXT, _LOG = "state.safetensors", "text.safetensors", "log.jsonl"
 
@@ -67,7 +67,7 @@ def prepare(recipe: LanguageRecipe, folder: Path) -> None:
         write_tensors(parts, draft, about)
 
 
-class Training:
+class LanguageRun:
     """A training under way.
 
     Args:
@@ -193,7 +193,7 @@ def _optimizers(
 
 
 def trained_steps(
-    training: Training, *, minutes: float, told: Callable[[dict[str, Any]], None]
+    training: LanguageRun, *, minutes: float, told: Callable[[dict[str, Any]], None]
 ) -> Iterator[int]:
     """Take the steps that are left, saving every so many minutes and at the end.
 

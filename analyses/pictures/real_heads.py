@@ -431,7 +431,8 @@ def _measured_apart(name: str, inspected: Sequence[Mapping[str, Any]]) -> Iterat
     yield "### The same heads without prooflens"
     yield (
         "Transformers and hooks alone (`python -m analyses benchmark heads_apart`), "
-        f"{apart['rows']} rows of {apart['length']} tokens: {len(behaving)} heads give {share} or "
+        f"{apart['rows']} rows of {apart['length']} tokens, 32 of 64 for heads that these leave "
+        f"undecided: {len(behaving)} heads give {share} or "
         "more of their attention to the token before or to what followed earlier equal tokens; "
         f"without {alone} of them alone the loss rises by {loss} nats or more. {agreed} Taken away "
         "together:"

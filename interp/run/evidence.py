@@ -8,7 +8,7 @@ The slope is a control variate: where it is good few exact rows tell as much as 
 is bad (it saturates for the parts that are needed most) e − g varies and more rows are run. A slope
 alone decides nothing; every edit has its exact rows.
 
-Few edits on few rows (up to 1,024 together) are all run: there is nothing to save. Else looks are
+Few edits on few rows (up to 512 together) are all run: there is nothing to save. Else looks are
 at 2, 4, 8, 16 … rows, in a random order. At each look the rows give an interval for the mean over
 the rows' population (Student's t, n − 1 degrees of freedom), and an edit ends as
 
@@ -57,7 +57,7 @@ from interp.run.metrics import Loss, as_metric
 LEAST_ROWS = 8
 """The least number of exact rows on which anything is decided, where there are so many."""
 
-CHEAP = 1024
+CHEAP = 512
 """Edits times rows up to which every edit is run on every row."""
 
 _FIRST = 2

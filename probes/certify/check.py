@@ -31,7 +31,7 @@ _BROKEN = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, 
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CheckResult:
     """What a strategy claims, what was found, and whether it stands; its lemmas found anew."""
 
     strategy: str
@@ -43,7 +43,7 @@ class Verdict:
 
 
 @np.errstate(all="ignore")
-def check(certificate: _Json, model: Any, sha256: str) -> list[Verdict]:
+def check(certificate: _Json, model: Any, sha256: str) -> list[CheckResult]:
     """Every strategy that claims something (is not vacuous), bounded again on ``model``.
 
     Raises:
@@ -51,14 +51,16 @@ def check(certificate: _Json, model: Any, sha256: str) -> list[Verdict]:
     """
     try:
         if certificate["model"]["sha256"] != sha256:
-            return [Verdict("model", 0.0, 0.0, False, "it is about other weights: SHA-256 differs")]
+            return [
+                CheckResult("model", 0.0, 0.0, False, "it is about other weights: SHA-256 differs")
+            ]
         claims = [proof for proof in certificate["strategies"] if not proof["vacuous"]]
         return [_verdict(certificate["domain"], proof, model) for proof in claims]
     except _BROKEN as error:
         raise CheckpointError(f"the certificate cannot be followed: {error!r}") from error
 
 
-def _verdict(domain: _Json, proof: _Json, model: Any) -> Verdict:
+def _verdict(domain: _Json, proof: _Json, model: Any) -> CheckResult:
     claimed, error = float(proof["bound"]), {"error": True, "accuracy": False}[proof["kind"]]
     task, cover = task_from_dict(domain["task"]), proof["data"]["cover"]
     found, off, lemmas = inf if error else 0.0, 0.0, ()
@@ -70,7 +72,7 @@ def _verdict(domain: _Json, proof: _Json, model: Any) -> Verdict:
         lemmas = tuple(_lemmas(model, task, domain, proof, off))
         note = _told_otherwise(proof["lemmas"], lemmas)
     holds = not note and (found <= claimed if error else found >= claimed)
-    return Verdict(proof["strategy"], claimed, found, bool(holds), note, lemmas)
+    return CheckResult(proof["strategy"], claimed, found, bool(holds), note, lemmas)
 
 
 def _unfit(model: Any, task: Any, domain: _Json, proof: _Json) -> str:

@@ -45,7 +45,7 @@ from interp.tasks.memory import AdaptiveMemory, FixedMemory, KernelMemory
 from interp.tasks.template import TemplateTask
 from probes.certify import maximum
 from probes.certify.certificate import TheoremFile, weights_of
-from probes.certify.check import Verdict, check
+from probes.certify.check import CheckResult, check
 from probes.certify.cover import UNKNOWN, Cells, Proof, chunks, prove
 from probes.certify.domains import (
     CHUNK,
@@ -514,7 +514,7 @@ class _Attempts:
 _ENUMERATED = ("strings", "templates", "rows")
 
 
-def check_vacuous(certificate: dict[str, Any], model: Any, sha256: str) -> list[Verdict]:
+def check_vacuous(certificate: dict[str, Any], model: Any, sha256: str) -> list[CheckResult]:
     """Every strategy bounded again on ``model``; those hold that say nothing then, too.
 
     Raises:

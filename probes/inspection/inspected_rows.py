@@ -102,7 +102,7 @@ class InspectedRows:
 
 
 @dataclass(frozen=True)
-class _Given:
+class _GivenRows:
     """What the user gave: rows, a text, and the frequencies of tokens in them."""
 
     own: OwnRows | None
@@ -217,7 +217,9 @@ def _of_task(
     )
 
 
-def _language(model: Pretrained, given: _Given, rows: int, length: int, seed: int) -> InspectedRows:
+def _language(
+    model: Pretrained, given: _GivenRows, rows: int, length: int, seed: int
+) -> InspectedRows:
     """Random rows that repeat, and the text or rows given."""
     asked = min(length, model.n_ctx)
     if given.own is not None:
@@ -271,7 +273,7 @@ def _count_tokens(
     own: OwnRows | None,
     tokens_from: str | Path | None,
     length: int,
-) -> _Given:
+) -> _GivenRows:
     """Count the tokens of what was given."""
     named, counts, notes = "", None, []
     if text is not None:
@@ -285,7 +287,7 @@ def _count_tokens(
     if counts is not None:
         held = f"{int((counts > 0).sum())} of {model.vocabulary}"
         notes.append(f"random rows are drawn from the {held} tokens of {named}, by frequency")
-    return _Given(own, text, counts, tuple(notes))
+    return _GivenRows(own, text, counts, tuple(notes))
 
 
 def _need_pieces(model: Pretrained, text: str, length: int) -> None:
@@ -303,7 +305,7 @@ def _need_pieces(model: Pretrained, text: str, length: int) -> None:
 
 
 def _trials_of_length(
-    model: Pretrained, given: _Given, rows: int, length: int, seed: int
+    model: Pretrained, given: _GivenRows, rows: int, length: int, seed: int
 ) -> tuple[list[Trial], list[str]]:
     """The trials of one length, and why others are left out."""
     size: dict[str, Any] = {"rows": rows, "length": length}
@@ -322,7 +324,7 @@ def _trials_of_length(
     return [*trials, *([passages] if passages is not None else [])], notes
 
 
-def _stream(model: Pretrained, given: _Given) -> Tensor | None:
+def _stream(model: Pretrained, given: _GivenRows) -> Tensor | None:
     """What passages are cut from: the rows given, or the text's tokens, ``[piece, pos]``."""
     if given.own is not None:
         return given.own.batch.inputs
@@ -341,7 +343,7 @@ def _known_tokens(model: Pretrained, repeated: Batch) -> tuple[Tensor | None, st
 
 
 def _told_by_position(
-    model: Pretrained, given: _Given, trials: Sequence[Trial], length: int, seed: int
+    model: Pretrained, given: _GivenRows, trials: Sequence[Trial], length: int, seed: int
 ) -> Iterator[Batch]:
     """Rows whose loss by position shows what the model has learned: the rows given; without any
     repeated tokens, also at short periods, where more positions are scored, and the text given. A

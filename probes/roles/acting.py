@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from probes.roles.change import Change, over_rows
+from probes.roles.change import RowMean, over_rows
 from probes.roles.selecting import Seen
 
 _FEWEST = 8
@@ -39,8 +39,8 @@ class Acting:
 
     first: int
     last: int
-    share: Change
-    excess: Change
+    share: RowMean
+    excess: RowMean
 
 
 def acting(

@@ -23,7 +23,7 @@ from probes.roles.decision import Test
 
 
 @dataclass(frozen=True)
-class Change:
+class RowMean:
     """A mean over rows, its 95 % interval, its p, and what each row showed."""
 
     score: float
@@ -39,13 +39,13 @@ class Change:
         return Test(name, *numbers, family, by_row=self.by_row)
 
 
-NONE = Change(0.0, 0.0, 0.0, 1.0)
+NONE = RowMean(0.0, 0.0, 0.0, 1.0)
 """A change of zero, with p = 1."""
 
 
 def over_rows(
     rows: Float[np.ndarray, " row"], *, than: float = 0.0, seed: int = 0, of: int | None = None
-) -> Change:
+) -> RowMean:
     """A mean over rows with its bootstrap interval, and a one-sided t test that it is above
     ``than``.
 
@@ -61,12 +61,12 @@ def over_rows(
         return NONE
     null = paired_null(rows - than)
     if of is None:
-        return Change(mean, *row_interval(rows, seed=seed), null.p, rows)
+        return RowMean(mean, *row_interval(rows, seed=seed), null.p, rows)
     wide = float(stdtrit(len(rows) - 1, 0.975)) * null.std
-    return Change(mean, mean - wide, mean + wide, min(1.0, null.p * len(looks_at(of))), rows)
+    return RowMean(mean, mean - wide, mean + wide, min(1.0, null.p * len(looks_at(of))), rows)
 
 
-def from_finding(one: Finding, of: int) -> Change:
+def from_finding(one: Finding, of: int) -> RowMean:
     """What a finding before the last look says of the mean; p is against 0, and paid for looks."""
     if abs(one.rise) < 1e-9:
         return NONE
@@ -74,7 +74,7 @@ def from_finding(one: Finding, of: int) -> Change:
     wide = float(stdtrit(one.rows - 1, 0.975)) * error
     p = max(float(stdtr(one.rows - 1, -one.rise / error)), LEAST_P)
     price = early_price(of)
-    return Change(one.rise, one.rise - wide, one.rise + wide, min(1.0, p * price), one.by_row)
+    return RowMean(one.rise, one.rise - wide, one.rise + wide, min(1.0, p * price), one.by_row)
 
 
 def looks_at(rows: int) -> list[int]:

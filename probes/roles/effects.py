@@ -34,7 +34,7 @@ from interp.tasks.counterfactual import Variable
 from probes.exchange import Exchanged
 from probes.locate import LEAST_PAIRS, exchanged
 from probes.roles.ability import cannot_do, does_better, only_guesses
-from probes.roles.change import NONE, Change, beyond, from_finding, over_rows
+from probes.roles.change import NONE, RowMean, beyond, from_finding, over_rows
 from probes.roles.decision import Found, Test
 from probes.roles.evidence import Evidence, Keys, KeysOf, Place
 from probes.roles.rises import LossRises
@@ -68,7 +68,7 @@ class Effects:
         self.rises, self.writes = LossRises(evidence), Writes(evidence)
         self.decisions = LossRises(evidence, decisions=True)
         self._known: dict[tuple[Place, str], Test] = {}
-        self._rises_by: dict[tuple[str, Edits], Change] = {}
+        self._rises_by: dict[tuple[str, Edits], RowMean] = {}
         self._odds_of: dict[tuple[str, Edits], float] = {}
         self._shares_with: dict[tuple[str, str, Edits], dict[Place, Float[np.ndarray, " row"]]] = {}
 
@@ -129,7 +129,7 @@ class Effects:
             return [Test.too_few(words, _FEWEST, floor, "loss")]
         return [replace(self._loss_test("without that attention", found), alone=True)]
 
-    def falls(self, place: Place, name: str, others: Sequence[Place], lost: str) -> Change:
+    def falls(self, place: Place, name: str, others: Sequence[Place], lost: str) -> RowMean:
         """How much a head's attention to a key set falls when earlier heads lose another attention.
 
         All the other heads lose their attention to the second key set together. What they wrote
@@ -141,7 +141,7 @@ class Effects:
         before, after = (self._shares(kind, name, some)[place] for some in ((), edits))
         return over_rows(before - after)
 
-    def falls_with(self, place: Place, kind: str, keys: Keys, edits: Edits) -> Change:
+    def falls_with(self, place: Place, kind: str, keys: Keys, edits: Edits) -> RowMean:
         """How much a head's attention to some keys, on rows of one kind, falls with some edits of
         an earlier place."""
         site, run = Site(place[0], "pattern", place[1]), self.evidence.run(kind)
@@ -235,7 +235,7 @@ class Effects:
         rises = run.by_row(self.rises.losses("given", edits))[scored]
         return self._loss_test(words, over_rows(rises.numpy() / loss_unit(batch)))
 
-    def _loss_test(self, words: str, rise: Change) -> Test:
+    def _loss_test(self, words: str, rise: RowMean) -> Test:
         real = self.evidence.views["given"].batch.targets.is_floating_point()
         unit = " a share of the targets' variance of" if real else ", in nats,"
         name = f"{words} the loss on these rows rises by{unit}"
@@ -356,7 +356,7 @@ class Effects:
 
     def _gather(
         self, many: Sequence[Mapping[str, Edits]], share: float = 0.0
-    ) -> list[dict[str, Change]]:
+    ) -> list[dict[str, RowMean]]:
         """By how much the loss rises on rows of each kind, on as many of them as it takes.
 
         What is asked of a kind is whether the loss rises by the floor, and by more than on the
@@ -366,7 +366,7 @@ class Effects:
             many: For each kind of rows, what is changed.
             share: The share of heads that are taken to be needed; one of them by default.
         """
-        found: list[dict[str, Change]] = [{} for _ in many]
+        found: list[dict[str, RowMean]] = [{} for _ in many]
         for kind in many[0]:
             edits = [one[kind] for one in many]
             if int(self.evidence.batch(kind).mask.any(1).sum()) < _FEWEST:
@@ -403,7 +403,7 @@ class Effects:
 
     def _rise(
         self, kind: str, rises: Float[Tensor, "row pos"], scored: Bool[Tensor, "row pos"]
-    ) -> Change | None:
+    ) -> RowMean | None:
         """How much the loss rises at some positions: in nats, or as a share of the targets'
         variance. None where too few rows have such positions."""
         batch, chosen = self.evidence.batch(kind), scored.any(1)
@@ -412,7 +412,7 @@ class Effects:
         rises = (rises * scored).sum(1) / scored.sum(1).clamp_min(1)
         return over_rows(rises[chosen].numpy() / loss_unit(batch))
 
-    def _change(self, kind: str, over: str, edits: Edits, floor: float | None = None) -> Change:
+    def _change(self, kind: str, over: str, edits: Edits, floor: float | None = None) -> RowMean:
         """How much the output changes where it counts, as a share of the output's variance; on some
         of the rows where they settle it."""
         least = self._floors.change if floor is None else floor

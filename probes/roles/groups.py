@@ -39,7 +39,7 @@ from torch import Tensor
 
 from interp.interventions.components import Component
 from interp.run.evidence import LEAST_ROWS
-from probes.roles.change import Change, beyond, over_rows
+from probes.roles.change import RowMean, beyond, over_rows
 from probes.roles.decision import Found, Test, holds
 from probes.roles.effects import DECISIONS, Effects
 from probes.roles.evidence import Place
@@ -228,7 +228,7 @@ class _Search:
         name = f"beyond what is lost without any of {len(random)} {words} {self._unit}"
         return self._test(over_rows((joint[: len(most)] - most).numpy()), name, "random")
 
-    def _test(self, change: Change, name: str, family: str) -> Test:
+    def _test(self, change: RowMean, name: str, family: str) -> Test:
         """One of a group's tests; p of right answers is paid twice, since the output's change was
         looked at first."""
         if self._decisions:

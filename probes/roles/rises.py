@@ -27,7 +27,7 @@ from probes.roles.views import later
 
 
 @dataclass(frozen=True)
-class _Measured(Metric):
+class _LossAndChange(Metric):
     """The loss, how far the output is from the clean one, and of tokens whether the answer is
     wrong, of one run."""
 
@@ -125,7 +125,7 @@ class LossRises:
         run = self.evidence.run(kind, everywhere=everywhere)
         if self._nats:
             return run.rise(edits, Loss(), rows)
-        found = run.rise(edits, _Measured(), rows)
+        found = run.rise(edits, _LossAndChange(), rows)
         if self._decisions:
             return found[..., 2]
         return found[..., 1] / (self.spread(kind, "all")[1] or 1.0)
@@ -133,7 +133,7 @@ class LossRises:
     def losses(self, kind: str, edits: Edits) -> Float[Tensor, "row pos"]:
         """By how much the loss rises at each scored position of rows of one kind."""
         run = self.evidence.run(kind)
-        return run.rise(edits) if self._nats else run.rise(edits, _Measured())[..., 0]
+        return run.rise(edits) if self._nats else run.rise(edits, _LossAndChange())[..., 0]
 
     def spread(self, kind: str, over: str) -> tuple[Bool[Tensor, "row pos"], float]:
         """Where the output counts, and its mean squared distance there from its mean.

@@ -60,7 +60,7 @@ from torch.nn import functional
 from interp.run import Array, Replace
 from interp.run.edits import Edits
 from probes.roles.attended import unraised
-from probes.roles.change import Change, beyond, over_rows
+from probes.roles.change import RowMean, beyond, over_rows
 from probes.roles.decision import SAME_ANSWER, Found, Test, holds
 from probes.roles.effects import DECISIONS, Effects
 from probes.roles.evidence import Place
@@ -315,7 +315,7 @@ class _Case:
         # Where controls are positions, specificity needs the positions that are not scored, too.
         return self._rises.at(kind, away, self._rows, everywhere=self.by_events)
 
-    def _over(self, kind: str, values: Numbers, mask: Marks, floor: float) -> Change:
+    def _over(self, kind: str, values: Numbers, mask: Marks, floor: float) -> RowMean:
         """The mean over rows of what is lost, tested against what the floor asks."""
         rows = (values * mask).sum(1) / mask.sum(1).clamp_min(1)
         than = beyond(floor, squared=not self._nats and not self._decisions)
@@ -558,7 +558,7 @@ def _balanced(
     return event, control
 
 
-def _compared(own: _Side, control: _Side, of: int | None) -> tuple[Change, Change]:
+def _compared(own: _Side, control: _Side, of: int | None) -> tuple[RowMean, RowMean]:
     """own − control and 1 − control / own, of weighted means, each with what every row adds to it
     (to first order)."""
     means, parts = [], []

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import prooflens as pl
 from analyses.benchmarks.families import REASONS, measured_case, page_of
-from analyses.benchmarks.family_cases import CASES, Case, write
+from analyses.benchmarks.family_cases import CASES, FamilyCase, write
 from analyses.benchmarks.family_cells import OPERATIONS
 from interp.models.refusals import REFUSALS, refusal
 
@@ -50,7 +50,7 @@ def test_families_are_measured_as_they_are_kept(name: str) -> None:
     assert dict(measured_case(NAMED[name])) == KEPT[name]
 
 
-def built(case: Case) -> Any:
+def built(case: FamilyCase) -> Any:
     """The model as transformers has it, with random numbers everywhere."""
     kind = getattr(transformers, case.model)
     torch.manual_seed(0)
@@ -115,7 +115,7 @@ def ends_in_norms(model: Any, tokens: Tensor) -> bool:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_reason_by_config_is_given_where_it_is_true_and_nowhere_else(case: Case) -> None:
+def test_a_reason_by_config_is_given_where_it_is_true_and_nowhere_else(case: FamilyCase) -> None:
     if case.group not in ("decoders", "no decoders") or "Whisper" in case.name:
         pytest.skip("decided by its head, its files or its other inputs")
     seen = facts(built(case))
@@ -128,7 +128,7 @@ def test_a_reason_by_config_is_given_where_it_is_true_and_nowhere_else(case: Cas
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_what_config_says_is_the_reason_of_the_case(case: Case) -> None:
+def test_what_config_says_is_the_reason_of_the_case(case: FamilyCase) -> None:
     """And of one more way in which the same files are named: without ``architectures``."""
     by_config = {one.name for one in REFUSALS} | {"encoder, norms after"}
     if case.change is not None or case.group == "files":

@@ -147,8 +147,9 @@ def test_the_kept_numbers_of_a_few_heads_are_measured_again(name) -> None:
     config = model.config
     heads = HeadsApart(model, *repeated_rows(config.vocab_size, config.bos_token_id))
     assert heads.clean == pytest.approx(apart["clean"], abs=1e-3)
-    strongest = sorted(apart["heads"], key=lambda one: -one["loss"])[:2]
-    idle = min(apart["heads"], key=lambda one: abs(one["loss"]))
+    same_rows = [one for one in apart["heads"] if one["rows"] <= apart["rows"]]
+    strongest = sorted(same_rows, key=lambda one: -one["loss"])[:2]
+    idle = min(same_rows, key=lambda one: abs(one["loss"]))
     for one in (*strongest, idle):
         found = summary(heads.rises([(one["layer"], one["head"])], one["rows"]))
         assert found["loss"] == pytest.approx(one["loss"], abs=2e-3)
@@ -163,16 +164,14 @@ def test_what_is_confirmed_of_smollm2_is_what_transformers_alone_finds_needed() 
     assert sum(one["component"] == "head" for one in confirmed) >= 12
 
 
-def test_of_gemma_one_confirmed_head_is_not_surely_needed_by_transformers_alone() -> None:
-    """L5H2: on 16 rows its mean costs as much as the floor, in an interval that reaches 0."""
-    apart = kept("gemma3-270m")[0]
+def test_what_is_confirmed_of_gemma_is_what_transformers_alone_finds_needed() -> None:
+    apart, roles = kept("gemma3-270m")
+    assert len(apart["heads"]) == 72
     inspected = json.loads((TABLES / "real-gemma3-270m.json").read_text())["roles"]
-    found = disagreements(apart, inspected)
-    assert [(one["head"], one["role"]) for one in found] == [("L5H2", "induction")]
-    assert found[0]["loss"] >= 0.05 > found[0]["low"] > 0
+    assert disagreements(apart, roles) == disagreements(apart, inspected) == []
     sure = [one for one in inspected if one["component"] == "head" and one["status"] == "confirmed"]
     places = {(one["layer"], one["head"]) for one in sure if one["role"] == "induction"}
-    assert {(11, 2), (5, 1)} <= places, "the most needed by transformers alone"
+    assert {(11, 2), (5, 1), (5, 2)} <= places, "the most needed by transformers alone"
 
 
 @pytest.mark.packaged

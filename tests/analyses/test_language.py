@@ -16,7 +16,7 @@ from analyses.language.measure import measure
 from analyses.language.model import GPT2, GPT2Sizes
 from analyses.language.recipe import LanguageRecipe, read_language_recipe
 from analyses.language.rows import IGNORED, rows_of
-from analyses.language.train import Training, prepare, trained_steps
+from analyses.language.train import LanguageRun, prepare, trained_steps
 from interp.errors import ArgumentError, CheckpointError
 from interp.models.pretrained import load_pretrained
 
@@ -66,9 +66,9 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> LanguageRecipe:
     return read_language_recipe(file)
 
 
-def finished(recipe: LanguageRecipe, folder: Path, stop: int = 0) -> Training:
+def finished(recipe: LanguageRecipe, folder: Path, stop: int = 0) -> LanguageRun:
     prepare(recipe, folder)
-    training = Training(recipe, folder, resume=True)
+    training = LanguageRun(recipe, folder, resume=True)
     while training.step < (stop or recipe.steps):
         training.advance()
     training.save()
@@ -87,20 +87,20 @@ def test_a_resumed_training_gives_what_an_uninterrupted_one_gives(
     other = read_language_recipe(Path(recipe.folder) / "recipe.toml")
     object.__setattr__(other, "held_out", 4)
     with pytest.raises(CheckpointError, match="by another recipe"):
-        Training(other, tmp_path / "parts", resume=True)
+        LanguageRun(other, tmp_path / "parts", resume=True)
 
 
 def test_a_termination_signal_saves_the_step_it_came_in(
     recipe: LanguageRecipe, tmp_path: Path
 ) -> None:
     prepare(recipe, tmp_path)
-    training = Training(recipe, tmp_path)
+    training = LanguageRun(recipe, tmp_path)
     steps = trained_steps(training, minutes=60, told=lambda line: None)
     assert next(steps) == 1
     signal.raise_signal(signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt):
         next(steps)
-    assert Training(recipe, tmp_path, resume=True).step == 2
+    assert LanguageRun(recipe, tmp_path, resume=True).step == 2
 
 
 def test_without_muon_nothing_is_read(

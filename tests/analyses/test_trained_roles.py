@@ -7,7 +7,14 @@ import pandas as pd
 import pytest
 
 from analyses.benchmarks import roles
-from analyses.benchmarks.trained_models import FAMILIES, SCORED, TUNED, Family, runs_of, solved
+from analyses.benchmarks.trained_models import (
+    FAMILIES,
+    SCORED,
+    TUNED,
+    TrainedFamily,
+    runs_of,
+    solved,
+)
 from analyses.benchmarks.trained_truth import claims_of
 from interp.errors import ArgumentError
 from interp.tasks.depth import PrefixPrediction
@@ -32,7 +39,7 @@ def test_scored_models_are_other_ones_than_those_that_floors_were_looked_at_on()
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-def test_families_can_be_trained(family: Family) -> None:
+def test_families_can_be_trained(family: TrainedFamily) -> None:
     runs = runs_of(family, (SCORED[0], TUNED[0]))
     check_runs(runs)
     assert [run.training.seed for run in runs] == [SCORED[0], TUNED[0]]

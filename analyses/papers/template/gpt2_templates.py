@@ -28,7 +28,7 @@ __all__ = ["pretrained_efficiency", "train_reader"]
 _LEVEL = 0.9
 
 
-class Reader(nn.Module):
+class TemplateReader(nn.Module):
     """A GPT-2 with a linear layer that reads the answer at the last position."""
 
     def __init__(self, body: Any) -> None:
@@ -50,7 +50,7 @@ def train_reader(
     symbols."""
     torch.manual_seed(seed)
     device = next(body.parameters()).device
-    reader = Reader(body).to(device).train()
+    reader = TemplateReader(body).to(device).train()
     strings = task.sample(rows, seed=seed, device=str(device))
     labels = strings.targets[:, -1, 0]
     optimizer = torch.optim.AdamW(reader.parameters(), lr=rate)

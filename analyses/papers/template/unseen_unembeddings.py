@@ -57,11 +57,11 @@ def collapse(setting: Setting) -> Verdict:
     for kind in ("", "b"):
         experiment.add({"model": NAMES[kind]}, task, spec_of(task, o, kind))
     _, fits = experiment.run()
-    table = pd.DataFrame([
-        {**labels, **row}
-        for (labels, run), fit in zip(experiment.planned, fits, strict=True)
-        for row in _over_training(task, run, fit)
-    ])  # fmt: skip
+    runs = zip(experiment.planned, fits, strict=True)
+    rows = [
+        {**labels, **row} for (labels, run), fit in runs for row in _over_training(task, run, fit)
+    ]
+    table = pd.DataFrame(rows)
     last = table[table["steps"] == table["steps"].max()]
     middle = last.groupby("model")[["cosine", "shared", "accuracy", "set back"]].median()
     cosine = float(middle["cosine"].min())

@@ -16,13 +16,13 @@ import pandas as pd
 
 from prooflens.errors import Problems
 
-__all__ = ["Part", "check_parts", "parts_of", "points_of", "rows_at", "varied"]
+__all__ = ["PointPart", "check_parts", "parts_of", "points_of", "rows_at", "varied"]
 
 Point = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Part:
+class PointPart:
     """A map (``down`` is given) or a strip of a diagram.
 
     Attributes:
@@ -49,12 +49,12 @@ class Part:
                 }
 
 
-def parts_of(options: Mapping[str, Any]) -> tuple[Part, ...]:
+def parts_of(options: Mapping[str, Any]) -> tuple[PointPart, ...]:
     """The map, then the strips."""
     grid = options["map"]
-    first = Part(grid["across"], tuple(grid["columns"]), grid["down"], tuple(grid["rows"]))
+    first = PointPart(grid["across"], tuple(grid["columns"]), grid["down"], tuple(grid["rows"]))
     strips = (
-        Part(strip["vary"], tuple(strip["over"]), given=tuple(strip.get("given", {}).items()))
+        PointPart(strip["vary"], tuple(strip["over"]), given=tuple(strip.get("given", {}).items()))
         for strip in options["strips"]
     )
     return (first, *strips)

@@ -74,7 +74,7 @@ from torch import Tensor
 from interp.interventions.components import Component
 from interp.run import Add, Array, Replace, Site, Swap
 from interp.run.edits import Edits
-from probes.roles.change import Change, over_rows
+from probes.roles.change import RowMean, over_rows
 from probes.roles.decision import Found, Lacking, Test, holds
 from probes.roles.direct import Direct
 from probes.roles.effects import Effects
@@ -437,7 +437,7 @@ class _Fallen:
         pattern = self._reading.attention(self._kind, one.place, writers, one.read_as)
         return (self._clean - self._shares(pattern)).nan_to_num(0.0)
 
-    def _over(self, rows: Float[Tensor, " row"]) -> Change:
+    def _over(self, rows: Float[Tensor, " row"]) -> RowMean:
         return over_rows(rows[1::2].numpy())
 
     def _shares(self, pattern: Float[Tensor, "row query key"]) -> Float[Tensor, " row"]:
