@@ -167,44 +167,85 @@ def gather_evidence(
     problems.raise_if_any()
     order = row_order(count, seed)
     exhaustive = exhaustive or (most is None and len(many) * count <= cheap)
-    looks = (count,) if exhaustive else looks_of(count)
-    looks = looks if most is None else tuple(look for look in looks if look <= max(most, _FIRST))
-    least = min(LEAST_ROWS, count)
-    last, early = sides / 2, sides / 2 / early_price(count)
     slopes = None
     if len(many) >= _MANY and not (exhaustive or measured.compares or count <= _FIRST):
         slopes = (measured.worse * run.slopes(many, measured))[:, order].numpy()
     found: dict[int, Finding] = {}
     left = list(range(len(many)))
-    widest = float(-stdtrit(max(looks[-1] - 1, 1), last[1]))
-    for look in looks:
+    for look in _looks(count, sides / 2, exhaustive=exhaustive, most=most):
         if not left:
             break
-        rows = order[:look].tolist()
+        rows = order[: look.rows].tolist()
         rises = run.rises([many[i] for i in left], measured, rows)
         exact = np.stack([(measured.worse * run.by_row(rise, rows)).numpy() for rise in rises])
         here = None if slopes is None else slopes[left]
-        rise, error = _estimates(exact, here)
-        below, above = last if look == looks[-1] else early
-        quantiles = -stdtrit(max(look - 1, 1), (above, below))
-        low, high = rise - quantiles[0] * error, rise + quantiles[1] * error
-        status, its = np.full(len(left), "undecided", dtype=object), floors[left]
-        within_reach = np.full(len(left), True)
-        if look >= max(least, _FIRST):
-            status[(low > its) & (_without_best(exact, here) > its)] = "above"
-            status[high < its] = "below"
-            within_reach = rise + _reach(exact, error, looks[-1], widest) > its
-        elif look == _FIRST:
-            status[(np.abs(exact).max(1) < its) & (rise < _SCREEN * its)] = "screened"
+        numbers = look.numbers(exact, here)
+        status, more = look.decide(exact, here, numbers, floors[left])
         for at, i in enumerate(left):
-            numbers = float(rise[at]), float(error[at]), float(low[at]), float(high[at])
             slope = float("nan") if here is None else float(here[at].mean())
-            rest = exact[at] if here is None else exact[at] - here[at, :look]
-            by_row = _spread(rest, numbers[0], numbers[1])
-            found[i] = Finding(as_edits(many[i]), *numbers, str(status[at]), look, slope, by_row)
-        more = (status == "undecided") & within_reach
+            rest = exact[at] if here is None else exact[at] - here[at, : look.rows]
+            rise, error, low, high = map(float, numbers[:, at])
+            one = rise, error, low, high, str(status[at]), look.rows, slope
+            found[i] = Finding(as_edits(many[i]), *one, _spread(rest, rise, error))
         left = [i for i, wanted in zip(left, more, strict=True) if wanted]
     return [found[i] for i in range(len(many))]
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What is known and decided after some rows.
+
+    Attributes:
+        rows: The number of rows that were run.
+        most: The number at the last look.
+        least: The number from which on anything is decided.
+        odds: The probability of a wrong ``below``, and of a wrong ``above``, that this look may
+            spend.
+        widest: Student's quantile of the last look, for the side of ``above``.
+    """
+
+    rows: int
+    most: int
+    least: int
+    odds: Float[np.ndarray, " 2"]
+    widest: float
+
+    def numbers(self, exact: Table, slopes: Table | None) -> Float[np.ndarray, "4 edit"]:
+        """Each edit's estimate, its standard error, and where its interval begins and ends."""
+        rise, error = _estimates(exact, slopes)
+        below, above = -stdtrit(max(self.rows - 1, 1), self.odds)
+        return np.stack([rise, error, rise - above * error, rise + below * error])
+
+    def decide(
+        self,
+        exact: Table,
+        slopes: Table | None,
+        numbers: Float[np.ndarray, "4 edit"],
+        floors: Numbers,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The status of each edit, and whether more rows are to be run with it."""
+        rise, error, low, high = numbers
+        status, within_reach = np.full(len(rise), "undecided", dtype=object), True
+        if self.rows >= max(self.least, _FIRST):
+            status[(low > floors) & (_without_best(exact, slopes) > floors)] = "above"
+            status[high < floors] = "below"
+            within_reach = rise + _reach(exact, error, self.most, self.widest) > floors
+        elif self.rows == _FIRST:
+            small = (np.abs(exact).max(1) < floors) & (rise < _SCREEN * floors)
+            status[small] = "screened"
+        return status, (status == "undecided") & within_reach
+
+
+def _looks(
+    count: int, odds: Float[np.ndarray, " 2"], *, exhaustive: bool, most: int | None
+) -> Iterator[_Look]:
+    """The looks at rows: one at all of them, or those of :func:`looks_of`."""
+    looks = (count,) if exhaustive else looks_of(count)
+    looks = looks if most is None else tuple(look for look in looks if look <= max(most, _FIRST))
+    widest = float(-stdtrit(max(looks[-1] - 1, 1), odds[1]))
+    for rows in looks:
+        its = odds if rows == looks[-1] else odds / early_price(count)
+        yield _Look(rows, looks[-1], min(LEAST_ROWS, count), its, widest)
 
 
 def row_order(count: int, seed: int) -> Tensor:
