@@ -111,11 +111,11 @@ def measure(one: Backup) -> dict[str, Any]:
         "decoys": len(decoys),
         "grouped": sorted(grouped & decoys),
         "uneven": _uneven(right, one.shared.heads),
-        "told": _told(groups) if not held else "",
+        "told": _words(groups) if not held else "",
     }
 
 
-def _told(groups: pd.DataFrame) -> str:
+def _words(groups: pd.DataFrame) -> str:
     return "; ".join(f"{row.role} {row.group} {row.status}" for row in groups.itertuples())
 
 

@@ -248,7 +248,7 @@ def subjects(*, tuning: bool = False) -> list[LanguageSubject]:
             for hidden in (False, True):
                 seed = start + 20 * number + 2 * i + hidden
                 make = partial(_built, role, kind, one, seed, hidden=hidden, wiring="used")
-                name = f"language {_named(role, kind, one)}{' hidden' * hidden}"
+                name = f"language {_name_of(role, kind, one)}{' hidden' * hidden}"
                 own = partial(_chains, kind, one, seed) if kind in _CHAINED else None
                 found.append(LanguageSubject(name, make, seed, rows=own))
     return found
@@ -266,13 +266,13 @@ def decoys(*, tuning: bool = False) -> list[LanguageSubject]:
         for i, (made, wiring, one) in enumerate(tried):
             seed = start + 20 * number + i
             make = partial(_built, role, made, one, seed, hidden=bool(i % 2), wiring=wiring)
-            name = f"decoy {wiring} {_named(role, made, one)}"
+            name = f"decoy {wiring} {_name_of(role, made, one)}"
             own = partial(_chains, made, one, seed) if made in _CHAINED else None
             found.append(LanguageSubject(name, make, seed, decoy=True, rows=own))
     return found
 
 
-def _named(role: str, kind: str, sizes: Sizes) -> str:
+def _name_of(role: str, kind: str, sizes: Sizes) -> str:
     return f"{role} {kind}-{sizes.vocabulary}-{sizes.length}-{sizes.heads}"
 
 

@@ -166,7 +166,7 @@ def _relaying(kind: str, sizes: Sizes, seed: int, wiring: str) -> Made:
 
 
 @torch.no_grad()
-def _found(kind: str, sizes: Sizes, seed: int, wiring: str) -> Made:
+def _lookup(kind: str, sizes: Sizes, seed: int, wiring: str) -> Made:
     """Keys are found by one earlier head, and another one's token is relayed from them."""
     made = _Model(sizes, seed)
     finder = made.lag(0, 2, made.layout.tokens, made.layout.unread)
@@ -241,7 +241,7 @@ def _pairs(kind: str, sizes: Sizes, seed: int) -> Batch:
 _MADE: Mapping[str, Callable[[str, Sizes, int, str], Made]] = {
     "lags": _relaying,
     "taken-back": _relaying,
-    "found": _found,
+    "found": _lookup,
     "pairs": _comparing,
     "looked-for": _comparing,
     "window": _relaying,

@@ -96,13 +96,13 @@ class Doors:
 def measured_doors(workers: int, only: str = "") -> dict[str, Any]:
     """``doors``, ``doors_agree`` and ``doors_differ`` over all models whose name has ``only``."""
     chosen = [one for one in models() if only in one.name]
-    pairs = [pair for found in measured(_asked, chosen, workers) for pair in found]
+    pairs = [pair for found in measured(_operations, chosen, workers) for pair in found]
     differ = {f"{name}: {door}": told for name, door, told in pairs if told}
     share = 1 - len(differ) / len(pairs) if pairs else 0.0
     return {"doors": len(pairs), "doors_agree": share, "doors_differ": differ}
 
 
-def _asked(one: Doors) -> list[tuple[str, str, list[str]]]:
+def _operations(one: Doors) -> list[tuple[str, str, list[str]]]:
     torch.set_num_threads(1)
     return [(one.name, door, told) for door, told in one.ask()]
 

@@ -79,7 +79,7 @@ def main(
         with np.load(path) as kept:
             for key in [one.removesuffix("-exact") for one in kept if one.endswith("-exact")]:
                 numbers = KeptRises(kept[f"{key}-exact"], kept[f"{key}-slopes"])
-                found = _judged(numbers, orders, cheap)
+                found = _judge(numbers, orders, cheap)
                 name = key.rpartition("|")[2]
                 sums = told.setdefault(name, dict.fromkeys(found, 0.0))
                 told[name] = {what: sums[what] + found[what] for what in found}
@@ -123,7 +123,7 @@ class KeptRises:
         return values[:, 0]
 
 
-def _judged(kept: KeptRises, orders: int, cheap: int) -> dict[str, float]:
+def _judge(kept: KeptRises, orders: int, cheap: int) -> dict[str, float]:
     """How often the rule decides as all rows do, over several orders of the rows."""
     exact = kept.exact.numpy()
     mean, count = exact.mean(1), exact.shape[1]

@@ -61,7 +61,7 @@ def more_subjects(*, tuning: bool = False) -> Iterator[LanguageSubject]:
         for hidden in (False, True):
             seed = (1300 if tuning else 51_000) + 2 * number + hidden
             make = partial(_rotary, kind, sizes, seed, hidden=hidden)
-            yield LanguageSubject(f"{_named(kind, sizes)}{' hidden' * hidden}", make, seed)
+            yield LanguageSubject(f"{_name_of(kind, sizes)}{' hidden' * hidden}", make, seed)
     for number, one in enumerate(_PLANTED_TUNED if tuning else _PLANTED):
         seed = (1400 if tuning else 54_000) + number
         of = one.sizes
@@ -80,7 +80,7 @@ def more_decoys(*, tuning: bool = False) -> Iterator[LanguageSubject]:
         for i, wiring in enumerate(_WIRINGS):
             seed = start + 3 * number + i
             make = partial(_rotary, kind, sizes, seed, hidden=bool(i % 2), wiring=wiring)
-            yield LanguageSubject(f"decoy {wiring} {_named(kind, sizes)}", make, seed, decoy=True)
+            yield LanguageSubject(f"decoy {wiring} {_name_of(kind, sizes)}", make, seed, decoy=True)
     for number, form in enumerate(FORMATS):
         for i, layers in enumerate((2,) if tuning else (1, 3)):
             seed, sizes = start + 200 + 10 * number + i, RotarySizes(form, 20, 32, 2 + 2 * i)
@@ -91,7 +91,7 @@ def more_decoys(*, tuning: bool = False) -> Iterator[LanguageSubject]:
     for number, (role, sizes) in enumerate(_each(wanted)):
         seed = start + 400 + number
         make = partial(_needed, role, sizes, seed)
-        name = f"decoy needed {_named(role, sizes)}"
+        name = f"decoy needed {_name_of(role, sizes)}"
         yield LanguageSubject(name, make, seed, decoy=True, needed=role)
 
 
@@ -104,7 +104,7 @@ def _each(
                 yield kind, RotarySizes(form, *size)
 
 
-def _named(kind: str, sizes: RotarySizes) -> str:
+def _name_of(kind: str, sizes: RotarySizes) -> str:
     shape = f"{sizes.vocabulary}-{sizes.length}-{sizes.heads}"
     return f"{sizes.format} {kind}-{shape}" + f" and {sizes.idle} idle" * bool(sizes.idle)
 

@@ -84,13 +84,13 @@ def subjects(*, tuning: bool = False) -> list[LanguageSubject]:
         seed = (800 if tuning else 41_000) + 2 * number
         for hidden in (False, True):
             make = partial(_circuit, kind, sizes, seed + hidden, hidden=hidden)
-            label = f"language {_named(kind, sizes)}" + " hidden" * hidden
+            label = f"language {_name_of(kind, sizes)}" + " hidden" * hidden
             found.append(LanguageSubject(label, make, seed + hidden))
     for number, (kind, sizes) in enumerate(() if tuning else _further()):
         for hidden in (False, True):
             seed = 48_000 + 2 * number + hidden
             make = partial(_circuit, kind, sizes, seed, hidden=hidden)
-            label = f"language {_named(kind, sizes)}" + " hidden" * hidden
+            label = f"language {_name_of(kind, sizes)}" + " hidden" * hidden
             found.append(LanguageSubject(label, make, seed))
     for number, (name, run) in enumerate(_runs(tuning)):
         found.append(LanguageSubject(name, run, (900 if tuning else 43_000) + number))
@@ -108,7 +108,7 @@ def decoys(*, tuning: bool = False) -> list[LanguageSubject]:
             seed = start + 3 * number + i
             make = partial(_circuit, kind, sizes, seed, hidden=bool(i % 2), wiring=wiring)
             found.append(
-                LanguageSubject(f"decoy {wiring} {_named(kind, sizes)}", make, seed, decoy=True)
+                LanguageSubject(f"decoy {wiring} {_name_of(kind, sizes)}", make, seed, decoy=True)
             )
     shapes = ((1, 2, 32, 16), (2, 2, 32, 24), (2, 4, 64, 40), (3, 2, 48, 64), (4, 4, 64, 32))
     for number, shape in enumerate(shapes[: 1 if tuning else None]):
@@ -130,7 +130,7 @@ def _needed(tuning: bool) -> Iterator[LanguageSubject]:
             seed = (890 if tuning else 49_000) + 10 * number + i
             sizes = Sizes(*size, bos=role == "sink")
             make = partial(_everything, role, sizes, seed)
-            name = f"decoy needed {_named(role, sizes)}"
+            name = f"decoy needed {_name_of(role, sizes)}"
             yield LanguageSubject(name, make, seed, decoy=True, needed=role)
 
 
@@ -155,7 +155,7 @@ def _further() -> Iterator[tuple[str, Sizes]]:
             yield kind, Sizes(*sizes)
 
 
-def _named(kind: str, sizes: Sizes) -> str:
+def _name_of(kind: str, sizes: Sizes) -> str:
     return f"{kind}-{sizes.vocabulary}-{sizes.length}-{sizes.heads}"
 
 

@@ -137,12 +137,12 @@ def measure_language(subject: LanguageSubject) -> Outcome:
         unscored=set(),
         exempt=set(built.exempt),
         peers=None,
-        named=_named(roles, built.exempt, subject.needed) if subject.needed else None,
+        named=_is_named(roles, built.exempt, subject.needed) if subject.needed else None,
         seconds=time.perf_counter() - start,
     )
 
 
-def _named(roles: pd.DataFrame, exempt: Set[Claim], role: str) -> bool:
+def _is_named(roles: pd.DataFrame, exempt: Set[Claim], role: str) -> bool:
     """Whether the one head that is needed for everything is called so."""
     mine = roles[(roles["component"] == "head") & (roles["role"] == role)]
     mine = mine[[("head", r.layer, r.head, role, "") not in exempt for r in mine.itertuples()]]

@@ -33,7 +33,7 @@ _RANK = {"none": 0, "rejected": 1, "candidate": 1, "necessary, not specific": 2,
 def statuses(roles: pd.DataFrame) -> dict[Place, str]:
     """The status of every row: component, layer, head, group, role and target → status."""
     columns = ["component", "layer", "head", "group", "role", "target", "status"]
-    told = _told(roles[columns]).itertuples(index=False, name=None)
+    told = _comparable(roles[columns]).itertuples(index=False, name=None)
     return {
         (str(c), int(layer), int(head), str(group), str(role), str(target)): str(status)
         for c, layer, head, group, role, target, status in told
@@ -102,10 +102,10 @@ def _missing(roles: pd.DataFrame) -> dict[Place, str]:
     """For each row, what could not be tested."""
     if "missing" not in roles:
         return {}
-    return dict(zip(statuses(roles), _told(roles)["missing"].astype(str), strict=True))
+    return dict(zip(statuses(roles), _comparable(roles)["missing"].astype(str), strict=True))
 
 
-def _told(roles: pd.DataFrame) -> pd.DataFrame:
+def _comparable(roles: pd.DataFrame) -> pd.DataFrame:
     """The table with empty text in place of missing values."""
     return roles.astype(object).where(roles.notna(), "")
 

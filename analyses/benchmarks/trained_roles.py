@@ -170,7 +170,7 @@ def measured_trained(
         took.append(time.perf_counter() - began)
         done = _families(models, found).get(family.name, dict.fromkeys(_COUNTED, 0))
         console.print(
-            _told(family, pair, done) + _rest(took, number, len(parts)),
+            _words(family, pair, done) + _rest(took, number, len(parts)),
             highlight=False,
             soft_wrap=True,
         )
@@ -183,7 +183,7 @@ def measured_trained(
     }
 
 
-def _told(family: TrainedFamily, seeds: Sequence[int], done: Mapping[str, int]) -> str:
+def _words(family: TrainedFamily, seeds: Sequence[int], done: Mapping[str, int]) -> str:
     models, claims, mistakes = (done[name] for name in _COUNTED)
     which = ", ".join(map(str, seeds))
     return (

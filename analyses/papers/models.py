@@ -69,7 +69,7 @@ def model_pages(claims: Mapping[str, Sequence[str]], folder: Path) -> list[Model
     measured = sorted(path.parent.name for path in folder.glob(f"*/{MODEL}"))
     pages = [_measured(folder / name, claims.get(name, ())) for name in measured]
     named = sorted(set(claims) & set(zoo.names()) - set(measured))
-    return pages + [_named(name, claims[name]) for name in named]
+    return pages + [_page_of(name, claims[name]) for name in named]
 
 
 def comparison(pages: Sequence[ModelPage], paper: str) -> PageTable | None:
@@ -150,7 +150,7 @@ def _measured(folder: Path, claims: Sequence[str]) -> ModelPage:
         raise OutputError(f"{folder}: holds no measured model: {error}") from error
 
 
-def _named(name: str, claims: Sequence[str]) -> ModelPage:
+def _page_of(name: str, claims: Sequence[str]) -> ModelPage:
     from prooflens.trained import zoo
 
     shipped = zoo.load(name)

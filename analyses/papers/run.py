@@ -153,7 +153,7 @@ def _check_kept(claims: Sequence[Claim], order: Order, out: Path) -> None:
         answers = order.profile in claim.profiles  # otherwise nothing would be replaced
         if old is None or not answers or old.outdated(claim):
             continue
-        if not order.resume or _kept(claim, order.setting(claim, out), out) is None:
+        if not order.resume or _kept_result(claim, order.setting(claim, out), out) is None:
             there.append(f"{claim.id} ({old.profile}: {old.status})")
     if there:
         more = f" and {len(there) - 3} more" if len(there) > 3 else ""
@@ -295,7 +295,7 @@ def _result(
     claim: Claim, function: Callable[[Setting], Verdict], setting: Setting, out: Path
 ) -> tuple[Result, bool]:
     """The result of a claim, and whether it was there already."""
-    kept = _kept(claim, setting, out) if setting.resume else None
+    kept = _kept_result(claim, setting, out) if setting.resume else None
     if kept is not None:
         drop(setting.folder)  # of a run that was killed after its result was written
         return kept, True
@@ -315,7 +315,7 @@ def _run(function: Callable[[Setting], Verdict], setting: Setting) -> Verdict:
     return function(setting)
 
 
-def _kept(claim: Claim, setting: Setting, out: Path) -> Result | None:
+def _kept_result(claim: Claim, setting: Setting, out: Path) -> Result | None:
     """The stored verdict with the same rule and setting, if there is one."""
     old = _reached(claim, out)
     if old is None:

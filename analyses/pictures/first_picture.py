@@ -51,10 +51,10 @@ def _shares(model: object, rows: object) -> pd.DataFrame:
 
 def picture_in_words(shares: Mapping[str, pd.DataFrame]) -> str:
     """What each model's heads look at, made from the numbers."""
-    return "; ".join(f"{name}: {_told(table)}" for name, table in shares.items())
+    return "; ".join(f"{name}: {_words(table)}" for name, table in shares.items())
 
 
-def _told(table: pd.DataFrame) -> str:
+def _words(table: pd.DataFrame) -> str:
     places = {
         head: ", ".join(f"{share:.2f} at lag {lag}" for lag, share in row.items() if share > _LOOKS)
         or "no lag"

@@ -52,10 +52,10 @@ def _shares(name: str) -> pd.DataFrame:
 
 def forming_in_words(shares: Mapping[str, pd.DataFrame]) -> str:
     """Which heads look at the token after an earlier equal one, made from the numbers."""
-    return "; ".join(f"{when}: {_told(table)}" for when, table in shares.items())
+    return "; ".join(f"{when}: {_words(table)}" for when, table in shares.items())
 
 
-def _told(table: pd.DataFrame) -> str:
+def _words(table: pd.DataFrame) -> str:
     found = [
         f"L{layer}H{head} {share:.2f}"
         for layer, row in enumerate(table.to_numpy())

@@ -82,7 +82,7 @@ def exchanges(model: Any, k: int, how: Exchange) -> pd.DataFrame:
         formula = f"E{layer + 2}"
         learned, judged = (_paired(k, formula, how, seed) for seed in (0, 2))
         found = {
-            name: _judged(model, f"blocks.{layer}.hook_resid_{site}", formula, learned, judged, how)
+            name: _judge(model, f"blocks.{layer}.hook_resid_{site}", formula, learned, judged, how)
             for name, site in (("before", "pre"), ("after", "post"))
         }
         rows.append({"layer": layer, **found})
@@ -111,7 +111,7 @@ def _paired(k: int, formula: str, how: Exchange, seed: int) -> _Pairs:
     return _Pairs(base, source, agree, expected)
 
 
-def _judged(
+def _judge(
     model: Any, site: str, formula: str, learned: _Pairs, judged: _Pairs, how: Exchange
 ) -> float:
     """The counterfactual accuracy of the direction that is learned at a site."""

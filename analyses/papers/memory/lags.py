@@ -66,7 +66,7 @@ def heads_of_a_lag(setting: Setting) -> Verdict:
     sums = table[(table["model"] == _BEST) & (table["heads"] == max(heads))]
     best_sums = {int(r.lag): float(r.error) for r in sums[sums["positions"] == "lin"].itertuples()}
     words = (
-        f"Heads needed, by lag: {'; '.join(f'{k}: {_told(v)}' for k, v in needed.items())}. With "
+        f"Heads needed, by lag: {'; '.join(f'{k}: {_words(v)}' for k, v in needed.items())}. With "
         f"{max(heads)} lin heads training of all weights leaves {_pairs(gap)} of the variance at "
         f"lags {', '.join(map(str, gap))}, where sums exist that leave {_pairs(best_sums)}."
     )
@@ -76,7 +76,7 @@ def heads_of_a_lag(setting: Setting) -> Verdict:
         "errors": by_seed(table, ["positions", "lag", "heads", "model"]),
     }
     drawings = {f"{kind}-errors": _drawing(table, kind) for kind in _KINDS}
-    key = f"lin heads for error ≤ 0.1 at lags {', '.join(map(str, lags))}: " + _told(
+    key = f"lin heads for error ≤ 0.1 at lags {', '.join(map(str, lags))}: " + _words(
         needed["lin, sums, error ≤ 0.1"]
     )
     return Verdict(status, words, key, numbers, {"errors": table}, drawings)
@@ -201,7 +201,7 @@ def _frame(rows: Sequence[tuple[Any, ...]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["positions", "lag", "heads", "model", "seed", "error"])
 
 
-def _told(needed: Mapping[Any, int | None]) -> str:
+def _words(needed: Mapping[Any, int | None]) -> str:
     return ", ".join("none" if h is None else str(h) for h in needed.values())
 
 
@@ -280,11 +280,11 @@ def _absolute_verdict(table: pd.DataFrame, options: Mapping[str, Any]) -> Verdic
             (several[m] or m + 1) <= m for m in options["memories"]
         ),
     }
-    words = "; ".join(f"{way}: {_told(h)}" for way, h in needed.items())
+    words = "; ".join(f"{way}: {_words(h)}" for way, h in needed.items())
     words = (
         f"Fewest heads with an error of at most {level} at T = {', '.join(map(str, lags))}: "
         f"{words}. With absolute positions and M = {', '.join(map(str, options['memories']))} "
-        f"memories: {_told(several)}."
+        f"memories: {_words(several)}."
     )
     held = sum(statements.values())
     numbers = {"statements": statements, "errors": by_seed(table, ["model", "lag", "heads"])}

@@ -64,8 +64,8 @@ def depth_against_heads(setting: Setting) -> Verdict:
     sizes = sorted(set(table["parameters"]))
     words = (
         f"On {_name(setting)}, with {sizes[0]}–{sizes[-1]} parameters, the best depth is {best} "
-        f"({_told(table[table['layers'] == best])} nats a token); "
-        f"{wide} layer with all the heads reaches {_told(table[table['layers'] == wide])}."
+        f"({_words(table[table['layers'] == best])} nats a token); "
+        f"{wide} layer with all the heads reaches {_words(table[table['layers'] == wide])}."
     )
     key = f"{gain:+.3f} nats a token gained by depth at equal size"
     return _verdict(status, words, key, table, {"gain": gain, "parameters": sizes})
@@ -86,7 +86,7 @@ def dot_product(setting: Setting) -> Verdict:
     apart = _apart(table, dot, ~dot)
     ahead = gain > 0 and apart
     status = decide(ahead and gain >= setting.options["margin"], ahead)
-    told = "; ".join(f"{name}: {_told(table[table['model'] == name])}" for name in middle)
+    told = "; ".join(f"{name}: {_words(table[table['model'] == name])}" for name in middle)
     words = f"On {_name(setting)}, loss in nats a token: {told}."
     key = f"{gain:+.3f} nats a token gained by the dot product"
     return _verdict(status, words, key, table, {"gain": gain})
@@ -138,7 +138,7 @@ def _losses(experiment: Experiment) -> pd.DataFrame:
     return experiment.run()[0].assign(corpus=_name(experiment.setting))
 
 
-def _told(rows: pd.DataFrame) -> str:
+def _words(rows: pd.DataFrame) -> str:
     return spread(rows["loss"].tolist(), ".3f")
 
 

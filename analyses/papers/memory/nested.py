@@ -74,7 +74,7 @@ def rounds_in_layers(setting: Setting) -> Verdict:
     words = (
         f"Constructions of R + 1 layers are right to {max(e for e, _ in exact.values()):.1g} for R "
         f"= {', '.join(map(str, exact))}. Trained, R + 1 layers leave "
-        + ", ".join(_told(table, r, r + 1) for r in tasks)
+        + ", ".join(_words(table, r, r + 1) for r in tasks)
         + f" of the variance; the fewest layers that reach {options['level']} are "
         + ", ".join(str(n) if n else "none" for n in fewest.values())
         + f". Of {len(orders)} trained models of two rounds and more that solve their task, "
@@ -191,7 +191,7 @@ def _decayed(setting: Setting) -> Experiment:
     return Experiment(setting, weight_decay=setting.options["weight_decay"])
 
 
-def _told(table: pd.DataFrame, rounds: int, layers: int) -> str:
+def _words(table: pd.DataFrame, rounds: int, layers: int) -> str:
     rows = table[(table["rounds"] == f"R = {rounds}") & (table["layers"] == layers)]
     return spread(rows["error"].tolist())
 

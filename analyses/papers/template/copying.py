@@ -32,16 +32,16 @@ _TRAINED = ("blocks.*", "pos_embed.*")
 
 def fixed(setting: Setting) -> Verdict:
     """Test copying αβα → β against the embedding's width (ledger: ``template-copying-width``)."""
-    return _judged(setting, copying(**task_sizes(setting.options)), scalars="b", n_layers=1)
+    return _judge(setting, copying(**task_sizes(setting.options)), scalars="b", n_layers=1)
 
 
 def induction(setting: Setting) -> Verdict:
     """Test copying what followed an earlier occurrence (ledger: ``template-induction-copying``)."""
     task = induction_style(setting.options["length"], **task_sizes(setting.options))
-    return _judged(setting, task, scalars="ab", n_layers=2)
+    return _judge(setting, task, scalars="ab", n_layers=2)
 
 
-def _judged(setting: Setting, task: TemplateTask, scalars: str, **changes: Any) -> Verdict:
+def _judge(setting: Setting, task: TemplateTask, scalars: str, **changes: Any) -> Verdict:
     options = setting.options
     experiment = on_unseen(setting, rows=options["rows"], parameters=_TRAINED)
     for kind in ("", scalars):
@@ -71,7 +71,7 @@ def _judged(setting: Setting, task: TemplateTask, scalars: str, **changes: Any) 
     }
     rows = {"plain": plain, NAMES[scalars]: scalar}
     key = f"at widths {', '.join(map(str, options['widths']))}: " + "; ".join(
-        f"{name} {', '.join(map(_told, row.values()))}" for name, row in rows.items()
+        f"{name} {', '.join(map(_words, row.values()))}" for name, row in rows.items()
     )
     return Verdict(
         status,
@@ -99,10 +99,10 @@ def _verdict(
     """The verdict by the ledger's rule: inverse scaling without scalars, success at every width
     with them (``name``)."""
     narrow, wide = plain[str(first)], plain[str(last)]
-    told = f"Plain models fall from {_told(narrow)} at width {first} to {_told(wide)} at {last}"
+    told = f"Plain models fall from {_words(narrow)} at width {first} to {_words(wide)} at {last}"
     known = [v for v in scalar.values() if v is not None]
     works = len(known) == len(scalar) and min(known) >= 0.9
-    told += f"; {name}, the worst width has {_told(min(known, default=None))}."
+    told += f"; {name}, the worst width has {_words(min(known, default=None))}."
     if narrow is None or wide is None:
         return ("partly" if works else "not run"), told
     falls = narrow - wide >= 0.3
@@ -118,5 +118,5 @@ def _row(means: pd.DataFrame, name: str, widths: Any) -> dict[str, float | None]
     return found
 
 
-def _told(value: float | None) -> str:
+def _words(value: float | None) -> str:
     return "no fitted run" if value is None else f"{value:.2f}"

@@ -55,9 +55,9 @@ def sample_efficiency(setting: Setting) -> Verdict:
     bound = isinf(plain) and scalar <= largest / 4
     told = f"{ratio:g}× fewer strings" if ratio else "no ratio: one of the two never reaches 0.9"
     words = (
-        f"Same/different reaches {_LEVEL:.0%} on unseen symbols with {_told(scalar, largest)} "
-        f"strings with aI and {_told(plain, largest)} without, each at its own best learning rate."
-        f"{_left_out(table)}"
+        f"Same/different reaches {_LEVEL:.0%} on unseen symbols with {_words(scalar, largest)} "
+        f"strings with aI and {_words(plain, largest)} without, each at its own best "
+        f"learning rate.{_left_out(table)}"
     )
     numbers = {
         "needed": _finite(reached),
@@ -70,7 +70,7 @@ def sample_efficiency(setting: Setting) -> Verdict:
     return verdict(
         decide(ratio is not None and ratio >= 4, bound or (ratio is not None and ratio >= 2)),
         words,
-        f"{told} with aI ({_told(scalar, largest)} against {_told(plain, largest)})",
+        f"{told} with aI ({_words(scalar, largest)} against {_words(plain, largest)})",
         numbers,
         name="accuracy",
         table=table,
@@ -161,5 +161,5 @@ def _finite(reached: dict[str, float]) -> dict[str, float | None]:
     return {name: None if isinf(n) else n for name, n in reached.items()}
 
 
-def _told(n: float, largest: int) -> str:
+def _words(n: float, largest: int) -> str:
     return f"more than {largest}" if isinf(n) else f"{n:g}"

@@ -193,7 +193,7 @@ def language_model(setting: Setting) -> Verdict:
         for scalars in (False, True):
             label = f"{name} + a, b" if scalars else name
             rows += _trained({**options, "model": model}, setting.device, tokens, label, seed)
-    return _judged(pd.DataFrame(rows), name)
+    return _judge(pd.DataFrame(rows), name)
 
 
 def _unseen() -> str:
@@ -246,7 +246,7 @@ def perplexity(model: Any, tokens: Tensor, length: int) -> float:
     return float((torch.stack(losses).sum() / len(windows)).exp())
 
 
-def _judged(table: pd.DataFrame, name: str) -> Verdict:
+def _judge(table: pd.DataFrame, name: str) -> Verdict:
     last = table[table["step"] == table["step"].max()].set_index("seed")
     plain = last[last["model"] == name]["perplexity"]
     scalar = last[last["model"] != name]["perplexity"]

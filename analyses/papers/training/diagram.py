@@ -59,27 +59,27 @@ _WORDS = {
 
 def adaptive(setting: Setting) -> Verdict:
     """One round: the head that looks where a token says (ledger: ``training-finds-adaptive``)."""
-    return _judged(setting, models.memory)
+    return _judge(setting, models.memory)
 
 
 def nested(setting: Setting) -> Verdict:
     """Two rounds, a layer a round (ledger: ``training-finds-nested``)."""
-    return _judged(setting, models.memory)
+    return _judge(setting, models.memory)
 
 
 def induction(setting: Setting) -> Verdict:
     """Previous token, then its successor (ledger: ``training-finds-induction``)."""
-    return _judged(setting, models.induction)
+    return _judge(setting, models.induction)
 
 
 def equality(setting: Setting) -> Verdict:
     """Equal symbols by attention (ledger: ``training-finds-equality``)."""
-    return _judged(setting, models.equality)
+    return _judge(setting, models.equality)
 
 
 def counting(setting: Setting) -> Verdict:
     """A count a layer (ledger: ``training-finds-counting``)."""
-    return _judged(setting, models.counting)
+    return _judge(setting, models.counting)
 
 
 def check(setting: Setting) -> None:
@@ -162,7 +162,7 @@ def _shown(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _judged(setting: Setting, build: Builder) -> Verdict:
+def _judge(setting: Setting, build: Builder) -> Verdict:
     """Train, measure and judge by the rule that all diagrams share."""
     options, seeds = setting.options, len(setting.seeds)
 
