@@ -280,7 +280,6 @@ def inspect(
     given: dict[str, Any] = {"text": text, "data": rows, "task": task, "tokens_from": tokens_from}
     _check_types(task, count=count, length=length, seed=seed)
     given |= {"profile": _profile(profile), "rows": count, "length": length, "seed": seed}
-    given |= _quick_rows(count, length) if quick else {}
     how: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     how |= {"device": device, "dtype": dtype, "adapter": adapter}
     asked: dict[str, Any] = {"seed": seed, "effects": effects, "backend": backend}
@@ -289,8 +288,10 @@ def inspect(
     place = _checked(out, named, replace=overwrite or resume)
     store = _store(model)
     if store is None:
+        given |= _quick_rows(count, length) if quick else {}
         return _of_model(model, mapping, given, how, prompts, asked, place, overwrite)
-    _need_own_rows(given, prompts)
+    chosen = {"rows": rows, "text": text, "task": task, "tokens_from": tokens_from, "count": count}
+    _need_own_rows(**chosen, quick=quick or None, prompts=prompts or None)
     return _of_store(store, given["profile"], device, asked, place, overwrite=overwrite)
 
 
@@ -358,17 +359,11 @@ def _store(model: Any) -> ActivationStore | None:
     return ActivationStore(Path(model)) if there else None
 
 
-def _need_own_rows(given: dict[str, Any], prompts: Sequence[str]) -> None:
-    """Refuse rows for a store, which has its own."""
-    problems = Problems("inspect")
-    rule, advice = "must be left out for a store", "it has its rows"
-    names = {"data": "rows", "text": "text", "task": "task", "tokens_from": "tokens_from"}
-    for name, said in names.items():
-        problems.need(given[name] is None, said, rule, given[name], advice)
-    quick = "templates" in given
-    problems.need(not quick, "quick", rule, quick, advice)
-    problems.need(quick or given["rows"] is None, "count", rule, given["rows"], advice)
-    problems.need(not prompts, "prompts", rule, prompts, advice)
+def _need_own_rows(**chosen: Any) -> None:
+    """Refuse what chooses rows for a store, which has its own."""
+    problems, rule = Problems("inspect"), "must be left out for a store"
+    for name, value in chosen.items():
+        problems.need(value is None, name, rule, value, "it has its rows")
     problems.raise_if_any()
 
 

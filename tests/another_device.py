@@ -21,11 +21,21 @@ __all__ = ["DEVICE", "Pretended", "PretendedDevice", "moved"]
 
 DEVICE = torch.device("cuda", 0)
 
-_INDEX = (Tensor.__getitem__, Tensor.__setitem__)
-_ACROSS = (Tensor.copy_, Tensor.type_as, Tensor.__setitem__, Tensor.__deepcopy__)
+_ACROSS = ("to", "copy_", "type_as", "__setitem__", "__deepcopy__")
 """What may read from one device and write to another."""
 
 _ARRAYS = ("numpy", "__array__")
+
+
+def _answer(
+    _: Any,
+    func: Callable[..., Any],
+    types: Any,
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+) -> Any:
+    """What PyTorch asks of a class of tensors, and of a mode."""
+    return call(func, args, dict(kwargs or {}))
 
 
 class Pretended(Tensor):
@@ -36,15 +46,7 @@ class Pretended(Tensor):
         memo[id(self)] = copied
         return copied
 
-    @classmethod
-    def __torch_function__(
-        cls,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        return call(func, args, dict(kwargs or {}))
+    __torch_function__ = classmethod(_answer)
 
 
 class PretendedDevice(TorchFunctionMode):
@@ -59,14 +61,7 @@ class PretendedDevice(TorchFunctionMode):
         nn.Module.to = _moves  # type: ignore[method-assign]
         super().__exit__(*about)  # type: ignore[no-untyped-call]
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        return call(func, args, dict(kwargs or {}))
+    __torch_function__ = _answer
 
 
 def call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -142,17 +137,15 @@ def _target(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.d
     """The device that the call asks for, which is then taken from what it was given."""
     if name == "cpu":
         return torch.device("cpu")
-    if name == "to" and len(args) > 1 and isinstance(args[1], Tensor):
-        return args[1].device
-    if name == "to" and len(args) > 1 and isinstance(args[1], str | torch.device):
-        return torch.device(args[1])
     asked = kwargs.get("device")
+    if name == "to" and len(args) > 1 and isinstance(args[1], Tensor | str | torch.device):
+        asked = args[1].device if isinstance(args[1], Tensor) else args[1]
     return None if asked is None else torch.device(asked)
 
 
 def _check_devices(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     name = getattr(func, "__name__", "")
-    if func in _ACROSS or name in ("to", "copy_", "__setitem__", "type_as", "__deepcopy__"):
+    if name in _ACROSS:
         return
     met = [one for one in _tensors((args, kwargs)) if one.ndim]
     if name in ("__getitem__", "index") and isinstance(met[0] if met else None, Pretended):
@@ -176,8 +169,6 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 def _plain(value: Any) -> Any:
     """The value as the host holds it."""
-    if isinstance(value, Pretended):
-        return value
     if isinstance(value, torch.device) and value.type == DEVICE.type:
         return torch.device("cpu")
     if isinstance(value, str) and value.startswith(DEVICE.type):

@@ -46,7 +46,7 @@ from prooflens.trained import folder_of
 __all__ = ["CASES", "TABLES", "KeptRises", "main"]
 
 TABLES = Path(__file__).parents[1] / "tables"
-CASES = Path("cases")
+CASES = Path("out/cases")
 """The folder of finished language cases."""
 
 _NAMES = ("mean", "previous", "after_same", "first")

@@ -139,7 +139,7 @@ def _measure(name: str) -> None:
 
 
 def _undecided(one: Row) -> bool:
-    """Whether a head behaves so, and fewer rows than can be left open whether it is needed."""
+    """Whether a head has either behaviour, and 16 rows leave open whether it is needed."""
     behaves = max(one[share] for share in _SHARES) >= LEAST_SHARE
     low, high = LEAST_LOSS / 2, LEAST_LOSS
     return bool(behaves and one["rows"] < _MORE["rows"] and one["low"] < low and one["high"] > high)

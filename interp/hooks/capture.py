@@ -109,6 +109,13 @@ def model_device(model: Any) -> torch.device:
     return torch.device("cpu") if first is None else first.device
 
 
+def arguments_of(model: Any, inputs: Any) -> tuple[Any, ...]:
+    """What a model is called with for inputs, one or a tuple, with tensors on its device."""
+    device = model_device(model)
+    given = inputs if isinstance(inputs, tuple) else (inputs,)
+    return tuple(one.to(device) if isinstance(one, torch.Tensor) else one for one in given)
+
+
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
     """Put the model in evaluation mode without gradients, and restore its mode afterwards."""

@@ -35,7 +35,7 @@ import torch
 from torch import Tensor, nn
 
 from interp.errors import ConformanceError, Problems, refuse_unless
-from interp.hooks.capture import model_device
+from interp.hooks.capture import arguments_of
 from interp.hooks.site import Site
 from interp.hooks.transformer_lens_adapter import HookedModel, vocabulary_of
 
@@ -296,9 +296,7 @@ def conformance(
         ArgumentError: for what has no hooks; for inputs that are none, or a token id that is none
             of the model's.
     """
-    device = model_device(model)
-    args = inputs if isinstance(inputs, tuple) else (inputs,)
-    args = tuple(one.to(device) if isinstance(one, Tensor) else one for one in args)
+    args = arguments_of(model, inputs)
     _check_ids(model, args[0])
     with torch.no_grad(), _evaluating(model):
         output = model.run_with_hooks(*args, fwd_hooks=[])  # with none: attaching must not matter

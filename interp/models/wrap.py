@@ -31,7 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from interp.errors import ArgumentError, HookError, Problems, refuse_unless
-from interp.hooks.capture import model_device
+from interp.hooks.capture import arguments_of
 from interp.hooks.conformance import ConformanceReport, conformance
 from interp.hooks.hook_names import nearest, unknown_in_block
 from interp.hooks.hook_sites import HookSite, parse_hook_site
@@ -223,9 +223,7 @@ def wrap(
     model = WrappedModule(module, _sites(module, names), output, cfg)
     if example is None:
         return model
-    device = model_device(model)
-    args = example if isinstance(example, tuple) else (example,)
-    args = tuple(one.to(device) if isinstance(one, torch.Tensor) else one for one in args)
+    args = arguments_of(model, example)
     with torch.no_grad():
         try:
             found, cache = model.run_with_cache(*args, return_cache_object=False)

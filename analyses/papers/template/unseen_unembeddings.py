@@ -2,16 +2,18 @@
 
 Our reading of the abstract of arXiv 2604.21632. The gradient of the cross-entropy with respect to
 the unembedding u_s of a symbol that no training string has is Σ p_s(x) h(x) over strings: the
-stream h, weighted by the probability of the symbol, which is nearly the same for all such symbols.
-So all of them move alike, away from the mean stream:
+stream h, weighted by the probability of the symbol, which begins nearly the same for all such
+symbols. So the gradient moves them alike, away from the mean stream; weight decay shrinks each:
 
     cosine   mean over pairs of unseen symbols of u_s · u_t / (‖u_s‖ ‖u_t‖); 1 is a collapse
-    shared   ‖mean over s of Δu_s‖² / mean over s of ‖Δu_s‖²,  Δ what training moved; 1 is alike
+    shared   ‖mean over s of Δu_s‖² / mean over s of ‖Δu_s‖²,  Δ what training moved; 1 is alike.
+             What decay takes from each row is not shared
     set back the same model, with the unembeddings of unseen symbols where they began
 
 Fixed copying αβα → β, everything trained, embedding and unembedding shared, so that what is set
-back is both. That copying returns says that the move was in the way, not that nothing else was; and
-symbols of a language model that no text has are not symbols of templates.
+back is both. That copying returns says that these rows were in the way; it does not tell the common
+direction from the shrinking: without weight decay the cosines are the same, and unseen symbols are
+copied. Symbols of a language model that no text has are not symbols of templates.
 """
 
 from __future__ import annotations
