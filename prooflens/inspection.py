@@ -284,8 +284,7 @@ def inspect(
     how |= {"device": device, "dtype": dtype, "adapter": adapter}
     asked: dict[str, Any] = {"seed": seed, "effects": effects, "backend": backend}
     asked |= {"step": step or (lambda words: None), "watch": watch or list, "resume": resume}
-    named = (model, rows, tokens_from, mapping, adapter)
-    place = _checked(out, named, replace=overwrite or resume)
+    place = _checked(out, (model, rows, tokens_from, mapping, adapter), overwrite or resume)
     store = _store(model)
     if store is None:
         given |= _quick_rows(count, length) if quick else {}
@@ -301,7 +300,7 @@ def _quick_rows(count: int | None, length: int) -> dict[str, Any]:
     return {"rows": rows, "length": min(length, QUICK_LENGTH), "templates": False}
 
 
-def _checked(out: str | Path | None, sources: Sequence[Any], *, replace: bool) -> Path | None:
+def _checked(out: str | Path | None, sources: Sequence[Any], replace: bool) -> Path | None:
     """The folder that was asked for, refused where it may not be written."""
     if out is None:
         return None
