@@ -9,11 +9,14 @@ symbols. So the gradient moves them alike, away from the mean stream; weight dec
     shared   ‖mean over s of Δu_s‖² / mean over s of ‖Δu_s‖²,  Δ what training moved; 1 is alike.
              What decay takes from each row is not shared
     set back the same model, with the unembeddings of unseen symbols where they began
+    turned   the same model, with their directions where they began and their norms as trained
+    control  the same model, trained without weight decay
 
 Fixed copying αβα → β, everything trained, embedding and unembedding shared, so that what is set
-back is both. That copying returns says that these rows were in the way; it does not tell the common
-direction from the shrinking: without weight decay the cosines are the same, and unseen symbols are
-copied. Symbols of a language model that no text has are not symbols of templates.
+back is both. That copying returns with the rows set back says that these rows were in the way, be
+it by their common direction or by their norms; ``turned`` and the control tell the two apart.
+Cosines that stay small in these models say nothing about models whose cosines are near 1, and
+symbols of a language model that no text has are not symbols of templates.
 """
 
 from __future__ import annotations
@@ -43,6 +46,12 @@ __all__ = ["collapse", "mean_cosine", "shared_move"]
 _COLLAPSED, _RESTORED = 0.9, 0.3
 """The rule's mean cosine of a collapse, and the rise in accuracy of what it is a cause of."""
 
+_DIRECTION = 0.5
+"""The share of that rise which directions alone must bring."""
+
+_AS_HIGH = 0.05
+"""A cosine that is lower by no more than this counts as equally high."""
+
 _ROWS = 512
 _OTHERS, _SPARED = 200, 300
 """How many tokens of Gemma's vocabulary are compared; the first ones, which are control tokens, are
@@ -54,10 +63,11 @@ def collapse(setting: Setting) -> Verdict:
     symbols returns when they are set back (ledger: ``template-unembeddings-collapse``)."""
     o = setting.options
     task = copying(**task_sizes(o))
-    training = {"rows": o["rows"], "snapshots": o["every"], "weight_decay": o["weight_decay"]}
-    experiment = on_unseen(setting, **training)
-    for kind in ("", "b"):
-        experiment.add({"model": NAMES[kind]}, task, spec_of(task, o, kind))
+    experiment = on_unseen(setting, rows=o["rows"], snapshots=o["every"])
+    for decay in (o["weight_decay"], 0.0):
+        for kind in ("", "b"):
+            labels = {"model": NAMES[kind], "decay": decay}
+            experiment.add(labels, task, spec_of(task, o, kind), weight_decay=decay)
     _, fits = experiment.run()
     runs = zip(experiment.planned, fits, strict=True)
     rows = [
@@ -65,20 +75,24 @@ def collapse(setting: Setting) -> Verdict:
     ]
     table = pd.DataFrame(rows)
     last = table[table["steps"] == table["steps"].max()]
-    middle = last.groupby("model")[["cosine", "shared", "accuracy", "set back"]].median()
-    cosine = float(middle["cosine"].min())
-    rise = float((last["set back"] - last["accuracy"])[last["model"] == NAMES["b"]].median())
-    collapsed, caused = cosine >= _COLLAPSED, rise >= _RESTORED
+    columns = ("cosine", "shared", "accuracy", "set back", "turned")
+    middle = last.groupby(["model", "decay"])[list(columns)].median()
+    decayed, control = (middle.loc[(NAMES["b"], decay)] for decay in (o["weight_decay"], 0.0))
+    cosine = float(middle.xs(o["weight_decay"], level="decay")["cosine"].min())
+    collapsed, caused = cosine >= _COLLAPSED, _is_cause(decayed, control)
     unused = _unused_tokens(o["pretrained"])
     said = "; ".join(
-        f"{name}: cosine {row['cosine']:.2f}, shared {row['shared']:.2f}, accuracy on unseen "
-        f"symbols {row['accuracy']:.2f}, with their rows set back {row['set back']:.2f}"
-        for name, row in middle.iterrows()
+        f"{name}, weight decay {decay:g}: cosine {row['cosine']:.2f}, shared {row['shared']:.2f}, "
+        f"accuracy on unseen symbols {row['accuracy']:.2f}, with their rows set back "
+        f"{row['set back']:.2f}, turned back {row['turned']:.2f}"
+        for (name, decay), row in middle.iterrows()
     )
     words = (
         f"After {int(table['steps'].max())} steps unembeddings of unseen symbols have a mean "
-        f"cosine of {cosine:.2f}, where {_COLLAPSED} is asked for; set back, models with bI copy "
-        f"{rise:+.2f} more of them."
+        f"cosine of {cosine:.2f}, where {_COLLAPSED} is asked for; models with bI copy "
+        f"{decayed['accuracy']:.2f} of them, {decayed['set back']:.2f} with these rows set back "
+        f"and {decayed['turned']:.2f} with their directions alone; without weight decay they "
+        f"copy {control['accuracy']:.2f} at a cosine of {control['cosine']:.2f}."
     )
     if unused:
         words += (
@@ -87,18 +101,21 @@ def collapse(setting: Setting) -> Verdict:
             f"{unused['others']:.2f}."
         )
     drawn = table.melt(
-        ["model", "seed", "steps"], ["accuracy", "set back"], var_name="as", value_name="share"
+        ["model", "decay", "seed", "steps"],
+        ["accuracy", "set back"],
+        var_name="as",
+        value_name="share",
     )
-    drawn["model"] += drawn["as"].map({"accuracy": "", "set back": ", unseen rows set back"})
+    control_of = drawn["decay"].map(lambda decay: "" if decay else ", no weight decay")
+    drawn["model"] += control_of + drawn["as"].map({"accuracy": "", "set back": ", set back"})
     figure = accuracy_sweep(
-        drawn.drop(columns="as"),
+        drawn.drop(columns=["as", "decay"]),
         x="steps",
         y="share",
         across="training steps",
         chance=1 / (2 * o["symbols"]),
     )
-    columns = ("cosine", "shared", "accuracy", "set back")
-    numbers = {name: by_seed(last, ["model"], name, between=" ") for name in columns}
+    numbers = {name: by_seed(last, ["model", "decay"], name, between=" ") for name in columns}
     return Verdict(
         decide(collapsed and caused, collapsed or caused),
         words,
@@ -107,6 +124,23 @@ def collapse(setting: Setting) -> Verdict:
         {"training": table},
         {"accuracy": Drawing(figure, "Accuracy on unseen symbols over training, a dot a seed.")},
     )
+
+
+def _is_cause(decayed: pd.Series, control: pd.Series) -> bool:
+    """Whether the common direction keeps unseen symbols from being copied: setting the rows back
+    brings copying back, their directions do most of it, and models without weight decay whose rows
+    are as close to each other fail as well.
+
+    Args:
+        decayed: Medians of the models that were trained with weight decay.
+        control: Medians of those trained without.
+    """
+    rise = decayed["set back"] - decayed["accuracy"]
+    turned = decayed["turned"] - decayed["accuracy"]
+    escaped = control["accuracy"] - decayed["accuracy"] >= _RESTORED
+    as_close = control["cosine"] >= decayed["cosine"] - _AS_HIGH
+    by_direction = turned >= _DIRECTION * rise
+    return bool(rise >= _RESTORED and by_direction and not (as_close and escaped))
 
 
 def _over_training(task: TemplateTask, run: TrainingRun, fit: Fit) -> Iterator[dict[str, float]]:
@@ -120,16 +154,25 @@ def _over_training(task: TemplateTask, run: TrainingRun, fit: Fit) -> Iterator[d
         model.load_state_dict(dict(weights))
         rows = model.W_E.detach().clone()
         accuracy = _accuracy(model, test)
-        with torch.no_grad():
-            model.W_E[unseen] = start[unseen]
+        norms = rows[unseen].norm(dim=-1, keepdim=True)
+        _set_back(model, unseen, start[unseen])
+        whole = _accuracy(model, test)
+        _set_back(model, unseen, normalize(start[unseen], dim=-1) * norms)
         yield {
             "steps": steps,
             "cosine": mean_cosine(rows[unseen]),
             "cosine of seen": mean_cosine(rows[seen]),
             "shared": shared_move(rows[unseen] - start[unseen]),
             "accuracy": accuracy,
-            "set back": _accuracy(model, test),
+            "set back": whole,
+            "turned": _accuracy(model, test),
         }
+
+
+@torch.no_grad()
+def _set_back(model: Any, symbols: slice, rows: Tensor) -> None:
+    """Give some symbols these rows ``[symbol, d_model]``, in the model's own memory."""
+    model.W_E[symbols] = rows
 
 
 @torch.no_grad()
