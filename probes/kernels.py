@@ -76,6 +76,7 @@ def layer_kernels(model: Any, rows: Batch, layer: int, memories: Mapping[str, in
     _, cache = model.run_with_cache(
         rows.inputs.to(model_device(model)),
         names_filter=lambda name: Site.of(name).layer == layer,
+        return_cache_object=False,
     )
     inside = {name: value.double().cpu() for name, value in cache.items()}
     pattern = inside[Site(layer, "pattern").name][:, :heads]

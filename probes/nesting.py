@@ -69,7 +69,9 @@ def nesting_panel(
         *(Site(layer, "pattern").name for layer in layers),
     ]
     inputs = batch.inputs.to(model_device(model))
-    _, cache = model.run_with_cache(inputs, names_filter=list(dict.fromkeys(names)))
+    _, cache = model.run_with_cache(
+        inputs, names_filter=list(dict.fromkeys(names)), return_cache_object=False
+    )
     held = {name: value.double().cpu().numpy() for name, value in cache.items()}
     at = sampled_positions(batch.mask.numpy())
     memories = [f"x[t-t_{i}]" for i in range(1, task.memory_count + 1)]

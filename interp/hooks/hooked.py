@@ -1,33 +1,187 @@
-"""Run a hooked model so that no mistake passes silently.
+"""A model with hook points, run so that no mistake passes silently.
 
-TransformerLens' ``HookedRootModule`` ignores hook names that do not exist, goes on when a requested
-hook does not fire, and guesses the position axis from a hook's name. The methods here are called
-the same way, but raise an error in the first two cases and know the position axis.
+The methods are those of TransformerLens' ``HookedRootModule`` and are called the same way, so that
+its tools, and what its users know, work on our models. TransformerLens ignores hook names that do
+not exist, goes on when a requested hook does not fire, and guesses the position axis from a hook's
+name; the methods here raise an error in the first two cases and know the position axis.
+
+TransformerLens itself is imported where something of it is asked for: an ``ActivationCache``, or
+one of its less common methods, which are its own and work on our hook points.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from types import MethodType
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from interp.errors import refuse_unless
 from interp.hooks.hook_names import position_axis, require_hooks
-from interp.hooks.transformer_lens_adapter import ActivationCache, HookedRootModule
+from interp.hooks.points import Direction, HookPoint
+
+__all__ = ["HookedModule", "watched"]
+
+_OF_TRANSFORMER_LENS = (
+    "add_caching_hooks",
+    "cache_all",
+    "cache_some",
+    "check_and_add_hook",
+    "check_hooks_to_add",
+    "get_caching_hooks",
+    "list_hooks",
+)
+"""The methods of its ``HookedRootModule`` that are called as they are."""
+
+Names = str | Callable[[str], bool]
+"""The name of a hook, or a predicate that says which ones are meant."""
 
 
-class HookedModule(HookedRootModule):
-    """A ``HookedRootModule`` that raises an error if a hook it is asked for is absent or does not
-    fire."""
+class HookedModule(nn.Module):
+    """A module with hook points; one that is asked for is there and fires, or an error is raised.
+
+    Attributes:
+        hook_dict: Hook name → hook point; :meth:`setup` fills it.
+        mod_dict: Name → submodule.
+        context_level: How deep in ``with model.hooks(...)`` it is now.
+        is_caching: Whether a cache was asked for since the last :meth:`reset_hooks`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_caching, self.context_level = False, 0
+        self.mod_dict: dict[str, nn.Module] = {}
+        self.hook_dict: dict[str, Any] = {}
+
+    def setup(self) -> None:
+        """Give every submodule its name and list the hook points, ours or TransformerLens'; called
+        last in ``__init__``."""
+        for name, module in self.named_modules():
+            if name:
+                module.name = name
+                self.mod_dict[name] = module
+                if isinstance(module, HookPoint) or hasattr(module, "fwd_hooks"):
+                    self.hook_dict[name] = module
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _OF_TRANSFORMER_LENS:
+            from interp.hooks.transformer_lens_adapter import HookedRootModule
+
+            return MethodType(getattr(HookedRootModule, name), self)
+        return super().__getattr__(name)
+
+    def hook_points(self) -> Any:
+        """The hook points, in the order of their names' registration."""
+        return self.hook_dict.values()
+
+    def add_hook(
+        self,
+        name: Names,
+        hook: Callable[..., Any],
+        dir: Literal["fwd", "bwd"] = "fwd",
+        is_permanent: bool = False,
+        level: int | None = None,
+        prepend: bool = False,
+    ) -> None:
+        """Attach a function until hooks are reset; see :meth:`.points.HookPoint.add_hook`.
+
+        Args:
+            name: A hook's name, or a predicate.
+            hook: The function, called with the tensor and ``hook=``, the hook point.
+            dir: Forward, or backward.
+            is_permanent: Whether it outlasts :meth:`reset_hooks` as that is called by default.
+            level: The depth of the ``with`` that attaches it.
+            prepend: Whether it runs before those that are attached already.
+
+        Raises:
+            HookError: for a name that the model does not have.
+        """
+        if isinstance(name, str):
+            require_hooks([name], self.hook_dict, "does not have")
+        for known, point in self.hook_dict.items():
+            if known == name or (not isinstance(name, str) and name(known)):
+                point.add_hook(hook, dir, is_permanent, level, prepend)
+
+    def add_perma_hook(
+        self, name: Names, hook: Callable[..., Any], dir: Literal["fwd", "bwd"] = "fwd"
+    ) -> None:
+        """Attach a function that stays until permanent hooks are reset."""
+        self.add_hook(name, hook, dir, is_permanent=True)
+
+    def remove_all_hook_fns(
+        self,
+        direction: Direction = "both",
+        including_permanent: bool = False,
+        level: int | None = None,
+    ) -> None:
+        """Take functions away from all points, in a direction and at a level (None for all)."""
+        for point in self.hook_points():
+            point.remove_hooks(direction, including_permanent, level)
+
+    def clear_contexts(self) -> None:
+        """Forget what functions have kept in their points."""
+        for point in self.hook_points():
+            point.clear_context()
+
+    def reset_hooks(
+        self,
+        clear_contexts: bool = True,
+        direction: Direction = "both",
+        including_permanent: bool = False,
+        level: int | None = None,
+    ) -> None:
+        """Take functions away from all points, and forget what they have kept."""
+        if clear_contexts:
+            self.clear_contexts()
+        self.remove_all_hook_fns(direction, including_permanent, level)
+        self.is_caching = False
+
+    @contextmanager
+    def hooks(
+        self,
+        fwd_hooks: Sequence[tuple[Names, Callable[..., Any]]] = (),
+        bwd_hooks: Sequence[tuple[Names, Callable[..., Any]]] = (),
+        reset_hooks_end: bool = True,
+        clear_contexts: bool = False,
+    ) -> Iterator[HookedModule]:
+        """Attach functions for the time of a ``with``.
+
+        Args:
+            fwd_hooks: Pairs of a hook's name, or a predicate, and a function.
+            bwd_hooks: The same, for gradients.
+            reset_hooks_end: Whether the functions are taken away at the end.
+            clear_contexts: Whether what they have kept is forgotten then.
+
+        Raises:
+            HookError: for a name that the model does not have.
+        """
+        self.context_level += 1
+        try:
+            for name, function in fwd_hooks:
+                self.add_hook(name, function, "fwd", level=self.context_level)
+            for name, function in bwd_hooks:
+                self.add_hook(name, function, "bwd", level=self.context_level)
+            yield self
+        finally:
+            if reset_hooks_end:
+                self.reset_hooks(clear_contexts, level=self.context_level)
+            self.context_level -= 1
 
     def run_with_cache(
         self,
         *inputs: Any,
         names_filter: str | Sequence[str] | Callable[[str], bool] | None = None,
-        return_cache_object: bool = True,
+        device: torch.device | str | None = None,
         remove_batch_dim: bool = False,
+        incl_bwd: bool = False,
+        reset_hooks_end: bool = True,
+        clear_contexts: bool = False,
         pos_slice: Any = None,
+        return_cache_object: bool = True,
         **options: Any,
     ) -> tuple[Any, Any]:
         """Run and keep activations, as TransformerLens does.
@@ -35,26 +189,49 @@ class HookedModule(HookedRootModule):
         Args:
             inputs: What the model takes.
             names_filter: A hook name, several, or a predicate; everything by default.
-            return_cache_object: Give an ``ActivationCache``, not a dict.
+            device: Where activations are kept; where they are, by default.
             remove_batch_dim: Drop the batch axis of a single row.
+            incl_bwd: Call ``backward`` on the output, one number, and keep gradients as well, under
+                the hook's name with ``_grad``.
+            reset_hooks_end: Whether the functions that keep activations are taken away at the end.
+            clear_contexts: Whether what functions have kept in their points is forgotten then.
             pos_slice: Positions to keep: one, ``(start, stop)``, a list, or a slice. The position
                 axis stays, and is known for every hook.
-            options: Further keywords of TransformerLens' method and of the model's ``forward``.
+            return_cache_object: Give an ``ActivationCache``, not a dict.
+            options: Further keywords of the model's ``forward``.
 
         Returns:
             The output, and the cache.
 
         Raises:
             HookError: for a hook that is absent or did not fire.
+            ArgumentError: for several rows with ``remove_batch_dim``.
         """
         names = None if callable(names_filter) else names_filter
         names = [names] if isinstance(names, str) else names
         if names is not None:
             require_hooks(names, self.hook_dict, "does not have")
-            names_filter = list(names)
-        output, cache = super().run_with_cache(
-            *inputs, names_filter=names_filter, remove_batch_dim=remove_batch_dim, **options
-        )
+        rows = len(inputs[0]) if inputs and isinstance(inputs[0], Tensor) else 1
+        rule, advice = "needs a single row", "give one row, or keep the batch axis"
+        refuse_unless(rows == 1 or not remove_batch_dim, "remove_batch_dim", rule, rows, advice)
+        cache: dict[str, Tensor] = {}
+
+        def keep(value: Tensor, hook: Any, ending: str) -> None:
+            kept = value.detach().to(device)
+            # What has no batch axis, such as scores that are the same for all rows, stays.
+            single = remove_batch_dim and kept.ndim > 0 and len(kept) == 1
+            cache[f"{hook.name}{ending}"] = kept[0] if single else kept
+
+        wanted: Any = names_filter if callable(names_filter) else None
+        wanted = wanted or (lambda name: names is None or name in names)
+        chosen = [name for name in self.hook_dict if wanted(name)]
+        forward = [(name, partial(keep, ending="")) for name in chosen]
+        backward = [(name, partial(keep, ending="_grad")) for name in chosen if incl_bwd]
+        self.is_caching = True
+        with self.hooks(forward, backward, reset_hooks_end, clear_contexts):
+            output = self(*inputs, **options)
+            if incl_bwd:
+                output.backward()
         if names is not None:
             require_hooks(names, cache, "did not fire")
         if pos_slice is not None:
@@ -63,24 +240,44 @@ class HookedModule(HookedRootModule):
             }
         if not return_cache_object:
             return output, cache
+        from interp.hooks.transformer_lens_adapter import ActivationCache
+
         return output, ActivationCache(cache, self, has_batch_dim=not remove_batch_dim)
 
     def run_with_hooks(
-        self, *inputs: Any, fwd_hooks: Any = (), bwd_hooks: Any = (), **options: Any
+        self,
+        *inputs: Any,
+        fwd_hooks: Sequence[tuple[Names, Callable[..., Any]]] = (),
+        bwd_hooks: Sequence[tuple[Names, Callable[..., Any]]] = (),
+        reset_hooks_end: bool = True,
+        clear_contexts: bool = False,
+        **options: Any,
     ) -> Any:
         """Run with temporary hooks ``(name, fn)``; ``fn(tensor, hook)`` may replace the tensor.
+
+        Args:
+            inputs: What the model takes.
+            fwd_hooks: Pairs of a hook's name, or a predicate, and a function.
+            bwd_hooks: The same, for gradients; they need ``reset_hooks_end=False``, so that they
+                are still there when ``backward`` is called.
+            reset_hooks_end: Whether the functions are taken away at the end.
+            clear_contexts: Whether what they have kept is forgotten then.
+            options: Further keywords of the model's ``forward``.
 
         Raises:
             HookError: for a hook name that the model does not have, or that did not fire: an
                 intervention that never happened would read as one without effect.
+            ArgumentError: for backward hooks that would be gone before ``backward``.
         """
-        hooks = [*fwd_hooks, *bwd_hooks]
-        require_hooks([n for n, _ in hooks if isinstance(n, str)], self.hook_dict, "does not have")
+        asked = [name for name, _ in [*fwd_hooks, *bwd_hooks] if isinstance(name, str)]
+        require_hooks(asked, self.hook_dict, "does not have")
+        rule = "must be False with bwd_hooks, which would be gone before backward is called"
+        lasting, advice = not (bwd_hooks and reset_hooks_end), "call reset_hooks() after backward"
+        refuse_unless(lasting, "reset_hooks_end", rule, reset_hooks_end, advice)
         fired: set[str] = set()
         wrapped = [(name, watched(name, function, fired)) for name, function in fwd_hooks]
-        output = super().run_with_hooks(
-            *inputs, fwd_hooks=wrapped, bwd_hooks=list(bwd_hooks), **options
-        )
+        with self.hooks(wrapped, bwd_hooks, reset_hooks_end, clear_contexts):
+            output = self.forward(*inputs, **options)
         require_hooks([n for n, _ in fwd_hooks if isinstance(n, str)], fired, "did not fire")
         return output
 

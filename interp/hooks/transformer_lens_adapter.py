@@ -1,8 +1,9 @@
 """The only module that imports TransformerLens.
 
 Importing ``transformer_lens`` takes seconds, so nothing else in the library imports it and this
-module does so only when a name is first used (:pep:`562`). A model that subclasses
-``HookedRootModule`` pays for the import; reading a store or inspecting weights does not.
+module does so only when a name is first used (:pep:`562`): where a bridge is built, or where an
+``ActivationCache`` or a method of its ``HookedRootModule`` is asked for. Our models have hook
+points of their own (:mod:`~interp.hooks.points`) and run without it.
 
 The rest of the library is typed against :class:`HookedModel`, the part of TransformerLens'
 interface that our measurements need: our own models, ``TransformerBridge`` and any other

@@ -35,7 +35,7 @@ from torch import Tensor, nn
 
 from interp.errors import Problems
 from interp.hooks.hooked import HookedModule
-from interp.hooks.transformer_lens_adapter import HookPoint
+from interp.hooks.points import HookPoint
 from interp.models.ffn import HiddenLayer
 from interp.models.spec import Activation
 

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from interp.hooks.transformer_lens_adapter import HookPoint
+from interp.hooks.points import HookPoint
 from interp.models.spec import TransformerSpec
 
 

@@ -43,6 +43,7 @@ narrower heads, or fewer neurons, are padded with zeros.
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -52,7 +53,7 @@ from torch import Tensor, nn
 
 from interp.errors import Problems, need, refuse_unless
 from interp.hooks.hooked import HookedModule
-from interp.hooks.transformer_lens_adapter import HookPoint, TransformerLensConfig
+from interp.hooks.points import HookPoint
 from interp.models.attention.heads import Attention
 from interp.models.ffn import FFN
 from interp.models.init import initialize
@@ -382,8 +383,8 @@ class SequenceTransformer(WeightStacks, HookedModule):
         problems.raise_if_any()
 
 
-def lens_config(spec: TransformerSpec) -> Any:
-    """TransformerLens' configuration for a spec.
+def lens_config(spec: TransformerSpec) -> SimpleNamespace:
+    """What TransformerLens' tools read as ``model.cfg``, with the names of its configuration.
 
     ``normalization_type`` is None without a norm. With a norm whose final one is off,
     ``final_rms`` and the unit scale of ``ln_final`` make TransformerLens read the last residual
@@ -392,7 +393,7 @@ def lens_config(spec: TransformerSpec) -> Any:
     kinds = {"none": None, "layernorm": "LN", "rmsnorm": "RMS"}
     folded = "" if spec.norm_gain or spec.norm == "none" else "Pre"
     kind = kinds[spec.norm]
-    cfg = TransformerLensConfig(
+    return SimpleNamespace(
         d_model=spec.d_model,
         d_head=max(spec.head_widths, default=1),
         n_heads=max(spec.heads, default=1),
@@ -409,6 +410,13 @@ def lens_config(spec: TransformerSpec) -> Any:
         dtype=spec.torch_dtype,
         act_fn=spec.activation_of(0) if any(spec.ffn_widths) else "relu",
         uses_rms_norm=spec.norm == "rmsnorm",
+        use_attn_result=False,
+        use_split_qkv_input=False,
+        use_hook_mlp_in=False,
+        n_key_value_heads=None,
+        positional_embedding_type="standard",
+        gated_mlp=False,
+        layer_norm_folding=False,
+        num_experts=None,
+        experts_per_token=None,
     )
-    cfg.use_hook_mlp_in = False
-    return cfg

@@ -36,8 +36,8 @@ from interp.hooks.conformance import ConformanceReport, conformance
 from interp.hooks.hook_names import nearest, unknown_in_block
 from interp.hooks.hook_sites import HookSite, parse_hook_site
 from interp.hooks.hooked import HookedModule
+from interp.hooks.points import HookPoint
 from interp.hooks.site import Site
-from interp.hooks.transformer_lens_adapter import HookPoint
 from interp.models.open_attention import block_names, encoder_names, open_attention
 
 __all__ = ["HookSite", "Output", "WrappedModule", "wrap"]

@@ -169,7 +169,7 @@ def _kinds_of_heads(model: SequenceTransformer, ids: Tensor) -> list[list[int]]:
     even = np.tril(np.ones((n, n)))
     even /= even.sum(axis=1, keepdims=True)
     names = [Site(layer, "pattern").name for layer in range(model.spec.n_layers)]
-    cache = model.run_with_cache(ids, names_filter=names)[1] if names else {}
+    _, cache = model.run_with_cache(ids, names_filter=names, return_cache_object=False)
     for layer, name in enumerate(names):
         pattern = _array(cache[name])
         kinds = []

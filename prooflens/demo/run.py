@@ -447,7 +447,8 @@ def compared(name: str, model: SequenceTransformer, task: FixedMemory, out: Path
         task: A fixed-memory task.
         out: The folder for its own page, tables and store.
     """
-    model.card = ModelCard(name, task=task, n_ctx=model.spec.n_ctx)
+    card: Any = ModelCard(name, task=task, n_ctx=model.spec.n_ctx)
+    model.card = card
     found = inspect(model, task=task, count=ROWS, seed=SEED, out=out)
     lags = dict(zip(task.arguments[1:], task.lags, strict=True))
     return ComparedModel(

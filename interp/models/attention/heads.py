@@ -61,7 +61,7 @@ from einops import einsum, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from interp.hooks.transformer_lens_adapter import HookPoint
+from interp.hooks.points import HookPoint
 from interp.models.norm import Norm
 from interp.models.spec import TransformerSpec
 
@@ -393,7 +393,7 @@ class Attention(nn.Module):
 
     def _watched(self) -> bool:
         """Whether a hook function is attached to the scores or the pattern."""
-        terms = [term.hook_score for term in self.terms.values()]
+        terms: list[Any] = [term.hook_score for term in self.terms.values()]
         return any(map(_hooked, (*terms, self.hook_attn_scores, self.hook_pattern)))
 
     def _inputs(self, resid: Residual, norm: Norm) -> tuple[Tensor, Tensor, Tensor]:

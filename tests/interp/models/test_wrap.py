@@ -160,7 +160,8 @@ def test_places_for_reading_refuse_changes() -> None:
             model.run_with_hooks(tokens(), fwd_hooks=[(name, change)])
     model.run_with_hooks(tokens(), fwd_hooks=[(name, lambda t, hook: t.clone())])
     with pytest.raises(HookError, match="takes no backward hook"):
-        model.run_with_hooks(tokens(), bwd_hooks=[(name, lambda t, hook: None)])
+        pairs = [(name, lambda t, hook: None)]
+        model.run_with_hooks(tokens(), bwd_hooks=pairs, reset_hooks_end=False)
 
 
 WRONG: dict[str, tuple[dict[str, str | HookSite], str]] = {
