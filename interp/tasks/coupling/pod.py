@@ -32,7 +32,6 @@ from functools import lru_cache
 from math import pi, sqrt
 from typing import Any
 
-import mpmath
 import numpy as np
 import torch
 from jaxtyping import Float, Float64
@@ -136,6 +135,8 @@ def _cosine_sum(x: Tensor, alpha: float) -> Tensor:
 @lru_cache(maxsize=16)
 def _coefficients(alpha: float) -> tuple[float, tuple[float, ...]]:
     """The coefficients of (2πx)^{α−1} and of (2πx)^{2j}; at x = 1/2 term j is of order 4^{−j}."""
+    import mpmath  # a seventh of a second, for this coupling alone
+
     singular = mpmath.gamma(1 - alpha) * mpmath.sin(mpmath.pi * alpha / 2)
     regular = [
         (-1) ** j * mpmath.zeta(alpha - 2 * j) / mpmath.factorial(2 * j) for j in range(_TERMS)
