@@ -100,16 +100,8 @@ def collapse(setting: Setting) -> Verdict:
             f"has have a mean cosine of {unused['unused']:.2f}, other tokens' "
             f"{unused['others']:.2f}."
         )
-    drawn = table.melt(
-        ["model", "decay", "seed", "steps"],
-        ["accuracy", "set back"],
-        var_name="as",
-        value_name="share",
-    )
-    control_of = drawn["decay"].map(lambda decay: "" if decay else ", no weight decay")
-    drawn["model"] += control_of + drawn["as"].map({"accuracy": "", "set back": ", set back"})
     figure = accuracy_sweep(
-        drawn.drop(columns=["as", "decay"]),
+        _drawn(table, o["weight_decay"]),
         x="steps",
         y="share",
         across="training steps",
@@ -122,8 +114,29 @@ def collapse(setting: Setting) -> Verdict:
         said,
         {**numbers, "unused tokens": unused},
         {"training": table},
-        {"accuracy": Drawing(figure, "Accuracy on unseen symbols over training, a dot a seed.")},
+        {
+            "accuracy": Drawing(
+                figure, "Accuracy on unseen symbols over training, with bI, a dot a seed."
+            )
+        },
     )
+
+
+def _drawn(table: pd.DataFrame, decay: float) -> pd.DataFrame:
+    """Models with bI: with weight decay as they are and with rows set back, and without."""
+    shown = {
+        "weight decay": (decay, "accuracy"),
+        "their rows set back": (decay, "set back"),
+        "their directions set back": (decay, "turned"),
+        "no weight decay": (0.0, "accuracy"),
+    }
+    models = table[table["model"] == NAMES["b"]]
+    parts = [
+        rows.assign(model=name, share=rows[column])
+        for name, (trained_at, column) in shown.items()
+        for rows in [models[models["decay"] == trained_at]]
+    ]
+    return pd.concat(parts)[["model", "seed", "steps", "share"]]
 
 
 def _is_cause(decayed: pd.Series, control: pd.Series) -> bool:
