@@ -34,6 +34,9 @@ LEAST_P = 1e-10
 
 _FEW, _ENOUGH = 10, 100
 
+_ROUNDING = 1e-12
+"""A spread below this share of the mean or the score is that of rounding, and none."""
+
 Tail = Literal["greater", "two-sided", "gamma"]
 """Which deviations count: large scores, both directions, or large scores that are never
 negative."""
@@ -80,7 +83,7 @@ def from_moments(
     """
     if not np.isfinite([score, mean, std]).all():
         return Null(mean, std, float("nan"), name)
-    if not std > 0:
+    if not std > _ROUNDING * max(abs(score), abs(mean)):
         return Null(mean, std, 1.0, name)
     if tail == "gamma":
         p = float(gamma_tail(np.array(score), mean, np.array(std)))

@@ -142,7 +142,7 @@ class Evidence:
     def fresh(self) -> ReinitNull:
         """The null of models with fresh weights, on the first of the given rows."""
         batch = self.views["given"].batch
-        far = 0.0 if self.exhaustive else self.profile.level / (2 * len(self.heads))
+        far = 0.0 if self.exhaustive else self.profile.level / 2
         return ReinitNull(self.model, batch.inputs, batch.mask, seed=self.seed, far=far)
 
     def kind(self, keys: str) -> str:

@@ -15,8 +15,9 @@ Fresh weights are those of :mod:`probes.fresh_models`; where the spec draws them
 one pass. What is moved is run on from its layer, in models that are not ours where they can be run
 from the middle (:mod:`interp.interventions.prefix_reuse`). A thousand heads are pooled over the
 layer's heads and over models, fewer of very wide models (a hundred at ten million weights), and a
-quarter of them where these settle it; p is that of their logarithms
-(:mod:`interp.stats.p_values`).
+quarter of them where these settle it: where p is large, or so small that Benjamini and Hochberg's
+rule holds with the heads asked before it alone (those that are still to come can but help it). p is
+that of their logarithms (:mod:`interp.stats.p_values`).
 
 Evenness itself is compared where fresh heads are not even, as with the large weights of compiled
 programs: which of the two is compared is decided by the fresh heads alone.
@@ -120,7 +121,8 @@ class ReinitNull:
         inputs: The inputs, ``[row, pos]`` tokens or ``[row, pos, channel]``.
         scored: Where the output counts.
         seed: Seed of the fresh weights.
-        far: A p below which a quarter of the draws is enough.
+        far: The false discovery rate at which a p is far out; a quarter of the draws is enough
+            where it is, beside those of the heads asked before. At 0 none is.
     """
 
     def __init__(
@@ -133,6 +135,7 @@ class ReinitNull:
         far: float = 0.0,
     ) -> None:
         self.model, self.seed, self._far = model, seed, far
+        self._asked: dict[str, list[float]] = {}
         self.spec: Any = getattr(model, "spec", None)
         a_row = float(scored.double().sum(1).mean())
         rows = min(max(int(_SCORED / max(a_row, 1.0)), _FEWEST_ROWS), _MOST_ROWS)
@@ -168,11 +171,13 @@ class ReinitNull:
             drawn = np.concatenate([drawn, *(one.double().cpu().numpy() for one in more)])
             return beyond(own, drawn)
 
-        return self._sequential(at)
+        return self._sequential("share", at)
 
     def gain(self, layer: int, head: int) -> Beyond:
         """How far out the head's gain is among fresh heads."""
-        return self._sequential(lambda draws: self._beyond(layer, head, draws, _GAIN)[_GAIN])
+        return self._sequential(
+            _GAIN, lambda draws: self._beyond(layer, head, draws, _GAIN)[_GAIN]
+        )
 
     def evenness(self, layer: int, head: int, even: float) -> Beyond | None:
         """How far out the head's evenness is among fresh heads; None where most of these come at
@@ -183,7 +188,7 @@ class ReinitNull:
             drawn = self._drawn[_UNEVENNESS, layer][:draws]
             return Beyond(from_draws(-found.score, -drawn).p, len(drawn), found.score)
 
-        found = self._sequential(at)
+        found = self._sequential(_UNEVENNESS, at)
         even_too = float(np.median(self._drawn[_UNEVENNESS, layer])) <= 1 - even
         return None if even_too else found
 
@@ -197,17 +202,21 @@ class ReinitNull:
             ranks = np.stack([np.searchsorted(np.sort(-one), -one, side="right") for one in drawn])
             return beyond(float(own.sum()), -np.log(ranks / (1 + ranks.shape[1])).sum(0))
 
-        return self._sequential(at)
+        return self._sequential("both", at)
 
-    def _sequential(self, at: Callable[[int], Beyond]) -> Beyond:
+    def _sequential(self, name: str, at: Callable[[int], Beyond]) -> Beyond:
         """How far out a score is, by a quarter of the draws where these settle it, or by all."""
         most = draws_of(self.model)
-        first = most // 4
-        if first >= _FEW_DRAWS:
-            found = at(first)
-            if found.p >= _CHANCE or found.p <= self._far:
-                return found
-        return at(most)
+        first, before = most // 4, self._asked.setdefault(name, [])
+        if first < _FEW_DRAWS:
+            return at(most)
+        found = at(first)
+        as_far = 1 + sum(p <= found.p for p in before)
+        heads = sum(part.kind == "head" for part in components(self.model))
+        if found.p < _CHANCE and found.p * heads > self._far * as_far:
+            found = at(most)
+        before.append(found.p)
+        return found
 
     @torch.no_grad()
     def _beyond(self, layer: int, head: int, draws: int, *names: str) -> dict[str, Beyond]:

@@ -27,6 +27,9 @@ _LOSSES = 1e-5
 """Floor for differences of losses, in nats, and for their p: single precision tells losses of ten
 nats 1e-6 apart, and rows that share a pass are summed in another order."""
 
+_SINGULAR = 1e-5
+"""Floor for scores and p of GPT-2's weights beside nulls, which differ by 8e-6 between processors."""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -185,11 +188,11 @@ def _weights() -> Iterator[Case]:
     )  # fmt: skip
     yield Case(
         "weights/gpt2", lambda: answers.weights(_given(_GPT2), ["heads"], 3),
-        {"metrics": "heads"}, slow=False, needs=_GPT2,
+        {"metrics": "heads"}, slow=False, needs=_GPT2, floor=_SINGULAR,
     )  # fmt: skip
     yield Case(
         "weights/gpt2-compositions", lambda: answers.compositions(_given(_GPT2), 29),
-        {"metrics": "composition"}, needs=_GPT2,
+        {"metrics": "composition"}, needs=_GPT2, floor=_SINGULAR,
     )  # fmt: skip
 
 

@@ -15,8 +15,9 @@ __all__ = ["DATA", "FLOOR", "RELATIVE", "differences", "file_of", "read", "write
 
 DATA = Path(__file__).parent / "data"
 
-RELATIVE = 1e-6
-"""Numbers may differ by this share of the larger."""
+RELATIVE = 3e-5
+"""Numbers may differ by this share of the larger: processors of another kind add float32 numbers in
+another order. Between two kinds p-values differed by 1.2e-5, effects by 3e-6."""
 
 FLOOR = 1e-9
 """Numbers may always differ by this: sums of numbers near one in another order do, and no p below

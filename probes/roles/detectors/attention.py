@@ -78,11 +78,15 @@ def attention_roles(of: Examined) -> Iterator[Found | Lacking]:
     yield from lacking
     if effects is not None:
         effects.expect([*_expected(evidence)])
-    for place in of.watch(evidence.heads):
-        found = list(selected(of, place, asked))
-        named = any(holds(one.behaviour) for one in found)
-        yield from found
-        yield from _of(evidence, effects, place, weights, named=named)
+    found: dict[Place, list[Found | Lacking]] = {}
+    # Late layers first: a fresh model is run from the head's layer on, and with heads known that
+    # are far out, fewer fresh models settle the next.
+    for place in of.watch(evidence.heads[::-1]):
+        first = list(selected(of, place, asked))
+        named = any(holds(one.behaviour) for one in first)
+        found[place] = [*first, *_of(evidence, effects, place, weights, named=named)]
+    for place in evidence.heads:
+        yield from found[place]
 
 
 def _expected(evidence: Evidence) -> Iterator[tuple[Place, str]]:

@@ -66,8 +66,8 @@ def _of(
     written = reader.inside(part.layer, (hook,))[hook][:, :, part.head]
     features = reader.places.of(written).double().numpy()
     name = f"a network reads {variable.name} from its output with r²"
-    half = floors.determined / 2  # of one fold: four more would not make up for that
-    after = _decoded(reader, features, truth, least=half)
+    least = 0.75 * floors.determined  # of one fold: four more would not make up for that
+    after = _decoded(reader, features, truth, least=least)
     if np.isnan(after.predicted).any():
         tests = [Test(name, after.score, floors.determined, 1.0, family="counted")]
         return _finding(part, variable, tests, [])

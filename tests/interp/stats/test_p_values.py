@@ -86,3 +86,11 @@ def test_what_is_not_a_number_has_no_p() -> None:
     assert np.isnan(from_draws(1.0, np.array([0.0, np.nan])).p)
     assert np.isnan(from_moments(float("inf"), 0.0, 1.0).p)
     assert np.isnan(from_moments(1.0, float("nan"), float("nan")).p)
+
+
+def test_a_spread_of_rounding_is_none() -> None:
+    """A score that is the same in every arrangement, but for the order in which it was summed."""
+    for score in (0.919300535, 0.9193005351969605, np.nextafter(0.919300535, 1.0)):
+        assert from_moments(float(score), 0.919300535, 1e-17).p == 1.0
+    assert from_moments(1.0 + 3e-6, 1.0, 1e-6).p == pytest.approx(0.00135, abs=1e-4)
+    assert from_moments(3e-20, 0.0, 1e-20).p == pytest.approx(0.00135, abs=1e-4)
