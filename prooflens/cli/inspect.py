@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal, cast
 
 import typer
 
+from interp.lazy import uncollected
 from interp.ray_tasks import Backend
 from prooflens.cli.outputs import InspectOutput
-from prooflens.cli.running import importing
 from prooflens.cli.steps import progress, steps
 from prooflens.cli.usage import (
     OWN_ROWS,
@@ -133,7 +133,7 @@ def inspect(
 
         raise ArgumentError(f"rows must be at least 4, got {rows}: nulls exchange rows")
     given: dict[str, Any] = {"text": words, "tokens_from": tokens_from, "prompts": prompt or ()}
-    with importing():
+    with uncollected():
         from prooflens.inspection import inspect as inspected
 
     given["task"] = _task(task, data)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from io import TextIOWrapper
 from typing import NoReturn
 
@@ -54,16 +51,6 @@ def run_app(app: App, name: str) -> None:
             _refused(words)
         typer.echo(f"prooflens: {_unforeseen(error)}", err=True)
         sys.exit(70)
-
-
-@contextmanager
-def importing() -> Iterator[None]:
-    """Import without looking for garbage, of which there is none: it takes an eighth less time."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def _noted(
