@@ -20,6 +20,7 @@ from analyses.papers.memory.language import check, dot_product
 from analyses.papers.memory.manifold import ManifoldMemory
 from analyses.papers.memory.nested import in_order
 from analyses.papers.memory.projection import descend, grid_start, project, search
+from analyses.papers.memory.retrievals import Maxima
 from analyses.papers.memory.tails import _beyond, heavy, statements
 from interp.errors import ArgumentError
 from interp.models.kinds import build
@@ -38,6 +39,7 @@ SMALLER: dict[str, dict[str, Any]] = {
     "memory-boolean": {"sizes": [[1, 4], [2, 8]]},
     "memory-more-neurons": {"frequencies": [2], "factors": [1, 4]},
     "memory-more-heads": {"kernels": [], "factors": [1, 4]},
+    "memory-few-heads": {"lengths": [2, 4], "widths": [4, 8], "warmup": 1},
     "memory-dot-fixed": {},
     "memory-layernorm": {},
     "memory-heavy-tail": {"heads": [1], "length": 80, "descent": {"steps": 2, "learning_rate": 1}},
@@ -276,3 +278,14 @@ def test_recalled_that_is_no_answer_is_refused_before_any_work(
 def test_a_heavy_tail_without_lags_beyond_64_is_refused(tmp_path):
     with pytest.raises(ArgumentError, match=r"--option length must be at least 66.* got 65"):
         heavy(Setting("quick", (1,), {"length": 65}, tmp_path))
+
+
+def test_maxima_are_those_of_a_loop() -> None:
+    batch = Maxima(3, 5).sample(4, seed=0)
+    for row in range(4):
+        for coordinate in range(3):
+            largest = max(float(batch.inputs[row, t, coordinate]) for t in range(5))
+            assert float(batch.targets[row, -1, coordinate]) == largest
+    assert batch.mask.sum(1).tolist() == [1] * 4
+    with pytest.raises(ArgumentError, match=r"coordinates must be at least 1, got 0.*length"):
+        Maxima(0, 0)

@@ -1,0 +1,308 @@
+"""Claim: abstract rules are followed in three steps, by three kinds of heads (arXiv 2502.20332).
+
+Its abstract says: in early layers heads turn tokens into abstract variables by the relations
+between them, in intermediate layers heads do induction over these variables, in later layers heads
+retrieve the token that the predicted variable stands for. *Our reading*, on random tokens:
+
+    row          S lines  x, y, x  or all  x, y, y , then  a, b,  and the answer, a or b
+    abstraction  z at the third tokens of the examples, from a row of the other rule whose third
+                 tokens are the same (x y x ↔ y x x): what the token is stays, its variable does not
+    induction    z at the last position, from a row of the other rule with other tokens throughout:
+                 the predicted variable changes, no token of this row is told
+    retrieval    z at the last position, from a row of the same rule and examples that asks b a
+
+Each head's z is put in from the other row. Measured is by how much the logit of the other answer
+rises over the mean of all logits, as a share of the gap between the two rows of *abstraction*. A
+head that hands on a token cannot do it under *induction*, since that row has other tokens. One that
+attends by position could pass for abstraction: S examples of three tokens are at the same places in
+all rows. That a head changes the answer says that it carries the variable, not that it makes it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from scipy.stats import binomtest, ttest_1samp
+from torch import Tensor
+
+from analyses.papers.base import Drawing, Setting, Verdict
+from analyses.papers.experiment import decide
+from prooflens.architectures import Pretrained, load_pretrained
+from prooflens.errors import CheckpointError, MissingDependencyError
+from prooflens.interventions import components
+from prooflens.plot import PALETTE, size, style
+from prooflens.run import Array, LogitDifference, Run, Site, Swap
+from prooflens.stats import adjust
+from prooflens.tasks import Batch
+from prooflens.trained import folder_of
+
+__all__ = ["RulePair", "kinds_of", "mean_layers", "right_share", "rule_rows", "run"]
+
+_KINDS = ("abstraction", "induction", "retrieval")
+_ABLE, _P = 0.75, 0.01
+"""The least share of rows with the right one of the two answers, and the largest p of guessing."""
+
+_Q, _SHARE = 0.05, 0.05
+"""What makes a head one of a kind: the largest q, and the least share of the gap."""
+
+_RESAMPLES = 2000
+_WORD = re.compile(r" [A-Za-z]{3,}")
+
+
+@dataclass(frozen=True)
+class RulePair:
+    """Rows of the task, and the rows that each kind takes its values from.
+
+    Attributes:
+        batch: The rows; the target is the *other* answer, at the last position.
+        right: The answers, ``[row]``.
+        thirds: The positions of the examples' third tokens.
+        others: Kind → inputs of the same shape.
+    """
+
+    batch: Batch
+    right: Tensor
+    thirds: tuple[int, ...]
+    others: dict[str, Tensor]
+
+
+def rule_rows(
+    ids: Tensor, *, rows: int, examples: int, bos: int, comma: int, line: int, seed: int
+) -> RulePair:
+    """Draw rows, half of each rule.
+
+    Args:
+        ids: Token ids to draw from; the next three are not among them.
+        rows: How many rows.
+        examples: S, the examples of a row.
+        bos: The token that a row begins with; −1 for none.
+        comma: The token after the first and the second of an example, and of the query.
+        line: The token after an example.
+        seed: Seed of the draws.
+    """
+    draw = torch.Generator().manual_seed(seed)
+
+    def tokens() -> Tensor:
+        """Pairs of different tokens, ``[row, example or query, 2]``, none twice in a row."""
+        picked = [torch.randperm(len(ids), generator=draw)[: 2 * examples + 2] for _ in range(rows)]
+        return ids[torch.stack(picked)].reshape(rows, examples + 1, 2)
+
+    def row(pairs: Tensor, second: Tensor) -> Tensor:
+        """Rows whose third tokens repeat the second of the two where ``second`` holds."""
+        third = torch.where(second[:, None], pairs[:, :-1, 1], pairs[:, :-1, 0])
+        commas, lines = torch.full_like(third, comma), torch.full_like(third, line)
+        one, two = pairs[:, :-1].unbind(-1)
+        shown = torch.stack((one, commas, two, commas, third, lines), -1).flatten(1)
+        asked = torch.stack((pairs[:, -1], commas[:, :2]), -1).flatten(1)
+        return torch.cat((torch.full((rows, int(bos >= 0)), bos), shown, asked), 1)
+
+    rule, pairs = torch.arange(rows) % 2 == 1, tokens()
+    turned, asked = pairs.clone(), pairs.clone()
+    turned[:, :-1] = pairs[:, :-1].flip(-1)
+    asked[:, -1] = pairs[:, -1].flip(-1)
+    inputs, query = row(pairs, rule), pairs[:, -1]
+    right = torch.where(rule, query[:, 1], query[:, 0])
+    wrong = torch.where(rule, query[:, 0], query[:, 1])
+    targets, mask = torch.zeros_like(inputs), torch.zeros(inputs.shape, dtype=torch.bool)
+    targets[:, -1], mask[:, -1] = wrong, True
+    first = int(bos >= 0) + 4
+    thirds = tuple(range(first, first + 6 * examples, 6))
+    others = {
+        "abstraction": row(turned, ~rule),
+        "induction": row(tokens(), ~rule),
+        "retrieval": row(asked, rule),
+    }
+    return RulePair(Batch(inputs, targets, mask), right, thirds, others)
+
+
+def _over_mean(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The target's logit over the mean of all logits, ``[place]``."""
+    return outputs.gather(-1, targets[:, None])[:, 0] - outputs.mean(-1)
+
+
+def kinds_of(model: Any, pair: RulePair, *, tokens: int = 2048) -> pd.DataFrame:
+    """By how much each head moves a model to the other answer when its z is another row's.
+
+    Returns:
+        One row a head and kind: ``layer``, ``head``, ``kind``, ``shift`` (a share of the gap, mean
+        over rows), ``q``, ``is_one`` (whether the head is one of the kind), and ``by_row``, the
+        shares of the rows.
+    """
+    run = Run(model, pair.batch, tokens=tokens)
+    heads = [part for part in components(model) if part.kind == "head"]
+    flipped = Batch(pair.others["abstraction"], pair.batch.targets, pair.batch.mask)
+    there = Run(model, flipped, tokens=tokens)
+    values = [one.by_row(one.value(_over_mean)) for one in (there, run)]
+    gap = float((values[0] - values[1]).mean())
+    last, found = pair.batch.inputs.shape[1] - 1, []
+    for kind in _KINDS:
+        inputs = Array(pair.others[kind], f"rows of {kind}")
+        places = pair.thirds if kind == "abstraction" else (last,)
+        edits = [
+            tuple(Swap(Site(h.layer, "z", h.head), inputs=inputs, at=place) for place in places)
+            for h in heads
+        ]
+        for part, rise in zip(heads, run.rises(edits, _over_mean), strict=True):
+            by_row = (run.by_row(rise) / gap).numpy()
+            p = ttest_1samp(by_row, 0, alternative="greater").pvalue if by_row.std() > 0 else 1.0
+            found.append((part.layer, part.head, kind, by_row.mean(), float(p), by_row))
+    table = pd.DataFrame(found, columns=["layer", "head", "kind", "shift", "p", "by_row"])
+    table["q"] = adjust(table.pop("p").to_numpy())
+    table["is_one"] = (table["q"] <= _Q) & (table["shift"] >= _SHARE)
+    return table
+
+
+def right_share(model: Any, pair: RulePair) -> tuple[float, float]:
+    """The share of rows whose right answer has more logit than the other one, and its p beside
+    guessing."""
+    against = torch.zeros_like(pair.batch.inputs)
+    against[:, -1] = pair.right
+    run = Run(model, pair.batch)
+    right = run.by_row(run.value(LogitDifference(against))) < 0
+    guessing = binomtest(int(right.sum()), len(right), 0.5, alternative="greater")
+    return float(right.double().mean()), float(guessing.pvalue)
+
+
+def mean_layers(table: pd.DataFrame, *, seed: int) -> dict[str, tuple[float, float, float]]:
+    """By how many layers each kind's heads lie behind those of the kind before: the difference of
+    mean layers, weighted by their shifts, with its 95 % interval over rows.
+
+    Returns:
+        ``induction − abstraction`` and ``retrieval − induction``, where both kinds have heads.
+    """
+    rng = np.random.default_rng(seed)
+    rows = len(table["by_row"].iloc[0])
+    drawn = np.vstack([np.arange(rows)[None], rng.integers(rows, size=(_RESAMPLES, rows))])
+    means = {}
+    for kind, part in table[table["is_one"]].groupby("kind"):
+        shifts = np.stack(part["by_row"].tolist())[:, drawn].mean(-1).clip(min=1e-9)
+        means[kind] = (shifts * part["layer"].to_numpy()[:, None]).sum(0) / shifts.sum(0)
+    found = {}
+    for before, kind in pairwise(_KINDS):
+        if before in means and kind in means:
+            apart = means[kind] - means[before]
+            low, high = np.quantile(apart[1:], (0.025, 0.975))
+            found[f"{kind} − {before}"] = (float(apart[0]), float(low), float(high))
+    return found
+
+
+def run(setting: Setting) -> Verdict:
+    """Find the kinds and their order in the models that are there (ledger:
+    ``template-symbolic-heads``).
+
+    Options: ``models``; ``examples`` of a row, ``rows``.
+    """
+    o, heads, orders = setting.options, [], []
+    named = os.environ.get("PROOFLENS_MODEL")
+    for name in [named] if named else o["models"]:
+        opened = _opened(name, setting.device)
+        if opened is None:
+            continue
+        for seed in setting.seeds:
+            pair = _rows_for(opened, o["rows"], o["examples"], seed)
+            share, p = right_share(opened.model, pair)
+            order = {"model": name, "seed": seed, "right": share}
+            if share >= _ABLE and p < _P:
+                table = kinds_of(opened.model, pair)
+                order |= {
+                    kind: int(table[table["kind"] == kind]["is_one"].sum()) for kind in _KINDS
+                }
+                for words, (apart, low, high) in mean_layers(table, seed=seed).items():
+                    order |= {words: apart, f"{words} low": low, f"{words} high": high}
+                layers = opened.model.cfg.n_layers
+                heads.append(table.drop(columns="by_row").assign(model=name, seed=seed, of=layers))
+            orders.append(order)
+    return _verdict(pd.DataFrame(orders), heads)
+
+
+def _opened(name: str, device: str) -> Pretrained | None:
+    """A model by its name; None where its package is not there."""
+    try:
+        return load_pretrained(folder_of(name), device=device)
+    except (CheckpointError, MissingDependencyError):
+        return None
+
+
+def _rows_for(model: Pretrained, rows: int, examples: int, seed: int) -> RulePair:
+    """Rows of words that the tokenizer has whole, each with the space before it."""
+    tokenizer: Any = model.tokenizer
+    comma, line = (tokenizer(c, add_special_tokens=False)["input_ids"][0] for c in (",", "\n"))
+    words = [i for i in range(len(tokenizer)) if _WORD.fullmatch(tokenizer.decode([i]))]
+    return rule_rows(
+        torch.tensor(words),
+        rows=rows,
+        examples=examples,
+        bos=model.bos,
+        comma=comma,
+        line=line,
+        seed=seed,
+    )
+
+
+def _verdict(orders: pd.DataFrame, heads: list[pd.DataFrame]) -> Verdict:
+    words = "; ".join(
+        f"{name} has the right one of two answers in {rows['right'].mean():.2f}"
+        for name, rows in orders.groupby("model", sort=False)
+    )
+    if not heads:
+        return Verdict("not run", f"No model follows the rule: {words}.", tables={"orders": orders})
+    steps = [f"{kind} − {before}" for before, kind in pairwise(_KINDS)]
+    able = orders.dropna(subset=[_KINDS[0]])
+    held = {
+        (name, step): f"{step} low" in rows and bool((rows[f"{step} low"] > 0).all())
+        for name, rows in able.groupby("model", sort=False)
+        for step in steps
+    }
+    told = "; ".join(
+        f"{name}: {', '.join(f'{rows[kind].median():.0f} of {kind}' for kind in _KINDS)}, "
+        + ", ".join(
+            f"{step} {rows[step].median():+.1f} layers" if step in rows else f"{step}: none"
+            for step in steps
+        )
+        for name, rows in able.groupby("model", sort=False)
+    )
+    table = pd.concat(heads, ignore_index=True)
+    return Verdict(
+        decide(all(held.values()), any(held.values())),
+        f"{words}. Heads (medians over seeds): {told}.",
+        told,
+        {"order holds": {f"{name}: {step}": value for (name, step), value in held.items()}},
+        {"orders": orders, "heads": table},
+        {"heads": _drawing(table)},
+    )
+
+
+def _drawing(table: pd.DataFrame) -> Drawing:
+    """The shifts of all heads by layer, a panel a model and a colour a kind; heads of a kind are
+    filled."""
+    names, rng = list(table["model"].unique()), np.random.default_rng(0)
+    colours = dict(zip(_KINDS, ("blue", "orange", "green"), strict=True))
+    with style():
+        figure = Figure(figsize=size(0.6, len(names)))
+        for i, name in enumerate(names):
+            axes = figure.add_subplot(1, len(names), i + 1)
+            for at, kind in enumerate(_KINDS):
+                part = table[(table["model"] == name) & (table["kind"] == kind)]
+                place = part["layer"] + 0.25 * (at - 1) + rng.uniform(-0.08, 0.08, len(part))
+                for is_one, rows in part.groupby("is_one"):
+                    axes.plot(
+                        place[rows.index],
+                        rows["shift"],
+                        "o",
+                        color=PALETTE[colours[kind]],
+                        markersize=4 if is_one else 2,
+                        alpha=0.9 if is_one else 0.25,
+                        label=f"{kind} heads" if is_one else None,
+                    )
+            axes.axhline(_SHARE, color="0.6", linewidth=0.8, linestyle=":")
+            axes.set(title=name, xlabel="layer", ylabel="shift to the other answer (share of gap)")
+            axes.legend(loc="best")
+    return Drawing(figure, "Each head's shift when its z is another row's, a dot a head and seed.")
