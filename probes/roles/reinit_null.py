@@ -175,9 +175,7 @@ class ReinitNull:
 
     def gain(self, layer: int, head: int) -> Beyond:
         """How far out the head's gain is among fresh heads."""
-        return self._sequential(
-            _GAIN, lambda draws: self._beyond(layer, head, draws, _GAIN)[_GAIN]
-        )
+        return self._sequential(_GAIN, lambda draws: self._beyond(layer, head, draws, _GAIN)[_GAIN])
 
     def evenness(self, layer: int, head: int, even: float) -> Beyond | None:
         """How far out the head's evenness is among fresh heads; None where most of these come at

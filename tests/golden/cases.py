@@ -28,7 +28,7 @@ _LOSSES = 1e-5
 nats 1e-6 apart, and rows that share a pass are summed in another order."""
 
 _SINGULAR = 1e-5
-"""Floor for scores and p of GPT-2's weights beside nulls: processors of two kinds differ by 8e-6."""
+"""Floor for scores and p of GPT-2's weights beside nulls: two processors differ by 8e-6."""
 
 
 @dataclass(frozen=True)
