@@ -286,7 +286,7 @@ def _drawing(table: pd.DataFrame) -> Drawing:
     names, rng = list(table["model"].unique()), np.random.default_rng(0)
     colours = dict(zip(_KINDS, ("blue", "orange", "green"), strict=True))
     with style():
-        figure = Figure(figsize=size(0.6, len(names)))
+        figure = Figure(figsize=size(1.2, 2 * len(names)))
         for i, name in enumerate(names):
             axes = figure.add_subplot(1, len(names), i + 1)
             for at, kind in enumerate(_KINDS):
@@ -303,6 +303,6 @@ def _drawing(table: pd.DataFrame) -> Drawing:
                         label=f"{kind} heads" if is_one else None,
                     )
             axes.axhline(_SHARE, color="0.6", linewidth=0.8, linestyle=":")
-            axes.set(title=name, xlabel="layer", ylabel="shift to the other answer (share of gap)")
-            axes.legend(loc="best")
+            axes.set(title=name, xlabel="layer", ylabel="shift (share of the gap)")
+            axes.legend(loc="upper left")
     return Drawing(figure, "Each head's shift when its z is another row's, a dot a head and seed.")
