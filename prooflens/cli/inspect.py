@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -135,6 +136,7 @@ def inspect(
     given: dict[str, Any] = {"text": words, "tokens_from": tokens_from, "prompts": prompt or ()}
     with uncollected():
         from prooflens.inspection import inspect as inspected
+    gc.freeze()  # what was imported stays: later collections need not look through it
 
     given["task"] = _task(task, data)
     given |= {"rows": data, "profile": profile, "count": rows, "length": length, "seed": seed}
