@@ -8,9 +8,9 @@
 A function gets a site's value and returns what stands in, or None to read only. What comes before
 the first change is as it was, so a changed run starts at its layer; arguments of layers (masks,
 position embeddings) are recorded on one row and hold for all rows of that length. Replaying is
-checked on two rows when a model is first seen (:mod:`interp.run.runners`). What cannot be replayed
-(wrapped modules, layers that need more of a row than its stream) runs as a whole at its hooks
-(:class:`Whole`), with the same numbers, later.
+checked on two rows when a model is first seen (:func:`interp.run.plain.runners_of`). What cannot be
+replayed (wrapped modules, layers that need more of a row than its stream) runs as a whole at its
+hooks (:class:`Whole`), with the same numbers, later.
 """
 
 from __future__ import annotations

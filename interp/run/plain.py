@@ -11,13 +11,15 @@ bridge's hooks lie is read from the bridge's own table of names, so no family is
 
 A twin is used if it gives the bridge's outputs and activations on two rows, as they are and with
 changes at each kind of site; else the bridge runs itself. Hooks that a user has set on the bridge
-are not seen by a twin: then none is made.
+are not seen by a twin: then none is made. :func:`runners_of` says which ways a model has; they are
+found and checked once a model.
 """
 
 from __future__ import annotations
 
 import copy
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -27,12 +29,46 @@ import torch
 from torch import Tensor, nn
 
 from interp.errors import HookError
+from interp.hooks.capture import evaluating
 from interp.hooks.site import Site
-from interp.run.layers import Acts, Layers, close
+from interp.run.layers import Acts, HookedLayers, Layers, close
 
 _NAME = "prooflens"
 _WRAPPED = "._original_component"
 _STREAM = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out")
+_CHECKED = 64
+"""The most positions that replaying is checked on."""
+
+_KNOWN: weakref.WeakKeyDictionary[Any, tuple[Any, list[Layers]]] = weakref.WeakKeyDictionary()
+
+
+def runners_of(model: Any, inputs: Tensor) -> list[Layers]:
+    """The ways in which a model can be run from its layers on, the quickest first; none where a
+    replay does not give what the model gives.
+
+    Args:
+        model: A hooked model.
+        inputs: Rows of which the first two are tried.
+    """
+    weights = [*model.parameters()] if hasattr(model, "parameters") else []
+    watched = [name for name, point in model.hook_dict.items() if point.has_hooks()]
+    mark = tuple((one.data_ptr(), one.dtype) for one in weights), tuple(watched)
+    known = _KNOWN.get(model)
+    if known is not None and known[0] == mark:
+        return known[1]
+    few, found = inputs[:2, :_CHECKED], list[Layers]()
+    with evaluating(model):
+        if all(hasattr(model, part) for part in ("blocks", "ln_final", "unembed")) and len(
+            model.blocks
+        ):
+            output = model(few)
+            ours = HookedLayers(model)
+            plain = None
+            if hasattr(model, "original_model") and not watched:  # a twin would pass them by
+                plain = plain_layers(model, few, output)
+            found = [one for one in (plain, ours) if one is not None and one.agrees(few, output)]
+    _KNOWN[model] = mark, found
+    return found
 
 
 def plain_layers(bridge: Any, inputs: Tensor, output: Tensor) -> Layers | None:

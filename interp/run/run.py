@@ -38,7 +38,7 @@ from interp.run.edits import Array, Edit, Edits, Fetched, as_edits, sentence
 from interp.run.gate import admitted, need_finite, not_finite
 from interp.run.layers import Acts, Layers, Whole
 from interp.run.metrics import Loss, Metric, Places, as_metric
-from interp.run.runners import runners_of
+from interp.run.plain import runners_of
 from interp.run.spread import spread_rises
 from interp.tasks.base import Batch
 

@@ -49,7 +49,7 @@ from interp.hooks.site import Site
 from interp.interventions.components import Component, components, hook_of
 from interp.models.transformer import SequenceTransformer
 from interp.run.layers import HookedLayers
-from interp.run.runners import runners_of
+from interp.run.plain import runners_of
 from interp.stats.p_values import from_draws
 from probes.fresh_models import draws_of, fresh_models, stacked_models
 
