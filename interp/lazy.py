@@ -62,8 +62,8 @@ def lazy(
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Import without collecting garbage: what modules make stays, and to look through it again and
-    again takes a quarter of the time that they take."""
+    """Import without collecting garbage: what modules define stays in memory, so that collections
+    in the meantime find little and cost time."""
     was = gc.isenabled()
     gc.disable()
     try:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from interp.errors import refuse_unless
 from interp.hooks.hook_names import position_axis, require_hooks
-from interp.hooks.points import Direction, HookPoint
+from interp.hooks.points import Direction
 
 __all__ = ["HookedModule", "watched"]
 
@@ -30,19 +30,19 @@ _OF_TRANSFORMER_LENS = (
     "add_caching_hooks",
     "cache_all",
     "cache_some",
-    "check_and_add_hook",
-    "check_hooks_to_add",
     "get_caching_hooks",
     "list_hooks",
 )
-"""The methods of its ``HookedRootModule`` that are called as they are."""
+"""The methods of its ``HookedRootModule`` that are called as they are. Its ``check_hooks_to_add``,
+which a subclass overrides, is not: no hook is added through it."""
 
 Names = str | Callable[[str], bool]
 """The name of a hook, or a predicate that says which ones are meant."""
 
 
 class HookedModule(nn.Module):
-    """A module with hook points; one that is asked for is there and fires, or an error is raised.
+    """A module with hook points. One that is asked for by name is there, or an error is raised; and
+    it fires in ``run_with_hooks`` and ``run_with_cache``, or an error is raised.
 
     Attributes:
         hook_dict: Hook name → hook point; :meth:`setup` fills it.
@@ -60,11 +60,12 @@ class HookedModule(nn.Module):
     def setup(self) -> None:
         """Give every submodule its name and list the hook points, ours or TransformerLens'; called
         last in ``__init__``."""
+        self.mod_dict, self.hook_dict = {}, {}
         for name, module in self.named_modules():
             if name:
                 module.name = name
                 self.mod_dict[name] = module
-                if isinstance(module, HookPoint) or hasattr(module, "fwd_hooks"):
+                if hasattr(module, "fwd_hooks"):
                     self.hook_dict[name] = module
 
     def __getattr__(self, name: str) -> Any:

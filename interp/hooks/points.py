@@ -8,8 +8,8 @@ models. It is a class of our own because importing TransformerLens takes a secon
 that none of its tools is used on need not pay. What only its bridges need is left out: aliases, and
 the conversion of shapes.
 
-A point that never fires changes nothing and says nothing; :class:`~.hooked.HookedModule` refuses
-such hooks.
+A point that never fires changes nothing and says nothing. :class:`~.hooked.HookedModule` raises an
+error where a hook that ``run_with_hooks`` or ``run_with_cache`` was asked for by name does not.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class AttachedHook:
         hook: PyTorch's handle, which takes the function away.
         is_permanent: Whether only a request that names permanent hooks takes it away.
         context_level: How deep in ``with model.hooks(...)`` it was attached; None outside.
-        user_hook: The function as it was given.
+        user_hook: The function that is called; ``run_with_hooks`` gives one around the user's.
     """
 
     hook: RemovableHandle
@@ -61,7 +61,8 @@ class HookPoint(nn.Module):
         ctx: What functions want to keep between calls.
         fwd_hooks: The functions on the way forward, in the order in which they run.
         bwd_hooks: The functions on the way back.
-        read_only: Whether what functions return must be what they were given.
+        read_only: Whether the model refuses changes here; :mod:`interp.models.wrap` sets it and
+            sees to it.
     """
 
     def __init__(self) -> None:
@@ -127,6 +128,7 @@ class HookPoint(nn.Module):
         self, dir: Direction = "both", including_permanent: bool = True, level: int | None = None
     ) -> bool:
         """Whether a function is attached, in a direction and at a level (None for all)."""
+        _need_direction(dir)
         forward, backward = dir in ("fwd", "both"), dir in ("bwd", "both")
         there = [*self.fwd_hooks * forward, *self.bwd_hooks * backward]
         return any(hook.fits(including_permanent, level) for hook in there)
@@ -135,6 +137,7 @@ class HookPoint(nn.Module):
         self, dir: Direction = "fwd", including_permanent: bool = False, level: int | None = None
     ) -> None:
         """Take the functions away, in a direction and at a level (None for all)."""
+        _need_direction(dir)
         for name in ("fwd", "bwd") if dir == "both" else (dir,):
             kept = []
             for hook in getattr(self, f"{name}_hooks"):
@@ -149,5 +152,17 @@ class HookPoint(nn.Module):
         self.ctx = {}
 
     def layer(self) -> int:
-        """The layer that the point's name says; -1 outside of the layers."""
-        return Site.of(str(self.name)).layer
+        """The layer that the point's name says.
+
+        Raises:
+            ArgumentError: for a point outside of the layers.
+        """
+        found = Site.of(str(self.name)).layer
+        rule, advice = "must be that of a hook in a layer to have a number", "read hook.name"
+        refuse_unless(found >= 0, "name", rule, self.name, advice)
+        return found
+
+
+def _need_direction(dir: str) -> None:
+    good, rule = dir in ("fwd", "bwd", "both"), "must be fwd, bwd or both"
+    refuse_unless(good, "dir", rule, dir, "name one of them")

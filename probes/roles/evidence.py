@@ -142,6 +142,7 @@ class Evidence:
     def fresh(self) -> ReinitNull:
         """The null of models with fresh weights, on the first of the given rows."""
         batch = self.views["given"].batch
+        # half the level, since a score is looked at twice
         far = 0.0 if self.exhaustive else self.profile.level / 2
         return ReinitNull(self.model, batch.inputs, batch.mask, seed=self.seed, far=far)
 

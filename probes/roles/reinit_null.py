@@ -61,7 +61,7 @@ _AT_ONCE = 2**23
 _FEW_DRAWS, _CHANCE = 100, 0.2
 """A quarter of the draws is enough, if it is a hundred at least, for a p above this."""
 _TINY = 1e-30
-_GAIN, _UNEVENNESS = "gain", "unevenness"
+_GAIN, _UNEVENNESS, _BOTH = "gain", "unevenness", "both"
 
 Hooks = list[tuple[str, Callable[..., Any]]]
 Run = Callable[..., Tensor]
@@ -135,7 +135,7 @@ class ReinitNull:
         far: float = 0.0,
     ) -> None:
         self.model, self.seed, self._far = model, seed, far
-        self._asked: dict[str, list[float]] = {}
+        self._asked: dict[str, list[float]] = {_GAIN: [], _UNEVENNESS: [], _BOTH: []}
         self.spec: Any = getattr(model, "spec", None)
         a_row = float(scored.double().sum(1).mean())
         rows = min(max(int(_SCORED / max(a_row, 1.0)), _FEWEST_ROWS), _MOST_ROWS)
@@ -171,11 +171,11 @@ class ReinitNull:
             drawn = np.concatenate([drawn, *(one.double().cpu().numpy() for one in more)])
             return beyond(own, drawn)
 
-        return self._sequential("share", at)
+        return self._sequential(at)
 
     def gain(self, layer: int, head: int) -> Beyond:
         """How far out the head's gain is among fresh heads."""
-        return self._sequential(_GAIN, lambda draws: self._beyond(layer, head, draws, _GAIN)[_GAIN])
+        return self._kept(_GAIN, lambda draws: self._beyond(layer, head, draws, _GAIN)[_GAIN])
 
     def evenness(self, layer: int, head: int, even: float) -> Beyond | None:
         """How far out the head's evenness is among fresh heads; None where most of these come at
@@ -186,9 +186,13 @@ class ReinitNull:
             drawn = self._drawn[_UNEVENNESS, layer][:draws]
             return Beyond(from_draws(-found.score, -drawn).p, len(drawn), found.score)
 
-        found = self._sequential(_UNEVENNESS, at)
+        before = self._asked[_UNEVENNESS]
+        found = self._sequential(at, before)
         even_too = float(np.median(self._drawn[_UNEVENNESS, layer])) <= 1 - even
-        return None if even_too else found
+        if even_too:
+            return None
+        before.append(found.p)
+        return found
 
     def both(self, layer: int, head: int) -> Beyond:
         """How far out the head's gain and unevenness are together."""
@@ -200,21 +204,31 @@ class ReinitNull:
             ranks = np.stack([np.searchsorted(np.sort(-one), -one, side="right") for one in drawn])
             return beyond(float(own.sum()), -np.log(ranks / (1 + ranks.shape[1])).sum(0))
 
-        return self._sequential("both", at)
+        return self._kept(_BOTH, at)
 
-    def _sequential(self, name: str, at: Callable[[int], Beyond]) -> Beyond:
-        """How far out a score is, by a quarter of the draws where these settle it, or by all."""
+    def _kept(self, name: str, at: Callable[[int], Beyond]) -> Beyond:
+        """How far out one head's score is, beside those of the heads that were asked before."""
+        before = self._asked[name]
+        found = self._sequential(at, before)
+        before.append(found.p)
+        return found
+
+    def _sequential(self, at: Callable[[int], Beyond], before: Sequence[float] = ()) -> Beyond:
+        """How far out a score is, by a quarter of the draws where these settle it, or by all.
+
+        Args:
+            at: How far out it is by so many draws.
+            before: The p of other heads of the same family; without any the bound is Bonferroni's.
+        """
         most = draws_of(self.model)
-        first, before = most // 4, self._asked.setdefault(name, [])
+        first = most // 4
         if first < _FEW_DRAWS:
             return at(most)
         found = at(first)
         as_far = 1 + sum(p <= found.p for p in before)
-        heads = sum(part.kind == "head" for part in components(self.model))
-        if found.p < _CHANCE and found.p * heads > self._far * as_far:
-            found = at(most)
-        before.append(found.p)
-        return found
+        heads = max(1, sum(part.kind == "head" for part in components(self.model)))
+        settled = found.p >= _CHANCE or found.p * heads <= self._far * as_far
+        return found if settled else at(most)
 
     @torch.no_grad()
     def _beyond(self, layer: int, head: int, draws: int, *names: str) -> dict[str, Beyond]:

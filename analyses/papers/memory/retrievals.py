@@ -6,13 +6,14 @@ few parameters, and one with too few needs at least ε^{−cT} of them for an er
 
     x(t) in [0, 1]^D, uniform;   y_i = max_{t ≤ T} x_i(t),  i = 1 … D,  asked for at position T
 
-A head whose scores rise with x_i attends to where x_i is largest and hands on its value, so D heads
-of fixed size do it at every T, and the FFN has nothing to do. A single head averages all D numbers
-with the same weights: an FFN has to guess the rest from these averages and from x(T).
+A head whose scores rise with x_i attends to where x_i is largest and hands on its value. D heads of
+fixed size come as near to it as is asked at every T, with scores that are steeper for a larger T,
+and the FFN has nothing to do. A single head averages all D numbers with the same weights: an FFN
+has to guess the rest from these averages and from x(T).
 
 One layer, softmax and dot products, no positions; all heads together have one width, so that models
 of equal FFN have about the same parameters. Training shows what it reached, not what exists: the
-exponent is not tested, and where few heads fail more training could help.
+exponent is not tested, and that few heads fail may be for want of training.
 """
 
 from __future__ import annotations

@@ -16,6 +16,10 @@ rises over the mean of all logits, as a share of the gap between the two rows of
 head that hands on a token cannot do it under *induction*, since that row has other tokens. One that
 attends by position could pass for abstraction: S examples of three tokens are at the same places in
 all rows. That a head changes the answer says that it carries the variable, not that it makes it.
+
+The first order is partly forced by the measure. What is put in at the examples reaches the answer
+only through a head of a later layer, so that this order fails where no head carries the variable at
+the last position, and hardly otherwise. The second order is not forced in this way.
 """
 
 from __future__ import annotations
@@ -36,7 +40,7 @@ from torch import Tensor
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import decide
 from prooflens.architectures import Pretrained, load_pretrained
-from prooflens.errors import CheckpointError, MissingDependencyError
+from prooflens.errors import CheckpointError, MissingDependencyError, Problems
 from prooflens.interventions import components
 from prooflens.plot import PALETTE, size, style
 from prooflens.run import Array, LogitDifference, Run, Site, Swap
@@ -87,13 +91,20 @@ def rule_rows(
         comma: The token after the first and the second of an example, and of the query.
         line: The token after an example.
         seed: Seed of the draws.
-    """
-    draw = torch.Generator().manual_seed(seed)
 
-    def tokens() -> Tensor:
-        """Pairs of different tokens, ``[row, example or query, 2]``, none twice in a row."""
-        picked = [torch.randperm(len(ids), generator=draw)[: 2 * examples + 2] for _ in range(rows)]
-        return ids[torch.stack(picked)].reshape(rows, examples + 1, 2)
+    Raises:
+        ArgumentError: for too few ids.
+    """
+    draw, needed = torch.Generator().manual_seed(seed), 4 * examples + 4
+    problems, rule = (
+        Problems("rule_rows"),
+        f"must be at least {needed}, for rows without a common one",
+    )
+    problems.need(len(ids) >= needed, "ids", rule, len(ids), "give more tokens")
+    problems.raise_if_any()
+    picked = [torch.randperm(len(ids), generator=draw)[:needed] for _ in range(rows)]
+    # [row, example or query, 2]: the pairs of a row, and those of a row that shares no token
+    pairs, strange = ids[torch.stack(picked)].reshape(rows, 2, examples + 1, 2).unbind(1)
 
     def row(pairs: Tensor, second: Tensor) -> Tensor:
         """Rows whose third tokens repeat the second of the two where ``second`` holds."""
@@ -104,21 +115,21 @@ def rule_rows(
         asked = torch.stack((pairs[:, -1], commas[:, :2]), -1).flatten(1)
         return torch.cat((torch.full((rows, int(bos >= 0)), bos), shown, asked), 1)
 
-    rule, pairs = torch.arange(rows) % 2 == 1, tokens()
+    second = torch.arange(rows) % 2 == 1
     turned, asked = pairs.clone(), pairs.clone()
     turned[:, :-1] = pairs[:, :-1].flip(-1)
     asked[:, -1] = pairs[:, -1].flip(-1)
-    inputs, query = row(pairs, rule), pairs[:, -1]
-    right = torch.where(rule, query[:, 1], query[:, 0])
-    wrong = torch.where(rule, query[:, 0], query[:, 1])
+    inputs, query = row(pairs, second), pairs[:, -1]
+    right = torch.where(second, query[:, 1], query[:, 0])
+    wrong = torch.where(second, query[:, 0], query[:, 1])
     targets, mask = torch.zeros_like(inputs), torch.zeros(inputs.shape, dtype=torch.bool)
     targets[:, -1], mask[:, -1] = wrong, True
     first = int(bos >= 0) + 4
     thirds = tuple(range(first, first + 6 * examples, 6))
     others = {
-        "abstraction": row(turned, ~rule),
-        "induction": row(tokens(), ~rule),
-        "retrieval": row(asked, rule),
+        "abstraction": row(turned, ~second),
+        "induction": row(strange, ~second),
+        "retrieval": row(asked, second),
     }
     return RulePair(Batch(inputs, targets, mask), right, thirds, others)
 
@@ -135,6 +146,9 @@ def kinds_of(model: Any, pair: RulePair, *, tokens: int = 2048) -> pd.DataFrame:
         One row a head and kind: ``layer``, ``head``, ``kind``, ``shift`` (a share of the gap, mean
         over rows), ``q``, ``is_one`` (whether the head is one of the kind), and ``by_row``, the
         shares of the rows.
+
+    Raises:
+        ArgumentError: for a model whose answer does not follow the rule on average.
     """
     run = Run(model, pair.batch, tokens=tokens)
     heads = [part for part in components(model) if part.kind == "head"]
@@ -142,6 +156,9 @@ def kinds_of(model: Any, pair: RulePair, *, tokens: int = 2048) -> pd.DataFrame:
     there = Run(model, flipped, tokens=tokens)
     values = [one.by_row(one.value(_over_mean)) for one in (there, run)]
     gap = float((values[0] - values[1]).mean())
+    problems, rule = Problems("kinds_of"), "must give another answer where the rule is another"
+    problems.need(gap > 0, "model", rule, f"a gap of {gap:.2g}", "see right_share")
+    problems.raise_if_any()
     last, found = pair.batch.inputs.shape[1] - 1, []
     for kind in _KINDS:
         inputs = Array(pair.others[kind], f"rows of {kind}")
@@ -173,7 +190,8 @@ def right_share(model: Any, pair: RulePair) -> tuple[float, float]:
 
 def mean_layers(table: pd.DataFrame, *, seed: int) -> dict[str, tuple[float, float, float]]:
     """By how many layers each kind's heads lie behind those of the kind before: the difference of
-    mean layers, weighted by their shifts, with its 95 % interval over rows.
+    mean layers, weighted by their shifts, with its 95 % interval over rows for these heads. That
+    other rows would have chosen other heads is not part of the interval.
 
     Returns:
         ``induction − abstraction`` and ``retrieval − induction``, where both kinds have heads.
@@ -198,13 +216,15 @@ def run(setting: Setting) -> Verdict:
     """Find the kinds and their order in the models that are there (ledger:
     ``template-symbolic-heads``).
 
-    Options: ``models``; ``examples`` of a row, ``rows``.
+    Options: ``models``; ``examples`` of a row, ``rows``. The environment's ``PROOFLENS_MODEL``
+    names one model in place of these.
     """
-    o, heads, orders = setting.options, [], []
+    o, heads, orders, missing = setting.options, [], [], []
     named = os.environ.get("PROOFLENS_MODEL")
     for name in [named] if named else o["models"]:
         opened = _opened(name, setting.device)
         if opened is None:
+            missing.append(name)
             continue
         for seed in setting.seeds:
             pair = _rows_for(opened, o["rows"], o["examples"], seed)
@@ -220,7 +240,9 @@ def run(setting: Setting) -> Verdict:
                 layers = opened.model.cfg.n_layers
                 heads.append(table.drop(columns="by_row").assign(model=name, seed=seed, of=layers))
             orders.append(order)
-    return _verdict(pd.DataFrame(orders), heads)
+    if not orders:
+        return Verdict("not run", f"Needs a pretrained model: {', '.join(missing)} is not there.")
+    return _verdict(pd.DataFrame(orders), heads, missing)
 
 
 def _opened(name: str, device: str) -> Pretrained | None:
@@ -247,15 +269,19 @@ def _rows_for(model: Pretrained, rows: int, examples: int, seed: int) -> RulePai
     )
 
 
-def _verdict(orders: pd.DataFrame, heads: list[pd.DataFrame]) -> Verdict:
+def _verdict(orders: pd.DataFrame, heads: list[pd.DataFrame], missing: list[str]) -> Verdict:
     words = "; ".join(
         f"{name} has the right one of two answers in {rows['right'].mean():.2f}"
         for name, rows in orders.groupby("model", sort=False)
-    )
-    if not heads:
-        return Verdict("not run", f"No model follows the rule: {words}.", tables={"orders": orders})
+    ) + "".join(f"; {name} is not there" for name in missing)
+    able = orders if heads else orders.iloc[:0]
+    if heads:  # a model counts if it follows the rule on every seed
+        all_seeds = orders.groupby("model")[_KINDS[0]].transform(lambda one: one.notna().all())
+        able = orders[all_seeds.astype(bool)]
+    if able.empty:
+        why = f"No model follows the rule on every seed: {words}."
+        return Verdict("not run", why, tables={"orders": orders})
     steps = [f"{kind} − {before}" for before, kind in pairwise(_KINDS)]
-    able = orders.dropna(subset=[_KINDS[0]])
     held = {
         (name, step): f"{step} low" in rows and bool((rows[f"{step} low"] > 0).all())
         for name, rows in able.groupby("model", sort=False)

@@ -59,8 +59,9 @@ left out."""
 
 
 def collapse(setting: Setting) -> Verdict:
-    """Test that unembeddings of unseen symbols collapse in training, and that copying of unseen
-    symbols returns when they are set back (ledger: ``template-unembeddings-collapse``)."""
+    """Test that unembeddings of unseen symbols collapse in training, and that their common
+    direction, and not their norms, keeps these symbols from being copied (ledger:
+    ``template-unembeddings-collapse``)."""
     o = setting.options
     task = copying(**task_sizes(o))
     experiment = on_unseen(setting, rows=o["rows"], snapshots=o["every"])

@@ -10,6 +10,7 @@ import torch
 from analyses.papers.base import Setting
 from analyses.papers.pretrained import symbolic_heads
 from analyses.papers.pretrained.symbolic_heads import kinds_of, mean_layers, rule_rows, run
+from interp.errors import ArgumentError
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 
@@ -47,11 +48,19 @@ def test_rows_differ_in_what_their_kind_says() -> None:
         assert [one[:2] for one in other] == [one[1::-1] for one in own]
         strange, strange_query = lines(PAIR.others["induction"][i])
         assert rule_of(strange) == 1 - i % 2
-        assert not set(strange_query) & set(query)
+        words = [{one for line in found for one in line} for found in (own, strange)]
+        assert not (words[0] | {*query}) & (words[1] | {*strange_query})
         shown, swapped = lines(PAIR.others["retrieval"][i])
         assert (shown, swapped) == (own, query[::-1])
     assert PAIR.thirds == (5, 11, 17)
     assert PAIR.batch.mask.sum(1).tolist() == [1] * 6
+
+
+def test_too_few_tokens_are_refused() -> None:
+    with pytest.raises(
+        ArgumentError, match="ids must be at least 16, for rows without a common one"
+    ):
+        rule_rows(torch.arange(15), rows=2, examples=3, bos=-1, comma=98, line=99, seed=0)
 
 
 @torch.no_grad()
@@ -59,7 +68,7 @@ def test_every_head_is_asked_for_every_kind() -> None:
     """Against the model run by hand with one head's z put in, as a share of the gap."""
     spec = TransformerSpec(d_in=60, d_out=60, n_ctx=23, d_model=16, n_layers=2, n_heads=2, d_head=8,
                            ffn=(16,), positions="learned", dtype="float64")  # fmt: skip
-    model = SequenceTransformer(spec, seed=1)
+    model = SequenceTransformer(spec, seed=5)
     table = kinds_of(model, PAIR)
     assert len(table) == 2 * 2 * 3
 
@@ -106,9 +115,13 @@ def test_a_model_that_follows_no_rule_is_not_looked_at(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {"models": ["code-lm", "no/model"], "examples": 4, "rows": 8}
-    setting = Setting("quick", (0,), options, tmp_path)
+    setting = Setting("quick", (4,), options, tmp_path)
     verdict = run(setting)
     assert (verdict.status, "code-lm" in verdict.words) == ("not run", True)
+    assert "no/model is not there" in verdict.words
+    monkeypatch.setenv("PROOFLENS_MODEL", "no/model")
+    assert run(setting).words == "Needs a pretrained model: no/model is not there."
+    monkeypatch.delenv("PROOFLENS_MODEL")
     monkeypatch.setattr(symbolic_heads, "_ABLE", 0.0)
     monkeypatch.setattr(symbolic_heads, "_P", 2.0)
     monkeypatch.setattr(symbolic_heads, "_SHARE", -1e9)
