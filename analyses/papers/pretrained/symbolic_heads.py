@@ -48,7 +48,7 @@ from prooflens.stats import adjust
 from prooflens.tasks import Batch
 from prooflens.trained import folder_of
 
-__all__ = ["RulePair", "kinds_of", "mean_layers", "right_share", "rule_rows", "run"]
+__all__ = ["RulePair", "kinds_of", "mean_layers", "right_rows", "rule_rows", "run"]
 
 _KINDS = ("abstraction", "induction", "retrieval")
 _ABLE, _P = 0.75, 0.01
@@ -157,7 +157,7 @@ def kinds_of(model: Any, pair: RulePair, *, tokens: int = 2048) -> pd.DataFrame:
     values = [one.by_row(one.value(_over_mean)) for one in (there, run)]
     gap = float((values[0] - values[1]).mean())
     problems, rule = Problems("kinds_of"), "must give another answer where the rule is another"
-    problems.need(gap > 0, "model", rule, f"a gap of {gap:.2g}", "see right_share")
+    problems.need(gap > 0, "model", rule, f"a gap of {gap:.2g}", "see right_rows")
     problems.raise_if_any()
     last, found = pair.batch.inputs.shape[1] - 1, []
     for kind in _KINDS:
@@ -177,15 +177,12 @@ def kinds_of(model: Any, pair: RulePair, *, tokens: int = 2048) -> pd.DataFrame:
     return table
 
 
-def right_share(model: Any, pair: RulePair) -> tuple[float, float]:
-    """The share of rows whose right answer has more logit than the other one, and its p beside
-    guessing."""
+def right_rows(model: Any, pair: RulePair) -> np.ndarray:
+    """Which rows' right answer has more logit than the other one, ``[row]``."""
     against = torch.zeros_like(pair.batch.inputs)
     against[:, -1] = pair.right
     run = Run(model, pair.batch)
-    right = run.by_row(run.value(LogitDifference(against))) < 0
-    guessing = binomtest(int(right.sum()), len(right), 0.5, alternative="greater")
-    return float(right.double().mean()), float(guessing.pvalue)
+    return (run.by_row(run.value(LogitDifference(against))) < 0).numpy()
 
 
 def mean_layers(table: pd.DataFrame, *, seed: int) -> dict[str, tuple[float, float, float]]:
@@ -226,11 +223,14 @@ def run(setting: Setting) -> Verdict:
         if opened is None:
             missing.append(name)
             continue
-        for seed in setting.seeds:
-            pair = _rows_for(opened, o["rows"], o["examples"], seed)
-            share, p = right_share(opened.model, pair)
-            order = {"model": name, "seed": seed, "right": share}
-            if share >= _ABLE and p < _P:
+        pairs = {s: _rows_for(opened, o["rows"], o["examples"], s) for s in setting.seeds}
+        right = {seed: right_rows(opened.model, pair) for seed, pair in pairs.items()}
+        every = np.concatenate([*right.values()])
+        p = binomtest(int(every.sum()), len(every), 0.5, alternative="greater").pvalue
+        able = every.mean() >= _ABLE and p < _P
+        for seed, pair in pairs.items():
+            order = {"model": name, "seed": seed, "right": right[seed].mean(), "able": able}
+            if able:
                 table = kinds_of(opened.model, pair)
                 order |= {
                     kind: int(table[table["kind"] == kind]["is_one"].sum()) for kind in _KINDS
@@ -274,13 +274,9 @@ def _verdict(orders: pd.DataFrame, heads: list[pd.DataFrame], missing: list[str]
         f"{name} has the right one of two answers in {rows['right'].mean():.2f}"
         for name, rows in orders.groupby("model", sort=False)
     ) + "".join(f"; {name} is not there" for name in missing)
-    able = orders if heads else orders.iloc[:0]
-    if heads:  # a model counts if it follows the rule on every seed
-        all_seeds = orders.groupby("model")[_KINDS[0]].transform(lambda one: one.notna().all())
-        able = orders[all_seeds.astype(bool)]
+    able = orders[orders["able"]]
     if able.empty:
-        why = f"No model follows the rule on every seed: {words}."
-        return Verdict("not run", why, tables={"orders": orders})
+        return Verdict("not run", f"No model follows the rule: {words}.", tables={"orders": orders})
     steps = [f"{kind} − {before}" for before, kind in pairwise(_KINDS)]
     held = {
         (name, step): f"{step} low" in rows and bool((rows[f"{step} low"] > 0).all())
