@@ -18,18 +18,14 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from transformer_lens import ActivationCache as ActivationCache
-    from transformer_lens.config import TransformerLensConfig as TransformerLensConfig
     from transformer_lens.head_detector import detect_head as detect_head
-    from transformer_lens.hook_points import HookPoint as HookPoint
     from transformer_lens.HookedRootModule import HookedRootModule as HookedRootModule
     from transformer_lens.model_bridge import TransformerBridge as TransformerBridge
 
 _HOMES = {
     "ActivationCache": "transformer_lens",
-    "HookPoint": "transformer_lens.hook_points",
     "HookedRootModule": "transformer_lens.HookedRootModule",
     "TransformerBridge": "transformer_lens.model_bridge",
-    "TransformerLensConfig": "transformer_lens.config",
     "detect_head": "transformer_lens.head_detector",
 }
 

@@ -81,7 +81,8 @@ def extract(
     """Run a model over a source and store the activations of its hooks.
 
     Args:
-        model: a ``HookedRootModule`` or ``TransformerBridge``; put in evaluation mode meanwhile.
+        model: one of ours, a ``TransformerBridge`` or a ``HookedRootModule``; put in evaluation
+            mode meanwhile.
         source: a task, a batch, a tensor or array ``[row, pos(, channel)]``, an iterable of
             batches, a ``TokenFile``, or a Hugging Face data set.
         hooks: names or globs; ``!GLOB`` takes names out, ``*`` alone is all that fires.

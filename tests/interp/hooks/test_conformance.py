@@ -12,7 +12,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from interp.errors import ArgumentError, ConformanceError
 from interp.hooks.conformance import ConformanceReport, conformance
 from interp.hooks.hooked import HookedModule
-from interp.hooks.transformer_lens_adapter import HookPoint
+from interp.hooks.points import HookPoint
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 

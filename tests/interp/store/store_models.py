@@ -7,8 +7,10 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from transformer_lens.config import TransformerLensConfig
+from transformer_lens.hook_points import HookPoint
 
-from interp.hooks.transformer_lens_adapter import HookedRootModule, HookPoint, TransformerLensConfig
+from interp.hooks.transformer_lens_adapter import HookedRootModule
 from interp.tasks.base import Batch
 
 N_HEADS, D_HEAD, D_MODEL = 2, 4, 8

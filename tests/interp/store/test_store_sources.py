@@ -7,9 +7,10 @@ import pytest
 import torch
 from store_models import Echo, TinyTransformer
 from torch import nn
+from transformer_lens.hook_points import HookPoint
 
 from interp.errors import ArgumentError, HookError, StoreError
-from interp.hooks.transformer_lens_adapter import HookedRootModule, HookPoint, TransformerBridge
+from interp.hooks.transformer_lens_adapter import HookedRootModule, TransformerBridge
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.store import ActivationStore, extract, plan_extraction, verify
