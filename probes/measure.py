@@ -293,7 +293,7 @@ class _Work:
             kept.put("heads", pd.concat([*behaviour, lost, weights], ignore_index=True))
             step("rows to look at")
             heads = [(part.layer, part.head) for part in parts if part.kind == "head"]
-            groups = self._shown(evidence, heads, factors, prompts)
+            groups = self._viewer_tables(evidence, heads, factors, prompts)
             self._rounds()
             step(f"measured by {evidence.passes:.0f} forward passes over all rows")
         return {"family": self.subject.family, "vocabulary": self.subject.vocabulary,
@@ -383,7 +383,7 @@ class _Work:
             return pd.DataFrame()
         return table
 
-    def _shown(
+    def _viewer_tables(
         self,
         evidence: Evidence,
         heads: Sequence[Place],

@@ -105,7 +105,7 @@ def probe_table(
         rows = samples_inputs(source, inputs)
         random = collect(untrained, rows, hooks, positions=samples.places)
     raw = raw_input(samples.inputs, positions=samples.positions)
-    from_input = {name: _decoded(raw, samples, name).score for name in names}
+    from_input = {name: _decode(raw, samples, name).score for name in names}
     table = [
         _row(samples, random, hook, name, from_input[name], seed)
         for hook in watch(hooks)
@@ -164,15 +164,15 @@ def _row(
     samples: Samples, random: Samples | None, hook: str, name: str, from_input: float, seed: int
 ) -> dict[str, Any]:
     features, latent = samples.features[hook], samples.latents[name]
-    found = _decoded(features, samples, name)
+    found = _decode(features, samples, name)
     null = _null(found, latent)
     labels = control_latent(samples.inputs, latent, positions=samples.positions, seed=seed)
     told = _kind(samples, name, found)
     labelled = np.ptp(labels) > 0 and told != "rare"
-    control = _decoded(features, samples, name, labels).score if labelled else 0.0
+    control = _decode(features, samples, name, labels).score if labelled else 0.0
     untrained = float("nan")
     if random is not None:
-        untrained = _decoded(random.features[hook], samples, name).score
+        untrained = _decode(random.features[hook], samples, name).score
     return {
         "hook": hook,
         "latent": name,
@@ -197,7 +197,7 @@ def _kind(samples: Samples, name: str, found: Decoding) -> str:
     return "rare" if found.classes is not None and len(found.classes) < 2 else samples.kinds[name]
 
 
-def _decoded(
+def _decode(
     features: np.ndarray, samples: Samples, name: str, labels: np.ndarray | None = None
 ) -> Decoding:
     """Decode a latent (or labels in its place) with the probe that fits its kind."""

@@ -325,7 +325,7 @@ def _of_model(
         layout_of_mapping(layout)  # refuses a wrong one before the model is loaded
     named, step = isinstance(model, str | Path), asked["step"]
     step(f"loading {model}" if named else "looking at the model")
-    subject, factors = _opened(model, given["data"], layout, how)
+    subject, factors = _open(model, given["data"], layout, how)
     card = card_of(subject.model)
     given["task"] = card.task if given["task"] is None else given["task"]
     asked |= {"factors": factors, "prompts": list(prompt_rows(card, prompts))}
@@ -374,7 +374,7 @@ def _check_types(task: Any, **numbers: Any) -> None:
     refuse_unless(sampled, "task", "must be a task", task, "such as pl.tasks.FixedMemory((1, 3))")
 
 
-def _opened(
+def _open(
     model: Any, rows: Any, layout: Any, how: dict[str, Any]
 ) -> tuple[Pretrained, HeadWeights | None]:
     """The model with what is known of it, and the weights of its heads if a file names them."""
@@ -467,7 +467,7 @@ def _measurement_in(
         notes = [*notes, f"no more than candidates, since no model can be run: {reason}"]
         chosen = replace(chosen, notes=tuple(notes))
         return Inspected(measure(store, chosen, profile, store=store, seed=options["seed"]))
-    subject, factors = _opened(model, batch, None, {"revision": None})
+    subject, factors = _open(model, batch, None, {"revision": None})
     name = str(store.manifest.get("about", {}).get("model", subject.name))
     subject = replace(subject, name=name)
     if profile is not TASK:

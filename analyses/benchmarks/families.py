@@ -76,7 +76,7 @@ def measured_case(case: FamilyCase) -> Iterator[tuple[str, str]]:
             scratch.mkdir()
             yield (
                 name,
-                _asked(
+                _ask(
                     operation, FamilyModel(folder, model, reference, scratch, adapter), case, name
                 ),
             )
@@ -122,7 +122,7 @@ def _reference(case: FamilyCase, folder: Path) -> Any:
         return kind.from_pretrained(folder, **options).eval()
 
 
-def _asked(operation: Any, subject: FamilyModel, case: FamilyCase, name: str) -> str:
+def _ask(operation: Any, subject: FamilyModel, case: FamilyCase, name: str) -> str:
     try:
         off = operation(subject)
     except pl.errors.ProoflensError as error:

@@ -175,13 +175,13 @@ def observed_depth(program: Program) -> int:
     known: list[tuple[int, np.ndarray]] = []
     for part in asked:
         if isinstance(part, Comparison):
-            level = _observed(value[part], token, known)
+            level = _observe(value[part], token, known)
             if level is None:
                 inner = [p.of for p in _spread(part, program) if isinstance(p, Count)]
-                levels = [_observed(value[of], token, known) for of in inner]
+                levels = [_observe(value[of], token, known) for of in inner]
                 level = 1 + max((found or 0 for found in levels), default=0)
             known.append((level, value[part]))
-    found = _observed(answer, token, known)
+    found = _observe(answer, token, known)
     return depth(program) if found is None else found
 
 
@@ -252,7 +252,7 @@ def _spread(expression: Expression, program: Program) -> list[Expression]:
     return [expression, *(p for part in children(expression) for p in _spread(part, program))]
 
 
-def _observed(
+def _observe(
     value: np.ndarray, token: np.ndarray, known: list[tuple[int, np.ndarray]]
 ) -> int | None:
     """The least depth whose comparisons decide the value together with the token."""

@@ -104,7 +104,7 @@ def measure_trained(subject: TrainedSubject) -> Outcome:
     also: set[Claim] = set()
     if not subject.decoy:
         of = depends_on(run, detectors=False, given=[_PAIRS])
-        located = kept(file, "located", of, lambda: _located(subject))
+        located = kept(file, "located", of, lambda: _locate(subject))
         truth, unknown, also = claims_of(pd.DataFrame(located), run.task)
     of = depends_on(run, detectors=True, given=[_ROWS])
     return Outcome(
@@ -119,7 +119,7 @@ def measure_trained(subject: TrainedSubject) -> Outcome:
     )
 
 
-def _located(subject: TrainedSubject) -> list[dict[Any, Any]]:
+def _locate(subject: TrainedSubject) -> list[dict[Any, Any]]:
     task, seed = subject.run.task, subject.run.training.seed
     return locate(subject.model, task, rows=_PAIRS, seed=seed).to_dict("records")
 

@@ -53,7 +53,7 @@ def main(
         start = time.perf_counter()
         page.write_text(pl.inspect(_model(layers, length), _rows(rows, length)).html)
         written = time.perf_counter() - start
-        opened, hovers, heads = _measured(browser, page, times)
+        opened, hovers, heads = _measure(browser, page, times)
         found = {
             "megabytes": page.stat().st_size / 1e6,
             "write_seconds": written,
@@ -91,7 +91,7 @@ def _rows(rows: int, length: int) -> Batch:
     return Batch(tokens, tokens.roll(-1, 1), torch.ones(rows, length, dtype=torch.bool))
 
 
-def _measured(browser: str, page: Path, times: int) -> tuple[list[float], list[float], list[float]]:
+def _measure(browser: str, page: Path, times: int) -> tuple[list[float], list[float], list[float]]:
     """Seconds until a head's rows stand; milliseconds of hovers, and of going to the next head."""
     from playwright.sync_api import sync_playwright
 

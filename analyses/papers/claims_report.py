@@ -219,7 +219,7 @@ def _papers(entries: list[_Entry], models: list[ModelPage]) -> list[dict[str, An
                     "key": paper,
                     "title": _TITLES[paper],
                     "entries": mine,
-                    "words": [_counted(mine)],
+                    "words": [_count(mine)],
                     "tables": [] if table is None else [table],
                     "unanswered": [entry for entry in mine if entry.status == "not run"],
                     "models": [model.name for model in models if model.paper == paper],
@@ -234,7 +234,7 @@ def _named_models(entries: list[_Entry]) -> dict[str, list[str]]:
     return {name: [e.claim.id for e in entries if name in e.models] for name in names}
 
 
-def _counted(entries: list[_Entry]) -> str:
+def _count(entries: list[_Entry]) -> str:
     counts = Counter(entry.status for entry in entries)
     words = ", ".join(f"{counts[status]} {status}" for status in _STATUSES if counts[status])
     changed = sum(bool(entry.result and entry.result.changed) for entry in entries)
@@ -244,7 +244,7 @@ def _counted(entries: list[_Entry]) -> str:
 
 def _summary(entries: list[_Entry]) -> list[str]:
     """How many claims have which verdict, and which have each."""
-    said = [_counted(entries)]
+    said = [_count(entries)]
     for status in _STATUSES:
         mine = [entry.claim.id for entry in entries if entry.status == status]
         if mine and status != "not run":

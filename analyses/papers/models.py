@@ -67,7 +67,7 @@ def model_pages(claims: Mapping[str, Sequence[str]], folder: Path) -> list[Model
     from prooflens.trained import zoo
 
     measured = sorted(path.parent.name for path in folder.glob(f"*/{MODEL}"))
-    pages = [_measured(folder / name, claims.get(name, ())) for name in measured]
+    pages = [_measure(folder / name, claims.get(name, ())) for name in measured]
     named = sorted(set(claims) & set(zoo.names()) - set(measured))
     return pages + [_page_of(name, claims[name]) for name in named]
 
@@ -123,7 +123,7 @@ def _probes(folder: Path) -> PageTable:
     return _short(frame, f"Probes of {folder.name}: {words}")
 
 
-def _measured(folder: Path, claims: Sequence[str]) -> ModelPage:
+def _measure(folder: Path, claims: Sequence[str]) -> ModelPage:
     name = folder.name
     try:
         about = json.loads((folder / MODEL).read_text())

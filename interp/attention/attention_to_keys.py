@@ -102,7 +102,7 @@ class AttentionMass(RunningMass):
         def measure(
             share: Pattern, seen: Bool[Tensor, "query key"]
         ) -> Iterator[tuple[Kind, RowScores]]:
-            for (name, null), found in _measured(share, positions, contents, mask, seen):
+            for (name, null), found in _measure(share, positions, contents, mask, seen):
                 yield (null, (name,)), found
 
         self.take(patterns, len(mask), heads, measure)
@@ -178,7 +178,7 @@ def attention_table(
     return attention_mass(read_batches(source, inputs, hooks, batch=batch), **options)
 
 
-def _measured(
+def _measure(
     share: Pattern,
     positions: Mapping[str, Keys],
     contents: Mapping[str, Keys],

@@ -127,7 +127,7 @@ def extract(
     if report is not None:
         report(plan.describe())
     _check_space(out, plan)
-    with _place(out, overwrite) as folder, _opened(folder, plan, dict(about or {})) as done:
+    with _place(out, overwrite) as folder, _open(folder, plan, dict(about or {})) as done:
         todo = _remaining(found, plan, done)
         with Progress(plan, done) as progress:
             _run(backend, todo, model, loader, plan, folder, progress)
@@ -233,9 +233,7 @@ def _place(out: Path, overwrite: bool) -> Iterator[Path]:
 
 
 @contextmanager
-def _opened(
-    out: Path, plan: StorePlan, about: dict[str, Any]
-) -> Iterator[dict[int, dict[str, Any]]]:
+def _open(out: Path, plan: StorePlan, about: dict[str, Any]) -> Iterator[dict[int, dict[str, Any]]]:
     """Hold the lock over a store of this plan; gives the parts that it has already."""
     with layout.writing(out):
         with _writing(out):

@@ -149,7 +149,7 @@ def _null_key_bias(m: LowRankCircuit, _: SpectrumNull) -> WeightNull:
     return WeightNull(_ratio(mean, mean + m.energy), slope * math.sqrt(variance))
 
 
-def _sampled(of: Callable[[NDArray[np.float64]], NDArray[np.float64]], scales: bool) -> Null:
+def _sample_null(of: Callable[[NDArray[np.float64]], NDArray[np.float64]], scales: bool) -> Null:
     """The null of a function of the singular values; ``scales`` says that it grows with the
     norms."""
 
@@ -178,22 +178,22 @@ METRICS: dict[str, WeightMetric] = {
         _identity_coefficient, _signed(lambda m: m.energy / m.width**3), scales=True
     ),
     "frobenius_norm": WeightMetric(
-        _norm, _sampled(lambda s: np.sqrt((s**2).sum(-1)), scales=True), scales=True
+        _norm, _sample_null(lambda s: np.sqrt((s**2).sum(-1)), scales=True), scales=True
     ),
     "spectral_norm": WeightMetric(
         lambda m: float(_sigma(m)[0]),
-        _sampled(lambda s: s[:, 0], scales=True),
+        _sample_null(lambda s: s[:, 0], scales=True),
         spectral=True,
         scales=True,
     ),
     "spectral_share": WeightMetric(
         lambda m: _ratio(float(_sigma(m)[0]) ** 2, m.energy),
-        _sampled(lambda s: s[:, 0] ** 2 / (s**2).sum(-1), scales=False),
+        _sample_null(lambda s: s[:, 0] ** 2 / (s**2).sum(-1), scales=False),
         spectral=True,
     ),
     "effective_rank": WeightMetric(
         lambda m: float(effective_rank(_sigma(m))),
-        _sampled(effective_rank, scales=False),
+        _sample_null(effective_rank, scales=False),
         spectral=True,
     ),
     "copying_score": WeightMetric(_copying, _rotated(_null_copying), spectral=True),

@@ -70,7 +70,7 @@ def worst_error(
             off = net(x)[:, -1, 0] - _answers(domain, x, targets)
             worst = max(worst, float(off.detach().abs().max()))
             (slope,) = torch.autograd.grad(off.abs().sum(), x)
-            x = _moved(domain, x.detach(), slope, 1.0 - step / steps)
+            x = _step(domain, x.detach(), slope, 1.0 - step / steps)
     return worst
 
 
@@ -95,7 +95,7 @@ def _answers(domain: Domain, x: Tensor, targets: Any) -> Tensor:
     return torch.tensor(targets.centre[:, 0], dtype=x.dtype)
 
 
-def _moved(domain: Any, x: Tensor, slope: Tensor, size: float) -> Tensor:
+def _step(domain: Any, x: Tensor, slope: Tensor, size: float) -> Tensor:
     """Inputs after a step that raises the error, inside the domain and with the same answer."""
     free = torch.rand(x.shape, generator=torch.Generator().manual_seed(len(x))) < 0.7
     if isinstance(domain, Signs):

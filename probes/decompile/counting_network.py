@@ -295,7 +295,7 @@ def integer_comparison(
         weights = np.rint(alpha / scale)
         if np.abs(alpha / scale - weights).max() * longest > 2.0:
             continue
-        scale = _fitted(alpha, weights) or scale
+        scale = _fit(alpha, weights) or scale
         off = alpha / scale - weights
         least, most = longest * min(0.0, off.min()), longest * max(0.0, off.max())
         threshold = int(np.floor(-bos / scale - least + _ROUNDING)) + 1
@@ -304,7 +304,7 @@ def integer_comparison(
     return None
 
 
-def _fitted(alpha: np.ndarray, weights: np.ndarray) -> float | None:
+def _fit(alpha: np.ndarray, weights: np.ndarray) -> float | None:
     """λ of α ≈ λ k + δ; None where k is the same for all classes."""
     centred = weights - weights.mean()
     spread = float(centred @ centred)

@@ -268,7 +268,7 @@ def tabulate(
             starts = drawn(rows, asked.classes, longest, generator)
             asked.ask(at_thresholds(weights, edges, starts, longest, generator))
     _separate(asked)
-    numbers = _numbers(asked, _chosen(asked))
+    numbers = _numbers(asked, _choose(asked))
     _complete(asked, numbers)
     return _table(asked, numbers)
 
@@ -303,7 +303,7 @@ def _conflict(asked: _Asked) -> tuple[int, int] | None:
     return (int(first[group[wrong[0]]]), int(wrong[0])) if len(wrong) else None
 
 
-def _chosen(asked: _Asked) -> list[int]:
+def _choose(asked: _Asked) -> list[int]:
     """Few comparisons that still tell all effects apart, simple ones kept before others."""
     bits, column = asked.bits(), asked.columns()
     forms = list(asked.found)

@@ -347,7 +347,7 @@ def columns(
         result += _is_one_of(feature, value, rows)
     for number, ((f, v), (g, w)) in _numbered_pairs(tokens):
         if number < _PAIRED:
-            result += _compared(f, v, g, w, rows.vocabulary)
+            result += _compare(f, v, g, w, rows.vocabulary)
     result += _numbers([(f, v) for f, v in pairs if f.kind == "number"])
     return _different(result)
 
@@ -422,7 +422,7 @@ def _is_one_of(feature: Feature, value: NDArray[np.int64], rows: TokenRows) -> I
         yield Question(hit, expression, (feature,), feature.cost + 1)
 
 
-def _compared(
+def _compare(
     f: Feature, v: NDArray[np.int64], g: Feature, w: NDArray[np.int64], vocabulary: Vocabulary
 ) -> Iterator[Question]:
     cost = f.cost + g.cost + 1.5

@@ -70,12 +70,12 @@ def shortened(program: Program) -> Program:
         outputs = tuple(_with(output, part, syntax.Name(name)) for output in outputs)
     found = {p for output in outputs for p in children(_value(output), deep=True)}
     for old in found:
-        if (new := _compared(old)) != old:
+        if (new := _comparison(old)) != old:
             outputs = tuple(_with(output, old, new) for output in outputs)
     return replace(program, lines=tuple(lines), outputs=outputs)
 
 
-def _compared(part: Expression) -> Expression:
+def _comparison(part: Expression) -> Expression:
     """A difference that is compared with 0, or nearly, as a comparison of its two sides."""
     match part:
         case syntax.Comparison(

@@ -300,7 +300,7 @@ def candidates(
         fetched: What heads do: (index of a head, primitive).
         layers, positions: Handed to :func:`probes.decompile.features.features`.
     """
-    rows, decisions = _sampled(rows, decisions)
+    rows, decisions = _sample(rows, decisions)
     known = features(rows, fetched, layers, positions=positions)
     values = values_of(known, rows)
     asked = Questions(columns(known, values, rows))
@@ -366,7 +366,7 @@ def _most(decisions: NDArray[Any]) -> int:
     return int(found[times.argmax()])
 
 
-def _sampled(rows: TokenRows, decisions: NDArray[Any]) -> tuple[TokenRows, NDArray[Any]]:
+def _sample(rows: TokenRows, decisions: NDArray[Any]) -> tuple[TokenRows, NDArray[Any]]:
     """Rows in mixed order, as many as give enough decisions."""
     per_row = rows.asked.sum(1)
     order = np.random.default_rng(0).permutation(len(rows))

@@ -229,7 +229,7 @@ def decide(found: Sequence[Found], *, level: float = 0.01) -> pd.DataFrame:
         found: All that were tested, also those without a role: they are part of the families.
         level: The false-discovery rate that every q must stay below.
     """
-    q = _adjusted(found)
+    q = _q_values(found)
     rows = [
         row for one, own in zip(found, q, strict=True) if (row := _row(one, own, level)) is not None
     ]
@@ -248,7 +248,7 @@ def _kinds(one: Found) -> list[tuple[str, Test]]:
     return [(kind, test) for kind, tests in kinds.items() for test in tests]
 
 
-def _adjusted(found: Sequence[Found]) -> list[list[float]]:
+def _q_values(found: Sequence[Found]) -> list[list[float]]:
     """The q of every test of everything that was tested, adjusted within each family."""
     families: dict[tuple[str, str, str], list[tuple[int, int]]] = {}
     tests, asked = [_kinds(one) for one in found], Counter(one.role for one in found)

@@ -175,7 +175,7 @@ class ReinitNull:
 
     def gain(self, layer: int, head: int) -> Beyond:
         """How far out the head's gain is among fresh heads."""
-        return self._kept(_GAIN, lambda draws: self._beyond(layer, head, draws, _GAIN)[_GAIN])
+        return self._in_family(_GAIN, lambda draws: self._beyond(layer, head, draws, _GAIN)[_GAIN])
 
     def evenness(self, layer: int, head: int, even: float) -> Beyond | None:
         """How far out the head's evenness is among fresh heads; None where most of these come at
@@ -204,9 +204,9 @@ class ReinitNull:
             ranks = np.stack([np.searchsorted(np.sort(-one), -one, side="right") for one in drawn])
             return beyond(float(own.sum()), -np.log(ranks / (1 + ranks.shape[1])).sum(0))
 
-        return self._kept(_BOTH, at)
+        return self._in_family(_BOTH, at)
 
-    def _kept(self, name: str, at: Callable[[int], Beyond]) -> Beyond:
+    def _in_family(self, name: str, at: Callable[[int], Beyond]) -> Beyond:
         """How far out one head's score is, beside those of the heads that were asked before."""
         before = self._asked[name]
         found = self._sequential(at, before)

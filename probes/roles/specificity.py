@@ -342,7 +342,7 @@ class _Case:
         if found is None:
             return [Test.too_few(f"controls of {self._role.name}", _FEWEST, least)]
         own, control, words = found
-        difference, share = _compared(own, control, self._of(kind))
+        difference, share = _compare(own, control, self._of(kind))
         raised = self._raised(kind) if self._control == "straight" else []
         return [
             *raised,
@@ -360,7 +360,7 @@ class _Case:
         named = {place: one.tokens(kind) for place, one in self._members.items() if one.tokens}
         whole, some = unraised(self._evidence, kind, self._heads, named, self._rows)
         mask = self._mask(kind).double()
-        _, share = _compared(_Side(whole, mask), _Side(whole - some, mask), self._of(kind))
+        _, share = _compare(_Side(whole, mask), _Side(whole - some, mask), self._of(kind))
         name = "of what it adds to the logits, due to the tokens it attends to, a share of"
         return [share.test(name, self._evidence.floors.specific, "raised")]
 
@@ -371,7 +371,7 @@ class _Case:
         found = self._keys(kind)
         if found is None:
             return []
-        _, share = _compared(*found[:2], self._of(kind))
+        _, share = _compare(*found[:2], self._of(kind))
         return [share.test("with its keys alone it keeps, of what is lost without them,", 0.0)]
 
     def same_answer(self, kind: str) -> list[Test]:
@@ -389,7 +389,7 @@ class _Case:
         many = [Array(inputs) for inputs in (batch.inputs.roll(1, 0), others)]
         lost = [self._lost(kind, edits) for edits in self._exchanges(kind, same, many)]
         own, control = (_Side(values, weights.double()) for values in lost)
-        share = _compared(own, control, self._of(kind))[1]
+        share = _compare(own, control, self._of(kind))[1]
         name = "with the same answer's write, by another route, it keeps, of what another's costs,"
         return [share.test(name, self._evidence.floors.specific, SAME_ANSWER)]
 
@@ -558,7 +558,7 @@ def _balanced(
     return event, control
 
 
-def _compared(own: _Side, control: _Side, of: int | None) -> tuple[RowMean, RowMean]:
+def _compare(own: _Side, control: _Side, of: int | None) -> tuple[RowMean, RowMean]:
     """own − control and 1 − control / own, of weighted means, each with what every row adds to it
     (to first order)."""
     means, parts = [], []

@@ -47,7 +47,7 @@ def train(
     from trained import grid
     from trained.stack_runner import partial_of
 
-    recipes, folder, single = _wanted(recipe, out, every, seeds, seed)
+    recipes, folder, single = _recipes(recipe, out, every, seeds, seed)
     partial = partial_of(folder)
     outputs = _Outputs(recipes, folder, single, partial, recipe, resume, overwrite)
     if not partial.exists():
@@ -141,7 +141,7 @@ class _Outputs:
         _put_away(self.partial, self.folder, self.single)
 
 
-def _wanted(
+def _recipes(
     recipe: Path | None, out: Path | None, every: bool, seeds: str, seed: int | None
 ) -> tuple[list[Recipe], Path, bool]:
     """The recipes, the output folder, and whether that folder is to be the checkpoint itself."""

@@ -174,7 +174,7 @@ def _findings(found: Any) -> list[str]:
     if best.lemmas:
         told = "; ".join(map(_sentence, best.lemmas))
         words.append(f"What the proof's cases are made of, lemma by lemma: {told}.")
-    return [*words, *_compared(found)]
+    return [*words, *_comparison(found)]
 
 
 def _sentence(lemma: Any) -> str:
@@ -184,7 +184,7 @@ def _sentence(lemma: Any) -> str:
     return f"{lemma.component}: {told}"
 
 
-def _compared(found: Any) -> list[str]:
+def _comparison(found: Any) -> list[str]:
     """The best proof beside the one that knows nothing, and beside brute force."""
     told, proofs = [], {p.strategy: p for p in found.proofs}
     cheap = [p for p in found.proofs if not p.vacuous]

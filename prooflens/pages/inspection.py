@@ -374,7 +374,7 @@ def _role_sections(tables: Tables, about: About) -> Iterator[Section]:
         "component alone, effect of group what is lost without its group, q the false-discovery "
         "rate over all tests of the role."
     )
-    roles = _sorted(tables["roles"], about["asked"])
+    roles = _in_order(tables["roles"], about["asked"])
     roles = with_certainty(roles, float(about["level"])).assign(component=part_names(roles))
     roles = roles.assign(**{_OF_GROUP: of_groups(roles)})
     sure = roles["status"] == "confirmed"
@@ -414,7 +414,7 @@ def _has_values(column: pd.Series) -> bool:
     return bool((column.notna() & (column != "")).any())
 
 
-def _sorted(roles: pd.DataFrame, order: Sequence[str]) -> pd.DataFrame:
+def _in_order(roles: pd.DataFrame, order: Sequence[str]) -> pd.DataFrame:
     """By role, in the registry's order, and strength."""
     rank = [order.index(role) if role in order else len(order) for role in roles["role"]]
     keyed = roles.assign(_rank=rank, _size=-roles["strength"].abs())

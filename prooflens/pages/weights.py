@@ -100,7 +100,7 @@ def weights_page(
         title = "Strongest diagonals of the other circuits"
         words = ["Corners of the circuits themselves; the number is the trace share."]
         sections.append(Section(title, words, crops[1:], folded=True))
-    sections += [*_pair_sections(folder, table), *_measured(folder, table)]
+    sections += [*_pair_sections(folder, table), *_measurements(folder, table)]
     sections.append(Section("Table of all heads", (), (), [_heads(table)], folded=True))
     first = crops[0] if crops else None
     return render(Page(f"Weights of {page_name(model)}", findings, sections, facts, first, _DOUBTS))
@@ -165,7 +165,7 @@ def _pair_sections(folder: Path, table: pd.DataFrame) -> Iterator[Section]:
         yield Section("Who reads whom", (), lines, [PageTable(pairs, told)], folded=True)
 
 
-def _measured(folder: Path, table: pd.DataFrame) -> Iterator[Section]:
+def _measurements(folder: Path, table: pd.DataFrame) -> Iterator[Section]:
     """Maps and histograms of every metric, folded by what they measure."""
     known = {metric for _, metrics, _ in _GROUPS for metric in metrics}
     drawn = [path.stem.removeprefix("map-") for path in sorted(folder.glob("map-*.png"))]

@@ -91,7 +91,7 @@ def bounded(setting: Setting) -> Verdict:
         f"above the bound: {counts[0]} of {len(cells)} cells as written, {counts[1]} with C_1²",
         numbers,
         {"cells": cells, "errors": errors},
-        {"bound-and-error": Drawing(_drawn(errors, cells), seen)},
+        {"bound-and-error": Drawing(_figure(errors, cells), seen)},
     )
 
 
@@ -207,7 +207,7 @@ def _where(cells: pd.DataFrame) -> str:
     return f" ({'; '.join(told)})"
 
 
-def _drawn(errors: pd.DataFrame, cells: pd.DataFrame) -> Any:
+def _figure(errors: pd.DataFrame, cells: pd.DataFrame) -> Any:
     """Against m_h where sines are supplied, a panel a target; against m_FF at the widest head."""
     lines = [_WRITTEN, _SQUARED, "best constant"]
     drawn = cells.melt(["target", "m_h", "m_ff"], lines, "model", "error").assign(seed=0)

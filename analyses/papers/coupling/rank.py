@@ -60,7 +60,7 @@ def finite(setting: Setting) -> Verdict:
     table = _frame(rows)
     passed = [name for name, numbers in good.items() if numbers["vanishes"]]
     lines = {name: ("m_h = rank", float(task.rank)) for name, task in tasks.items()}
-    figure = _drawn(table[table["error"] > _ROUNDING], at=lines)
+    figure = _figure(table[table["error"] > _ROUNDING], at=lines)
     words = (
         f"Trained models' error vanishes from m_h = r on for {', '.join(passed) or 'no rank'}; the "
         "construction's does for every rank, down to interpolation and rounding."
@@ -118,7 +118,7 @@ def infinite(setting: Setting) -> Verdict:
         "self_attending": self_attending(widths),
         "errors": _lists(table),
     }
-    figure = _drawn(table, slopes={"α = 1": -1.0, "α = 0.55": -0.1})
+    figure = _figure(table, slopes={"α = 1": -1.0, "α = 0.55": -0.1})
     seen = "Errors of trained models and of the truncated POD, beside the theory's slopes."
     key = f"slope {slopes.mean():.2f} [{low:.2f}, {high:.2f}] at α = 1"
     return Verdict(
@@ -156,7 +156,7 @@ def _trained(experiment: Experiment) -> list[list[Any]]:
     return [[target, "trained", m_h, seed, loss] for target, m_h, seed, loss in runs]
 
 
-def _drawn(table: pd.DataFrame, **guides: Any) -> Any:
+def _figure(table: pd.DataFrame, **guides: Any) -> Any:
     return sweep(
         table,
         x="m_h",

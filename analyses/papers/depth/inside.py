@@ -53,7 +53,7 @@ def decoding(model: Any, batch: Batch, *, seed: int = 0) -> pd.DataFrame:
         _, cache = model.run_with_cache(
             batch.inputs, names_filter=list(sites), return_cache_object=False
         )
-    places = _sampled(batch, seed)
+    places = _sample(batch, seed)
     rows = []
     shares = nested_shares(batch)
     for name, latent in {**batch.latents, **shares}.items():
@@ -156,7 +156,7 @@ def first_sites(table: pd.DataFrame, level: float) -> Iterator[tuple[str, str | 
         yield str(name), reached[0] if reached else None
 
 
-def _sampled(batch: Batch, seed: int) -> Tensor:
+def _sample(batch: Batch, seed: int) -> Tensor:
     """Random positions inside each string, ``[batch, sample]``."""
     lengths = batch.mask.sum(1).numpy()
     drawn = np.random.default_rng(seed).random((len(lengths), _POSITIONS))

@@ -42,12 +42,12 @@ def run(setting: Setting) -> Verdict:
     named = os.environ.get("PROOFLENS_MODEL")
     name = named or str(setting.options.get("model", "gpt2"))
     try:
-        factors, model = _opened(name, setting)
+        factors, model = _open(name, setting)
     except (CheckpointError, MissingDependencyError) as error:
         shipped = None if named else zoo.stand_in()
         if shipped is None:
             return Verdict("not run", f"Needs a pretrained model (PROOFLENS_MODEL): {error}.")
-        name, (factors, model) = zoo.STAND_IN, _opened(str(shipped), setting)
+        name, (factors, model) = zoo.STAND_IN, _open(str(shipped), setting)
     sets = _top_heads(factors, _heads(factors, int(setting.options.get("heads", 8))))
     rows = [line for seed in setting.seeds for line in _one_seed(model, sets, setting, seed)]
     if not rows:
@@ -56,7 +56,7 @@ def run(setting: Setting) -> Verdict:
     return _verdict(name, sets, pd.DataFrame(rows))
 
 
-def _opened(name: str, setting: Setting) -> tuple[HeadWeights, Pretrained]:
+def _open(name: str, setting: Setting) -> tuple[HeadWeights, Pretrained]:
     place = folder_of(name)
     factors = head_weights(place, download=False)
     return factors, load_pretrained(place, device=setting.device)
@@ -107,14 +107,14 @@ def _one_seed(
             "trial": trial.name,
             "circuit": circuit,
             "loss": done[trial.name].loss,
-            **_compared(model, trial, heads, int(options.get("draws", 100)), rng),
+            **_compare(model, trial, heads, int(options.get("draws", 100)), rng),
         }
         for trial in able
         for circuit, heads in sets.items()
     ]
 
 
-def _compared(
+def _compare(
     model: Pretrained,
     trial: Trial,
     heads: Sequence[Component],

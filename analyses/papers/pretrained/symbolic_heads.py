@@ -219,7 +219,7 @@ def run(setting: Setting) -> Verdict:
     o, heads, orders, missing = setting.options, [], [], []
     named = os.environ.get("PROOFLENS_MODEL")
     for name in [named] if named else o["models"]:
-        opened = _opened(name, setting.device)
+        opened = _open(name, setting.device)
         if opened is None:
             missing.append(name)
             continue
@@ -245,7 +245,7 @@ def run(setting: Setting) -> Verdict:
     return _verdict(pd.DataFrame(orders), heads, missing)
 
 
-def _opened(name: str, device: str) -> Pretrained | None:
+def _open(name: str, device: str) -> Pretrained | None:
     """A model by its name; None where its package is not there."""
     try:
         return load_pretrained(folder_of(name), device=device)

@@ -129,7 +129,7 @@ def _rows(
         kind = name[:2]
         norms = _norms(model, layer, kind)
         drawn = random[kind]
-        for metric, scores in _measured(matrices).items():
+        for metric, scores in _measure(matrices).items():
             for head in range(model.spec.heads[layer]):
                 score = float(scores[head])
                 factor = float(norms[head]) if metric == _SCALES else 1.0
@@ -146,7 +146,7 @@ def _rows(
                 )
 
 
-def _measured(m: Matrices) -> dict[str, Float[Tensor, " stack"]]:
+def _measure(m: Matrices) -> dict[str, Float[Tensor, " stack"]]:
     n = m.shape[-1]
     diagonal = m.diagonal(dim1=-2, dim2=-1)
     trace, energy = diagonal.sum(-1), m.square().sum((-2, -1))
@@ -187,7 +187,7 @@ def _random(
         factors = torch.from_numpy(rng.standard_normal((2, count, d_model, width)))
         factors = factors / factors.square().sum((-2, -1), keepdim=True).sqrt()
         for kind, matrices in _seen(model, factors, symbols).items():
-            found.setdefault(kind, []).append(_measured(matrices))
+            found.setdefault(kind, []).append(_measure(matrices))
     return {
         kind: {metric: torch.cat([part[metric] for part in parts]) for metric in DIAGONAL_METRICS}
         for kind, parts in found.items()

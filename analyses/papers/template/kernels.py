@@ -148,7 +148,7 @@ def _blocks(options: Any, symbols: int, seed: int) -> dict[str, float]:
     ``between`` block means and ``within`` blocks, relative to the mean entry.
     """
     task = aba_abb(**task_sizes({"symbols": symbols}))
-    full, template, asked, labels = _sampled(task, options, seed)
+    full, template, asked, labels = _sample(task, options, seed)
     n = len(template)
     ridge = options["ridge"] * float(np.diag(full[:n, :n]).mean())
     found = kernel_predict(full[:n, :n], labels, full[n:, :n], ridge=options["ridge"])
@@ -173,7 +173,7 @@ def _blocks(options: Any, symbols: int, seed: int) -> dict[str, float]:
     }
 
 
-def _sampled(
+def _sample(
     task: TemplateTask, options: Any, seed: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """The kernel between training and unseen strings, both strings' templates, and labels."""
@@ -188,7 +188,7 @@ def _sampled(
 def _block_drawings(options: Any, seed: int) -> dict[str, Drawing]:
     """The kernel matrix of a sample, sorted by template, where few strings share a symbol; N."""
     task = aba_abb(**task_sizes({"symbols": options["fewer_symbols"][-1]}))
-    full, template, _, _ = _sampled(task, options, seed)
+    full, template, _, _ = _sample(task, options, seed)
     order = np.argsort(template, kind="stable")
     bounds = (np.flatnonzero(np.diff(template[order])) + 1).tolist()
     sample = kernel_matrices({"sample": full[np.ix_(order, order)]}, labels=[], bounds=bounds)

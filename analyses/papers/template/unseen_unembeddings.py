@@ -102,7 +102,7 @@ def collapse(setting: Setting) -> Verdict:
             f"{unused['others']:.2f}."
         )
     figure = accuracy_sweep(
-        _drawn(table, o["weight_decay"]),
+        _shares(table, o["weight_decay"]),
         x="steps",
         y="share",
         across="training steps",
@@ -123,7 +123,7 @@ def collapse(setting: Setting) -> Verdict:
     )
 
 
-def _drawn(table: pd.DataFrame, decay: float) -> pd.DataFrame:
+def _shares(table: pd.DataFrame, decay: float) -> pd.DataFrame:
     """Models with bI: with weight decay as they are and with rows set back, and without."""
     shown = {
         "weight decay": (decay, "accuracy"),

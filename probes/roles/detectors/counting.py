@@ -67,7 +67,7 @@ def _of(
     features = reader.places.of(written).double().numpy()
     name = f"a network reads {variable.name} from its output with r²"
     least = 0.75 * floors.determined  # of one fold: four more would not make up for that
-    after = _decoded(reader, features, truth, least=least)
+    after = _decode(reader, features, truth, least=least)
     if np.isnan(after.predicted).any():
         tests = [Test(name, after.score, floors.determined, 1.0, family="counted")]
         return _finding(part, variable, tests, [])
@@ -89,9 +89,9 @@ def _finding(part: Component, variable: Variable, tests: list[Test], cause: list
 
 def _before(reader: Reader, layer: int, latent: str) -> float:
     """How well a network reads a line from the stream that enters a layer."""
-    found = _decoded(reader, reader.features(reader.before(layer)), reader.truth(latent))
+    found = _decode(reader, reader.features(reader.before(layer)), reader.truth(latent))
     return found.score
 
 
-def _decoded(reader: Reader, features: Features, truth: Features, least: float = 0.0) -> Decoding:
+def _decode(reader: Reader, features: Features, truth: Features, least: float = 0.0) -> Decoding:
     return decode_nonlinearly(features, truth, groups=reader.places.groups, least=least)

@@ -114,7 +114,7 @@ def _of(
         if carried and not holds([alone]):
             cause = [_share(reader, part, together[-1])]
         elif not averaged and not holds([alone] if corrects else [alone, summed, *together]):
-            taken = _taken(reader, part, memory, together[-1])
+            taken = _take(reader, part, memory, together[-1])
             cause = taken or cause
             if taken and not corrects:
                 own = _kernel(kernels, memory, floors.concentration, head)
@@ -154,7 +154,7 @@ def _share(reader: Reader, part: Component, whole: Test) -> Test:
     return Test(name, share, reader.floors.mixed, alone.p)
 
 
-def _taken(reader: Reader, part: Component, memory: Memory, whole: Test) -> list[Test]:
+def _take(reader: Reader, part: Component, memory: Memory, whole: Test) -> list[Test]:
     """That the output takes a memory from a head, though others hold it as well: the head has its
     part in what the group does to the output, and does it by its attention at the location alone;
     nothing where it fails."""
