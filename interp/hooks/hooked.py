@@ -101,11 +101,15 @@ class HookedModule(nn.Module):
         Raises:
             HookError: for a name that the model does not have.
         """
-        if isinstance(name, str):
+        if not isinstance(name, str):
+            points = [point for known, point in self.hook_dict.items() if name(known)]
+        elif name in self.hook_dict:
+            points = [self.hook_dict[name]]
+        else:
+            points = []
             require_hooks([name], self.hook_dict, "does not have")
-        for known, point in self.hook_dict.items():
-            if known == name or (not isinstance(name, str) and name(known)):
-                point.add_hook(hook, dir, is_permanent, level, prepend)
+        for point in points:
+            point.add_hook(hook, dir, is_permanent, level, prepend)
 
     def add_perma_hook(
         self, name: Names, hook: Callable[..., Any], dir: Literal["fwd", "bwd"] = "fwd"
@@ -208,24 +212,21 @@ class HookedModule(nn.Module):
             HookError: for a hook that is absent or did not fire.
             ArgumentError: for several rows with ``remove_batch_dim``.
         """
-        names = None if callable(names_filter) else names_filter
-        names = [names] if isinstance(names, str) else names
-        if names is not None:
-            require_hooks(names, self.hook_dict, "does not have")
-        rows = len(inputs[0]) if inputs and isinstance(inputs[0], Tensor) else 1
+        named = list[str]()
+        if callable(names_filter):
+            chosen = [name for name in self.hook_dict if names_filter(name)]
+        elif names_filter is None:
+            chosen = [*self.hook_dict]
+        else:
+            named = [names_filter] if isinstance(names_filter, str) else [*names_filter]
+            chosen = [*dict.fromkeys(named)]
+        require_hooks(named, self.hook_dict, "does not have")
+        given = inputs[0] if inputs and isinstance(inputs[0], Tensor) else torch.zeros(())
+        rows = len(given) if given.ndim else 1
         rule, advice = "needs a single row", "give one row, or keep the batch axis"
         refuse_unless(rows == 1 or not remove_batch_dim, "remove_batch_dim", rule, rows, advice)
         cache: dict[str, Tensor] = {}
-
-        def keep(value: Tensor, hook: Any, ending: str) -> None:
-            kept = value.detach().to(device)
-            # What has no batch axis, such as scores that are the same for all rows, stays.
-            single = remove_batch_dim and kept.ndim > 0 and len(kept) == 1
-            cache[f"{hook.name}{ending}"] = kept[0] if single else kept
-
-        wanted: Any = names_filter if callable(names_filter) else None
-        wanted = wanted or (lambda name: names is None or name in names)
-        chosen = [name for name in self.hook_dict if wanted(name)]
+        keep = partial(_keep, cache=cache, device=device, first=remove_batch_dim)
         forward = [(name, partial(keep, ending="")) for name in chosen]
         backward = [(name, partial(keep, ending="_grad")) for name in chosen if incl_bwd]
         self.is_caching = True
@@ -233,8 +234,7 @@ class HookedModule(nn.Module):
             output = self(*inputs, **options)
             if incl_bwd:
                 output.backward()
-        if names is not None:
-            require_hooks(names, cache, "did not fire")
+        require_hooks(named, cache, "did not fire")
         if pos_slice is not None:
             cache = {
                 name: _pick(value, position_axis(name), pos_slice) for name, value in cache.items()
@@ -293,6 +293,22 @@ def watched(name: Any, function: Callable[..., Any], fired: set[str]) -> Callabl
         return function(tensor, hook=hook)
 
     return call
+
+
+def _keep(
+    value: Tensor,
+    hook: Any,
+    *,
+    cache: dict[str, Tensor],
+    device: torch.device | str | None,
+    first: bool,
+    ending: str,
+) -> None:
+    """Put what a hook shows into a cache; with ``first`` the only entry of its batch axis. What has
+    no such axis, like scores that are the same for all rows, stays."""
+    kept = value.detach().to(device)
+    single = first and kept.ndim > 0 and len(kept) == 1
+    cache[f"{hook.name}{ending}"] = kept[0] if single else kept
 
 
 def _pick(value: Tensor, axis: int, positions: Any) -> Tensor:

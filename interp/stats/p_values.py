@@ -97,11 +97,12 @@ def from_moments(
 def gamma_tail(
     score: NDArray[np.float64], mean: float, std: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Upper tail of gamma distributions with these moments, at least :data:`LEAST_P`; NaN for a
-    standard deviation of 0."""
+    """Upper tail of gamma distributions with these moments, at least :data:`LEAST_P`; NaN where the
+    standard deviation is 0 or that of rounding."""
     with np.errstate(divide="ignore", invalid="ignore"):
         found = gammaincc((mean / std) ** 2, np.maximum(score, 0.0) * mean / std**2)
-    return np.where(std > 0, np.maximum(found, LEAST_P), np.nan)
+    spread = std > _ROUNDING * np.maximum(np.abs(score), abs(mean))
+    return np.where(spread, np.maximum(found, LEAST_P), np.nan)
 
 
 def from_draws(
