@@ -37,7 +37,7 @@ from prooflens.errors import CheckpointError
 from prooflens.tasks import FixedMemory, Maximum, PrefixPrediction, TemplateTask
 from prooflens.trained import Training, TrainingRun, fit
 
-__all__ = ["judged", "main", "model_of"]
+__all__ = ["judge_model", "main", "model_of"]
 
 _Options = dict[str, Any]
 _LAGS: list[_Options] = [
@@ -185,7 +185,7 @@ def _truth(model: Any, task: Any, kind: str, error: bool, dtype: torch.dtype) ->
     return worst if error else right / total
 
 
-def judged(index: int) -> dict[str, Any]:
+def judge_model(index: int) -> dict[str, Any]:
     """What became of every proof about one model."""
     kind, model, task = model_of(index)
     lags = {(0, 0): 1 + index % 3, (0, 1): 2} if kind == "signs" else None
@@ -236,7 +236,7 @@ def main(
     """Hold certificates of small models against the truth."""
     rows = []
     for index in range(models):
-        rows.append(judged(index))
+        rows.append(judge_model(index))
         for name in ("violations", "unconfirmed", "forged"):
             if rows[-1][name]:
                 typer.echo(f"model {index} ({rows[-1]['scaled']}): {name}: {rows[-1][name]}")

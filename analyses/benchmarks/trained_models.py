@@ -55,7 +55,7 @@ def runs_of(family: TrainedFamily, seeds: Sequence[int]) -> list[TrainingRun]:
     found = []
     for seed in seeds:
         task = family.task(recipe.task, seed)
-        test = None if recipe.test is None else _test(recipe.test, task)
+        test = None if recipe.test is None else _test_task(recipe.test, task)
         length = getattr(task, "length", None)
         shipped: Any = recipe.spec
         fitted = {"n_ctx": length} if _fixed(length, task) else {}
@@ -91,7 +91,7 @@ def _fixed(length: int | None, task: Task) -> bool:
     return length is not None and not task.to_dict()["kind"].startswith("template")
 
 
-def _test(test: Any, task: Any) -> Any:
+def _test_task(test: Any, task: Any) -> Any:
     """The shipped test of a template task, on the family's own templates; others as shipped."""
     return task.unseen() if hasattr(task, "unseen") else test
 

@@ -9,7 +9,7 @@ from certified_models import shaken
 
 from analyses.benchmarks import certify_truth
 from analyses.benchmarks.certify import wrong_rows
-from analyses.benchmarks.certify_truth import judged, model_of
+from analyses.benchmarks.certify_truth import judge_model, model_of
 from interp.models.spec import TransformerSpec
 from interp.tasks.memory import FixedMemory
 from probes.certify.maximum import caps_of
@@ -19,7 +19,7 @@ from trained import zoo
 
 @pytest.mark.parametrize("index", [0, 9, 14, 19, 20, 27, 29, 30])
 def test_no_certificate_lies_beyond_the_truth(index: int) -> None:
-    row = judged(index)
+    row = judge_model(index)
     assert row["proofs"] >= 2
     assert not row["violations"]
     assert not row["unconfirmed"]
@@ -44,7 +44,7 @@ def test_a_model_that_is_worse_than_proved_is_a_violation(monkeypatch: pytest.Mo
     monkeypatch.setattr(certify_truth, "model_of", lambda _: ("signs", small, task))
     truth = certify_truth._truth
     monkeypatch.setattr(certify_truth, "_truth", lambda _, *rest: truth(large, *rest))
-    row = judged(0)
+    row = judge_model(0)
     assert row["violations"]
 
 

@@ -21,7 +21,7 @@ from prooflens.decompiling import LEAST, decompile, read_rows
 from prooflens.errors import ProoflensError
 from prooflens.trained import load
 
-__all__ = ["judged", "run"]
+__all__ = ["run", "verdict_of"]
 
 _VARIABLE = "PROOFLENS_DECOMPILE"
 _LINES, _SECONDS, _FEWEST = 10, 120.0, 5
@@ -39,7 +39,7 @@ def run(setting: Setting) -> Verdict:
         )
         return Verdict("not run", words)
     rows = [_one(folder, seed) for folder in folders for seed in setting.seeds]
-    return judged(pd.DataFrame(rows), len(folders))
+    return verdict_of(pd.DataFrame(rows), len(folders))
 
 
 def _one(folder: Path, seed: int) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def _one(folder: Path, seed: int) -> dict[str, Any]:
     }
 
 
-def judged(table: pd.DataFrame, count: int) -> Verdict:
+def verdict_of(table: pd.DataFrame, count: int) -> Verdict:
     """The verdict on a table with a row a model and seed.
 
     Args:

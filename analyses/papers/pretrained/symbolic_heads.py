@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -40,7 +41,7 @@ from torch import Tensor
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import decide
 from prooflens.architectures import Pretrained, load_pretrained
-from prooflens.errors import CheckpointError, MissingDependencyError, Problems
+from prooflens.errors import ArgumentError, CheckpointError, MissingDependencyError, need
 from prooflens.interventions import components
 from prooflens.plot import PALETTE, size, style
 from prooflens.run import Array, LogitDifference, Run, Site, Swap
@@ -96,12 +97,8 @@ def rule_rows(
         ArgumentError: for too few ids.
     """
     draw, needed = torch.Generator().manual_seed(seed), 4 * examples + 4
-    problems, rule = (
-        Problems("rule_rows"),
-        f"must be at least {needed}, for rows without a common one",
-    )
-    problems.need(len(ids) >= needed, "ids", rule, len(ids), "give more tokens")
-    problems.raise_if_any()
+    rule = f"must be at least {needed}, for rows without a common one"
+    need("rule_rows", len(ids) >= needed, "ids", rule, len(ids), "give more tokens")
     picked = [torch.randperm(len(ids), generator=draw)[:needed] for _ in range(rows)]
     # [row, example or query, 2]: the pairs of a row, and those of a row that shares no token
     pairs, strange = ids[torch.stack(picked)].reshape(rows, 2, examples + 1, 2).unbind(1)
@@ -156,9 +153,8 @@ def kinds_of(model: Any, pair: RulePair, *, tokens: int = 2048) -> pd.DataFrame:
     there = Run(model, flipped, tokens=tokens)
     values = [one.by_row(one.value(_over_mean)) for one in (there, run)]
     gap = float((values[0] - values[1]).mean())
-    problems, rule = Problems("kinds_of"), "must give another answer where the rule is another"
-    problems.need(gap > 0, "model", rule, f"a gap of {gap:.2g}", "see right_rows")
-    problems.raise_if_any()
+    rule = "must give another answer where the rule is another"
+    need("kinds_of", gap > 0, "model", rule, f"a gap of {gap:.2g}", "see right_rows")
     last, found = pair.batch.inputs.shape[1] - 1, []
     for kind in _KINDS:
         inputs = Array(pair.others[kind], f"rows of {kind}")
@@ -216,46 +212,49 @@ def run(setting: Setting) -> Verdict:
     Options: ``models``; ``examples`` of a row, ``rows``. The environment's ``PROOFLENS_MODEL``
     names one model in place of these.
     """
-    o, heads, orders, missing = setting.options, [], [], []
-    named = os.environ.get("PROOFLENS_MODEL")
+    o, tables = setting.options, list[tuple[pd.DataFrame, pd.DataFrame]]()
+    named, missing = os.environ.get("PROOFLENS_MODEL"), list[str]()
     for name in [named] if named else o["models"]:
-        opened = _open(name, setting.device)
-        if opened is None:
-            missing.append(name)
+        try:
+            opened = load_pretrained(folder_of(name), device=setting.device)
+            pairs = {s: _rows_for(opened, o["rows"], o["examples"], s) for s in setting.seeds}
+        except (ArgumentError, CheckpointError, MissingDependencyError) as error:
+            missing.append(f"{name}: {error}")
             continue
-        pairs = {s: _rows_for(opened, o["rows"], o["examples"], s) for s in setting.seeds}
-        right = {seed: right_rows(opened.model, pair) for seed, pair in pairs.items()}
-        every = np.concatenate([*right.values()])
-        p = binomtest(int(every.sum()), len(every), 0.5, alternative="greater").pvalue
-        able = every.mean() >= _ABLE and p < _P
-        for seed, pair in pairs.items():
-            order = {"model": name, "seed": seed, "right": right[seed].mean(), "able": able}
-            if able:
-                table = kinds_of(opened.model, pair)
-                order |= {
-                    kind: int(table[table["kind"] == kind]["is_one"].sum()) for kind in _KINDS
-                }
-                for words, (apart, low, high) in mean_layers(table, seed=seed).items():
-                    order |= {words: apart, f"{words} low": low, f"{words} high": high}
-                layers = opened.model.cfg.n_layers
-                heads.append(table.drop(columns="by_row").assign(model=name, seed=seed, of=layers))
-            orders.append(order)
-    if not orders:
-        return Verdict("not run", f"Needs a pretrained model: {', '.join(missing)} is not there.")
-    return _verdict(pd.DataFrame(orders), heads, missing)
+        orders, heads = _orders(opened.model, pairs)
+        tables.append((orders.assign(model=name), heads.assign(model=name)))
+    if not tables:
+        return Verdict("not run", f"Needs a pretrained model. {'; '.join(missing)}.")
+    orders, heads = (pd.concat(some, ignore_index=True) for some in zip(*tables, strict=True))
+    return _verdict(orders, heads, missing)
 
 
-def _open(name: str, device: str) -> Pretrained | None:
-    """A model by its name; None where its package is not there."""
-    try:
-        return load_pretrained(folder_of(name), device=device)
-    except (CheckpointError, MissingDependencyError):
-        return None
+def _orders(model: Any, pairs: Mapping[int, RulePair]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """A row a seed: how often the model is right, how many heads each kind has, and how far apart
+    the kinds lie; and a row a seed, head and kind. A model that does not follow the rule on all
+    seeds' rows together has no heads."""
+    right = {seed: right_rows(model, pair) for seed, pair in pairs.items()}
+    every = np.concatenate([*right.values()])
+    p = binomtest(int(every.sum()), len(every), 0.5, alternative="greater").pvalue
+    able = bool(every.mean() >= _ABLE and p < _P)
+    orders, heads = [], [pd.DataFrame()]
+    for seed, pair in pairs.items():
+        order = {"seed": seed, "right": right[seed].mean(), "able": able}
+        if able:
+            table = kinds_of(model, pair)
+            order |= {kind: int(table[table["kind"] == kind]["is_one"].sum()) for kind in _KINDS}
+            for words, (apart, low, high) in mean_layers(table, seed=seed).items():
+                order |= {words: apart, f"{words} low": low, f"{words} high": high}
+            heads.append(table.drop(columns="by_row").assign(seed=seed))
+        orders.append(order)
+    return pd.DataFrame(orders), pd.concat(heads, ignore_index=True)
 
 
 def _rows_for(model: Pretrained, rows: int, examples: int, seed: int) -> RulePair:
     """Rows of words that the tokenizer has whole, each with the space before it."""
     tokenizer: Any = model.tokenizer
+    rule, advice = "must have a tokenizer", "take another model"
+    need("template-symbolic-heads", tokenizer is not None, "model", rule, "none", advice)
     comma, line = (tokenizer(c, add_special_tokens=False)["input_ids"][0] for c in (",", "\n"))
     words = [i for i in range(len(tokenizer)) if _WORD.fullmatch(tokenizer.decode([i]))]
     return rule_rows(
@@ -269,11 +268,11 @@ def _rows_for(model: Pretrained, rows: int, examples: int, seed: int) -> RulePai
     )
 
 
-def _verdict(orders: pd.DataFrame, heads: list[pd.DataFrame], missing: list[str]) -> Verdict:
+def _verdict(orders: pd.DataFrame, heads: pd.DataFrame, missing: Sequence[str]) -> Verdict:
     words = "; ".join(
         f"{name} has the right one of two answers in {rows['right'].mean():.2f}"
         for name, rows in orders.groupby("model", sort=False)
-    ) + "".join(f"; {name} is not there" for name in missing)
+    ) + "".join(f"; {reason}" for reason in missing)
     able = orders[orders["able"]]
     if able.empty:
         return Verdict("not run", f"No model follows the rule: {words}.", tables={"orders": orders})
@@ -291,20 +290,19 @@ def _verdict(orders: pd.DataFrame, heads: list[pd.DataFrame], missing: list[str]
         )
         for name, rows in able.groupby("model", sort=False)
     )
-    table = pd.concat(heads, ignore_index=True)
     return Verdict(
         decide(all(held.values()), any(held.values())),
         f"{words}. Heads (medians over seeds): {told}.",
         told,
         {"order holds": {f"{name}: {step}": value for (name, step), value in held.items()}},
-        {"orders": orders, "heads": table},
-        {"heads": _drawing(table)},
+        {"orders": orders, "heads": heads},
+        {"heads": _drawing(heads)},
     )
 
 
 def _drawing(table: pd.DataFrame) -> Drawing:
-    """The shifts of all heads by layer, a panel a model and a colour a kind; heads of a kind are
-    filled."""
+    """The shifts of all heads by layer, a panel a model and a colour a kind; heads that are one of
+    a kind have larger dots."""
     names, rng = list(table["model"].unique()), np.random.default_rng(0)
     colours = dict(zip(_KINDS, ("blue", "orange", "green"), strict=True))
     with style():
@@ -327,4 +325,5 @@ def _drawing(table: pd.DataFrame) -> Drawing:
             axes.axhline(_SHARE, color="0.6", linewidth=0.8, linestyle=":")
             axes.set(title=name, xlabel="layer", ylabel="shift (share of the gap)")
             axes.legend(loc="upper left")
-    return Drawing(figure, "Each head's shift when its z is another row's, a dot a head and seed.")
+    words = "Each head's shift when its z is another row's, a dot a head and seed."
+    return Drawing(figure, f"{words} Those that are one of a kind are large.")

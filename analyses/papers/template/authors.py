@@ -17,7 +17,7 @@ from dataclasses import replace
 from analyses.papers.base import Setting, Verdict
 from analyses.papers.experiment import interval
 from analyses.papers.template.models import NAMES, on_unseen, spec_of, task_sizes
-from analyses.papers.template.sweeps import judged
+from analyses.papers.template.sweeps import verdict_of
 from prooflens.tasks import TemplateTask, aba_abb, same_different
 
 __all__ = ["authors_setting", "with_readout"]
@@ -38,7 +38,7 @@ def authors_setting(setting: Setting) -> Verdict:
                 labels = {"variation": name, "model": NAMES[scalars]}
                 experiment.add(labels, task, spec, parameters=trained)
     told = "95 % interval of the gain above 0"
-    return judged(experiment.run()[0], told, lambda gains: interval(gains)[0] > 0, least=2)
+    return verdict_of(experiment.run()[0], told, lambda gains: interval(gains)[0] > 0, least=2)
 
 
 def with_readout(task: TemplateTask) -> TemplateTask:

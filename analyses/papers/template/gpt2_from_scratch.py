@@ -214,7 +214,7 @@ def raced(
         learners = {name: make(seed) for name, make in makers.items()}
         found = race(learners, text, windows.flatten(), options)
         rows += [{**row, "seed": seed} for row in found]
-    return judged(pd.DataFrame(rows), options["steps"])
+    return verdict_of(pd.DataFrame(rows), options["steps"])
 
 
 def tokens_of(options: Mapping[str, Any]) -> tuple[Tensor, Tensor, int]:
@@ -233,7 +233,7 @@ def tokens_of(options: Mapping[str, Any]) -> tuple[Tensor, Tensor, int]:
     return encode(tokenizer, corpus.train), encode(tokenizer, corpus.held_out), vocabulary
 
 
-def judged(table: pd.DataFrame, steps: int) -> Verdict:
+def verdict_of(table: pd.DataFrame, steps: int) -> Verdict:
     """The verdict on the rows of :func:`race`, with their seeds."""
     end = table[table["at"] == "end"]
     ends = end.pivot(index="seed", columns="model", values="perplexity")

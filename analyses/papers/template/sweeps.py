@@ -32,7 +32,7 @@ from analyses.papers.template.nngp import feature_kernel, kernel_predict
 from prooflens.architectures import SequenceTransformer
 from prooflens.tasks import same_different
 
-__all__ = ["depth", "hyperparameters", "judged", "norms"]
+__all__ = ["depth", "hyperparameters", "norms", "verdict_of"]
 
 _GAIN, _ROOM = 0.05, 0.9
 _TESTS = 1024
@@ -63,7 +63,7 @@ def hyperparameters(setting: Setting) -> Verdict:
     }
     table = pd.concat((_trained(setting, variations), _readouts(setting)), ignore_index=True)
     told = "95 % interval of the gain above 0"
-    return judged(table, told, lambda g: interval(g)[0] > 0, least=2)
+    return verdict_of(table, told, lambda g: interval(g)[0] > 0, least=2)
 
 
 def norms(setting: Setting) -> Verdict:
@@ -76,7 +76,7 @@ def norms(setting: Setting) -> Verdict:
         for residual in (True, False)
         for norm in ("none", "layernorm")
     }
-    return judged(_trained(setting, variations), *_BY_MEAN)
+    return verdict_of(_trained(setting, variations), *_BY_MEAN)
 
 
 def depth(setting: Setting) -> Verdict:
@@ -85,7 +85,7 @@ def depth(setting: Setting) -> Verdict:
         f"{n} layer{'s' * (n > 1)}": ({"n_layers": n, "norm": "layernorm"}, {})
         for n in setting.options["depths"]
     }
-    return judged(_trained(setting, variations), *_BY_MEAN)
+    return verdict_of(_trained(setting, variations), *_BY_MEAN)
 
 
 def _trained(setting: Setting, variations: Mapping[str, Variation]) -> pd.DataFrame:
@@ -130,7 +130,7 @@ def _readouts(setting: Setting) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def judged(table: pd.DataFrame, told: str, keeps: Kept, *, least: int = 1) -> Verdict:
+def verdict_of(table: pd.DataFrame, told: str, keeps: Kept, *, least: int = 1) -> Verdict:
     """The verdict on the gains of all variations, seed by seed, given what keeps the effect, of
     variations with at least so many seeds that fit with both."""
     wide = fitted(table).pivot_table(

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from analyses.papers.base import Setting
-from analyses.papers.decompile.third_party import judged, run
+from analyses.papers.decompile.third_party import run, verdict_of
 
 
 def setting(folder: Path) -> Setting:
@@ -56,7 +56,7 @@ def test_the_rule_asks_for_every_seed(short: list[bool], status: str) -> None:
             "seconds": 1.0,
         }
     )
-    verdict = judged(table, 3)
+    verdict = verdict_of(table, 3)
     assert verdict.status == status
     assert verdict.numbers["models"] == 2
     assert "1 need no attention" in verdict.words

@@ -18,8 +18,8 @@ from analyses.papers.template.gpt2_from_scratch import (
     check,
     fresh_gpt2,
     from_scratch,
-    judged,
     race,
+    verdict_of,
 )
 from interp.errors import ArgumentError
 
@@ -79,7 +79,7 @@ def test_the_rule_needs_the_same_steps_in_every_seed(
             {"model": m, "at": at, "perplexity": p, "seed": seed, "step": 4, "seconds": 2.0,
              "processor": 1.0} for m, at, p in found
         ]  # fmt: skip
-    verdict = judged(pd.DataFrame(rows), 4)
+    verdict = verdict_of(pd.DataFrame(rows), 4)
     assert verdict.status == status
     assert verdict.numbers["gains"]["the same steps"] == [v - 7.5 for v in same_steps]
 

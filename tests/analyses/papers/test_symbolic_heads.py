@@ -118,9 +118,13 @@ def test_a_model_that_follows_no_rule_is_not_looked_at(
     setting = Setting("quick", (4,), options, tmp_path)
     verdict = run(setting)
     assert (verdict.status, "code-lm" in verdict.words) == ("not run", True)
-    assert "no/model is not there" in verdict.words
-    monkeypatch.setenv("PROOFLENS_MODEL", "no/model")
-    assert run(setting).words == "Needs a pretrained model: no/model is not there."
+    assert "no/model: " in verdict.words
+    for absent in ("no/model", "induction-attention"):  # the second has no tokenizer
+        monkeypatch.setenv("PROOFLENS_MODEL", absent)
+        refused = run(setting)
+        assert refused.status == "not run"
+        assert refused.words.startswith(f"Needs a pretrained model. {absent}: ")
+    assert "model must have a tokenizer" in refused.words
     monkeypatch.delenv("PROOFLENS_MODEL")
     monkeypatch.setattr(symbolic_heads, "_ABLE", 0.0)
     monkeypatch.setattr(symbolic_heads, "_P", 2.0)

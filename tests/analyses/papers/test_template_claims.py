@@ -18,7 +18,7 @@ from analyses.papers.template.authors import with_readout
 from analyses.papers.template.copying import _verdict
 from analyses.papers.template.heads import kept_without, statements, worst_first
 from analyses.papers.template.models import fitted, needed, spec_of, unanswered, unfitted
-from analyses.papers.template.sweeps import judged
+from analyses.papers.template.sweeps import verdict_of
 from analyses.papers.template.unseen_unembeddings import mean_cosine, shared_move
 from interp.models.transformer import SequenceTransformer
 from interp.tasks.template.task import copying, same_different
@@ -207,15 +207,15 @@ def test_an_effect_is_kept_where_its_interval_is_above_zero() -> None:
         for model, right in (("plain", start), ("+ aI", start + gain))
     ]
     rows.append({**rows[0], "variation": "unfitted", "train_accuracy": 0.5})
-    found = judged(pd.DataFrame(rows), "interval", lambda g: interval(g)[0] > 0)
+    found = verdict_of(pd.DataFrame(rows), "interval", lambda g: interval(g)[0] > 0)
     assert found.status == "partly"
     assert "1 of 2" in found.words
     for told in ("Not with: noisy", "No room: no room", "No seed that fits with both: unfitted"):
         assert told in found.words
     assert found.numbers["intervals"]["clear"] == pytest.approx((0.0852, 0.1348), abs=1e-3)
     clear = pd.DataFrame([row for row in rows if row["variation"] == "clear"])
-    assert judged(clear, "interval", lambda g: interval(g)[0] > 0).status == "reproduced"
+    assert verdict_of(clear, "interval", lambda g: interval(g)[0] > 0).status == "reproduced"
     once = [row for row in rows if row["variation"] == "clear" and row["seed"] == 0]
-    found = judged(pd.DataFrame(once), "interval", lambda g: interval(g)[0] > 0, least=2)
+    found = verdict_of(pd.DataFrame(once), "interval", lambda g: interval(g)[0] > 0, least=2)
     assert found.status == "not run"
     assert "Fewer than 2 seeds that fit with both: clear" in found.words
