@@ -117,7 +117,7 @@ def interchange(
             gives already.
         HookError: for a hook that is not there.
     """
-    require_hooks([hook], model.hook_dict, "does not have")
+    require_hooks([hook], model.hook_dict, "has no hook")
     problems = Problems("interchange")
     paired = len(base) == len(source) == len(expected)
     sizes = (len(base), len(source), len(expected))

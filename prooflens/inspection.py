@@ -40,7 +40,7 @@ from interp.lock import LOCK, alone
 from interp.models.pretrained import Pretrained
 from interp.output import check_output, drop, json_data, output_file, output_folder
 from interp.run.gate import admitted
-from interp.run.layers import Whole
+from interp.run.layers import run_whole
 from interp.store import ActivationStore, extract
 from interp.store.rows import has_targets, layer_hooks, stored_batch
 from interp.tasks.catalogue import known_task
@@ -409,7 +409,7 @@ def _outputs(model: Any, rows: Any) -> int:
     if inputs.is_floating_point() or inputs.ndim != 2:
         return 0
     with torch.no_grad(), evaluating(model):
-        found = Whole(model).output(inputs[:1].to(model_device(model)), {})
+        found = run_whole(model, inputs[:1].to(model_device(model)), {})
     return max(int(found.shape[-1]), int(inputs.max()) + 1)
 
 

@@ -50,7 +50,7 @@ def require_hooks(names: Sequence[str], available: Iterable[str], what: str) -> 
     Args:
         names: The hooks that are asked for.
         available: The hooks that there are.
-        what: The verb of the message: ``does not have`` or ``did not fire``.
+        what: The verb of the message: ``has no hook`` or ``did not fire the hook``.
 
     Raises:
         HookError: naming each absent hook and the nearest names there are.
@@ -62,6 +62,6 @@ def require_hooks(names: Sequence[str], available: Iterable[str], what: str) -> 
     near = {n for name in absent for n in nearest(name, present)}
     hint = f"; near it: {', '.join(sorted(near))}" if near else ""
     flags = ("q_input", "k_input", "v_input", "mlp_in")
-    if what == "did not fire" and any(name.endswith(flags) for name in absent):
+    if what.startswith("did not fire") and any(name.endswith(flags) for name in absent):
         hint = "; call set_use_split_qkv_input(True) or set_use_hook_mlp_in(True) first"
-    raise HookError(f"the model {what} the hook {', '.join(absent)}{hint}")
+    raise HookError(f"the model {what} {', '.join(absent)}{hint}")

@@ -107,7 +107,7 @@ class HookedModule(nn.Module):
             points = [self.hook_dict[name]]
         else:
             points = []
-            require_hooks([name], self.hook_dict, "does not have")
+            require_hooks([name], self.hook_dict, "has no hook")
         for point in points:
             point.add_hook(hook, dir, is_permanent, level, prepend)
 
@@ -220,7 +220,7 @@ class HookedModule(nn.Module):
         else:
             named = [names_filter] if isinstance(names_filter, str) else [*names_filter]
             chosen = [*dict.fromkeys(named)]
-        require_hooks(named, self.hook_dict, "does not have")
+        require_hooks(named, self.hook_dict, "has no hook")
         given = inputs[0] if inputs and isinstance(inputs[0], Tensor) else torch.zeros(())
         rows = len(given) if given.ndim else 1
         rule, advice = "needs a single row", "give one row, or keep the batch axis"
@@ -234,7 +234,7 @@ class HookedModule(nn.Module):
             output = self(*inputs, **options)
             if incl_bwd:
                 output.backward()
-        require_hooks(named, cache, "did not fire")
+        require_hooks(named, cache, "did not fire the hook")
         if pos_slice is not None:
             cache = {
                 name: _pick(value, position_axis(name), pos_slice) for name, value in cache.items()
@@ -271,7 +271,7 @@ class HookedModule(nn.Module):
             ArgumentError: for backward hooks that would be gone before ``backward``.
         """
         asked = [name for name, _ in [*fwd_hooks, *bwd_hooks] if isinstance(name, str)]
-        require_hooks(asked, self.hook_dict, "does not have")
+        require_hooks(asked, self.hook_dict, "has no hook")
         rule = "must be False with bwd_hooks, which would be gone before backward is called"
         lasting, advice = not (bwd_hooks and reset_hooks_end), "call reset_hooks() after backward"
         refuse_unless(lasting, "reset_hooks_end", rule, reset_hooks_end, advice)
@@ -279,7 +279,8 @@ class HookedModule(nn.Module):
         wrapped = [(name, watched(name, function, fired)) for name, function in fwd_hooks]
         with self.hooks(wrapped, bwd_hooks, reset_hooks_end, clear_contexts):
             output = self.forward(*inputs, **options)
-        require_hooks([n for n, _ in fwd_hooks if isinstance(n, str)], fired, "did not fire")
+        named = [name for name, _ in fwd_hooks if isinstance(name, str)]
+        require_hooks(named, fired, "did not fire the hook")
         return output
 
 

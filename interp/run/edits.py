@@ -99,7 +99,7 @@ class Known(Protocol):
     def mean(self, site: Site, inputs: Array | None = None) -> Tensor:
         """The mean over the run's rows, or over rows of other inputs, ``[1, …]``."""
 
-    def clean(self, site: Site, rows: Tensor, inputs: Array | None = None) -> Tensor:
+    def clean_values(self, site: Site, rows: Tensor, inputs: Array | None = None) -> Tensor:
         """The values at a site on some of the run's rows, or on rows of other inputs."""
 
     def written(self, edit: Edit, rows: Tensor) -> Tensor:
@@ -134,8 +134,8 @@ class Edit:
         return None
 
     def instead(self, own: Tensor, fetched: Fetched) -> Tensor:
-        """What stands in for the site's own values ``[row, …]``."""
-        raise NotImplementedError
+        """What stands in for the site's own values ``[row, …]``: what was fetched, for most."""
+        return fetched
 
     @property
     def read(self) -> Site | None:
@@ -211,9 +211,6 @@ class Mean(Edit):
         found = self.site.take(known.mean(self.site.every_head, self.inputs))
         return found.mean(self.site.position_axis, keepdim=True) if self.level else found
 
-    def instead(self, own: Tensor, fetched: Tensor) -> Tensor:  # noqa: D102
-        return fetched
-
 
 @dataclass(frozen=True)
 class Zero(Edit):
@@ -249,10 +246,7 @@ class Resample(Edit):
         count = len(known) if self.inputs is None else len(self.inputs.tensor)
         order = torch.randperm(count, generator=torch.Generator().manual_seed(self.seed))
         others = order.roll(1)[order.argsort()][rows % count]
-        return self.site.take(known.clean(self.site.every_head, others, self.inputs))
-
-    def instead(self, own: Tensor, fetched: Tensor) -> Tensor:  # noqa: D102
-        return fetched
+        return self.site.take(known.clean_values(self.site.every_head, others, self.inputs))
 
 
 @dataclass(frozen=True)
@@ -275,10 +269,7 @@ class Swap(Edit):
 
     def fetch(self, known: Known, rows: Tensor) -> Tensor:  # noqa: D102
         others = rows if self.rows is None else torch.tensor(self.rows)[rows]
-        return self.site.take(known.clean(self.site.every_head, others, self.inputs))
-
-    def instead(self, own: Tensor, fetched: Tensor) -> Tensor:  # noqa: D102
-        return fetched
+        return self.site.take(known.clean_values(self.site.every_head, others, self.inputs))
 
 
 @dataclass(frozen=True)
@@ -341,9 +332,6 @@ class Replace(Edit):
 
     def fetch(self, known: Known, rows: Tensor) -> Tensor:  # noqa: D102
         return self.values.rows(rows)
-
-    def instead(self, own: Tensor, fetched: Tensor) -> Tensor:  # noqa: D102
-        return fetched
 
 
 @dataclass(frozen=True)
@@ -430,7 +418,7 @@ class Lookup(Edit):
         return f"{self.entries} by what is read at {self.reads}"
 
     def fetch(self, known: Known, rows: Tensor) -> Tensor:  # noqa: D102
-        return known.clean(self.reads, rows)
+        return known.clean_values(self.reads, rows)
 
     def mixed(self, stream: Tensor) -> Tensor:
         """How much each entry counts at some places, ``[…, entry]``, of the stream there."""

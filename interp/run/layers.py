@@ -10,7 +10,7 @@ the first change is as it was, so a changed run starts at its layer; arguments o
 position embeddings) are recorded on one row and hold for all rows of that length. Replaying is
 checked on two rows when a model is first seen (:func:`interp.run.plain.runners_of`). What cannot be
 replayed (wrapped modules, layers that need more of a row than its stream) runs as a whole at its
-hooks (:class:`Whole`), with the same numbers, later.
+hooks (:func:`run_whole`), with the same numbers, later.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from interp.errors import ArgumentError, HookError
-from interp.hooks.hook_names import nearest
+from interp.errors import ArgumentError
+from interp.hooks.hook_names import require_hooks
 from interp.hooks.site import Site
 
 Acts = Mapping[Site, Callable[[Tensor], Tensor | None]]
@@ -81,13 +82,9 @@ class Layers(ABC):
             found.append(_tensor(out))
             raise _LastLayerRan
 
-        with ExitStack() as stack, torch.no_grad():
-            for layer in self.layers:
-                handle = layer.register_forward_pre_hook(enter, with_kwargs=True)
-                stack.callback(handle.remove)
-            stack.callback(self.layers[-1].register_forward_hook(leave).remove)
-            with suppress(_LastLayerRan):
-                self._forward(inputs)
+        last = self.layers[-1]
+        with self._entering(enter), last.register_forward_hook(leave), suppress(_LastLayerRan):
+            self._forward(inputs)
         return found
 
     def block(self, stream: Tensor, layer: int) -> Tensor:
@@ -120,12 +117,17 @@ class Layers(ABC):
             kept = {k: v for k, v in keywords.items() if k not in ("hidden_states", *_CACHES)}
             calls.append((tuple(_uncached(value) for value in args[1:]), kept))
 
-        with ExitStack() as stack, torch.no_grad():
-            for layer in self.layers:
-                handle = layer.register_forward_pre_hook(record, with_kwargs=True)
-                stack.callback(handle.remove)
+        with self._entering(record):
             self._forward(inputs[:1])
         self._arguments[inputs.shape[1]] = calls
+
+    @contextmanager
+    def _entering(self, act: Callable[..., None]) -> Iterator[None]:
+        """A function sees what each layer is called with."""
+        with ExitStack() as stack, torch.no_grad():
+            for layer in self.layers:
+                stack.enter_context(layer.register_forward_pre_hook(act, with_kwargs=True))
+            yield
 
 
 class HookedLayers(Layers):
@@ -155,37 +157,22 @@ class HookedLayers(Layers):
         self.model(inputs)
 
 
-class Whole:
-    """A hooked model that is run as a whole.
+def run_whole(model: Any, inputs: Tensor, acts: Acts) -> Tensor:
+    """The output ``[row, pos, output]`` of a hooked model with functions acting at sites.
 
-    Args:
-        model: Any hooked model.
+    Raises:
+        ArgumentError: for ids or positions that the model's tables do not have.
     """
-
-    def __init__(self, model: Any) -> None:
-        self.model = model
-
-    def output(self, inputs: Tensor, acts: Acts) -> Tensor:
-        """The model's output ``[row, pos, output]`` with functions acting at sites.
-
-        Raises:
-            ArgumentError: for ids or positions that the model's tables do not have.
-        """
-        with hooked(self.model, acts):
-            try:
-                found: Tensor = self.model(inputs)
-            except IndexError as error:
-                raise out_of_tables(self.model, inputs, error) from error
-        return found
-
-
-def out_of_tables(model: Any, inputs: Any, error: IndexError) -> ArgumentError:
-    """The error that says that a model stopped on its inputs."""
-    shape = tuple(getattr(inputs, "shape", ()))
-    return ArgumentError(
-        f"inputs must be ids and positions that {type(model).__name__} has in its tables, got "
-        f"{shape}, on which it stops ({error}): give smaller ids or shorter rows"
-    )
+    with hooked(model, acts):
+        try:
+            found: Tensor = model(inputs)
+        except IndexError as error:
+            raise ArgumentError(
+                f"inputs must be ids and positions that {type(model).__name__} has in its tables, "
+                f"got {tuple(inputs.shape)}, on which it stops ({error}): give smaller ids or "
+                "shorter rows"
+            ) from error
+    return found
 
 
 @contextmanager
@@ -193,35 +180,37 @@ def hooked(model: Any, acts: Acts) -> Iterator[None]:
     """Functions act at the hooks of a model.
 
     Raises:
-        HookError: for a hook that the model lacks, or that did not fire: a change that never
-            happened would read as one without effect.
+        HookError: for a hook that the model lacks, or that did not fire.
     """
-    lacking = [site.name for site in acts if site.name not in model.hook_dict]
-    if lacking:
-        near = sorted({near for name in lacking for near in nearest(name, model.hook_dict)})
-        hint = f"; near it: {', '.join(near)}" if near else ""
-        raise HookError(f"{type(model).__name__} has no hook {', '.join(lacking)}{hint}")
-    fired: set[Site] = set()
-
-    def called(site: Site, act: Callable[[Tensor], Tensor | None]) -> Callable[..., Any]:
-        def call(value: Tensor, hook: Any) -> Tensor | None:
-            fired.add(site)
-            return act(value)
-
-        return call
-
+    require_hooks([site.name for site in acts], model.hook_dict, "has no hook")
     kinds = {site.kind for site in acts}
     with ExitStack() as stack:
         if kinds & {*_SPLIT}:
             stack.enter_context(_flag(model, "use_split_qkv_input"))
         if "mlp_in" in kinds:
             stack.enter_context(_flag(model, "use_hook_mlp_in"))
-        hooks = [(site.name, called(site, act)) for site, act in acts.items()]
+        called = stack.enter_context(all_called(acts))
+        hooks = [(s.name, lambda value, hook, act=act: act(value)) for s, act in called.items()]
         stack.enter_context(model.hooks(fwd_hooks=hooks))
         yield
-    silent = [site.name for site in acts if site not in fired]
-    if silent:
-        raise HookError(f"{type(model).__name__} did not fire the hook {', '.join(silent)}")
+
+
+@contextmanager
+def all_called(acts: Acts) -> Iterator[Acts]:
+    """The functions at sites, each of which must have been called in the end.
+
+    Raises:
+        HookError: naming the sites whose functions were not: a change that never happened would
+            read as one without effect.
+    """
+    called: set[str] = set()
+
+    def call(value: Tensor, site: Site) -> Tensor | None:
+        called.add(site.name)
+        return acts[site](value)
+
+    yield {site: partial(call, site=site) for site in acts}
+    require_hooks([site.name for site in acts], called, "did not fire the hook")
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from interp.errors import HookError
 from interp.hooks.capture import evaluating
 from interp.hooks.site import Site
-from interp.run.layers import Acts, HookedLayers, Layers, close
+from interp.run.layers import Acts, HookedLayers, Layers, all_called, close
 
 _NAME = "prooflens"
 _WRAPPED = "._original_component"
@@ -58,15 +58,12 @@ def runners_of(model: Any, inputs: Tensor) -> list[Layers]:
         return known[1]
     few, found = inputs[:2, :_CHECKED], list[Layers]()
     with evaluating(model):
-        if all(hasattr(model, part) for part in ("blocks", "ln_final", "unembed")) and len(
-            model.blocks
-        ):
-            output = model(few)
-            ours = HookedLayers(model)
-            plain = None
+        layered = all(hasattr(model, part) for part in ("blocks", "ln_final", "unembed"))
+        if layered and len(model.blocks):
+            output, ours = model(few), HookedLayers(model)
             if hasattr(model, "original_model") and not watched:  # a twin would pass them by
-                plain = plain_layers(model, few, output)
-            found = [one for one in (plain, ours) if one is not None and one.agrees(few, output)]
+                found += filter(None, [plain_layers(model, few, output)])
+            found += [ours] * ours.agrees(few, output)
     _KNOWN[model] = mark, found
     return found
 
@@ -81,13 +78,12 @@ def plain_layers(bridge: Any, inputs: Tensor, output: Tensor) -> Layers | None:
     """
     try:
         found = _PlainLayers(bridge)
-        if found.agrees(inputs, output) and found.changes_as(bridge, inputs):
-            return found
+        same = found.agrees(inputs, output) and found.changes_as(bridge, inputs)
     except torch.OutOfMemoryError:
         raise
     except Exception:  # families differ in everything; the bridge is there for those
         return None
-    return None
+    return found if same else None
 
 
 class _PlainLayers(Layers):
@@ -122,10 +118,8 @@ class _PlainLayers(Layers):
 
     @contextmanager
     def acting(self, acts: Acts) -> Iterator[None]:
-        fired: set[Site] = set()
         with ExitStack() as stack:
-            for site, act in acts.items():
-                call = partial(_call, act, site, fired)
+            for site, call in stack.enter_context(all_called(acts)).items():
                 if site in self._attention:
                     module = self._attention[site]
                     module._pattern_act = call  # type: ignore[assignment]
@@ -135,14 +129,11 @@ class _PlainLayers(Layers):
                 heads = self._heads if site.kind == "z" else None
                 if side == "in":
                     hook = partial(_entering, call=call, heads=heads)
-                    handle = module.register_forward_pre_hook(hook, with_kwargs=True)
+                    stack.enter_context(module.register_forward_pre_hook(hook, with_kwargs=True))
                 else:
-                    handle = module.register_forward_hook(partial(_leaving, call=call))
-                stack.callback(handle.remove)
+                    hook = partial(_leaving, call=call)
+                    stack.enter_context(module.register_forward_hook(hook))
             yield
-        silent = [str(site) for site in acts if site not in fired]
-        if silent:
-            raise HookError(f"{type(self._twin).__name__} did not pass {', '.join(silent)}")
 
     def changes_as(self, bridge: Any, inputs: Tensor) -> bool:
         """Whether each kind of site has the bridge's values, and a change there its effect."""
@@ -262,13 +253,6 @@ def _attention(
         return z, pattern
     shared = value.repeat_interleave(pattern.shape[1] // value.shape[1], dim=1)
     return (changed.to(shared.dtype) @ shared).transpose(1, 2).contiguous(), changed
-
-
-def _call(
-    act: Callable[[Tensor], Tensor | None], site: Site, fired: set[Site], value: Tensor
-) -> Tensor | None:
-    fired.add(site)
-    return act(value)
 
 
 def _entering(

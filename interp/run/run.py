@@ -36,7 +36,7 @@ from interp.machine import keep_large_blocks_apart
 from interp.ray_tasks import Backend, need_backend
 from interp.run.edits import Array, Edit, Edits, Fetched, as_edits, sentence
 from interp.run.gate import admitted, need_finite, not_finite
-from interp.run.layers import Acts, Layers, Whole
+from interp.run.layers import Acts, Layers, run_whole
 from interp.run.metrics import Loss, Metric, Places, as_metric
 from interp.run.plain import runners_of
 from interp.run.spread import spread_rises
@@ -98,7 +98,6 @@ class Run:
         need("Run", tokens >= 1, "tokens", "must be at least 1", tokens, "take about 1024")
         self._layered = runners_of(model, self.batch.inputs.to(self._device))
         self._stride = stride_of(len(self._layered[0].layers)) if self._layered else 1
-        self._whole = Whole(model)
         self._values: dict[tuple[Edits, Metric], dict[int, Tensor]] = {}
         self._slopes: dict[tuple[Edits, Edits, Metric], dict[int, float]] = {}
         self._streams: dict[int, Tensor] = {}
@@ -117,13 +116,9 @@ class Run:
     def passes(self) -> float:  # noqa: D102
         return self._ran[0]
 
-    @property
-    def clean(self) -> Run:
-        """The run in which nothing is changed."""
-        return self.with_(only=True)
-
     def with_(self, *edits: Edit, only: bool = False) -> Run:
-        """The run in which some edits are made as well; with ``only`` no others."""
+        """The run in which some edits are made as well; with ``only`` no others, so
+        that ``with_(only=True)`` is the clean one."""
         for edit in edits:
             self._need_reach(edit)
         changed = copy.copy(self)  # what is remembered is shared
@@ -209,7 +204,9 @@ class Run:
                     if not bool(output.isfinite().all()):
                         if not self.edits:
                             raise not_finite(self.model, self._inputs(piece))
-                        list(self.clean.outputs(piece.tolist()))  # is the model itself so?
+                        list(
+                            self.with_(only=True).outputs(piece.tolist())
+                        )  # is the model itself so?
                         need_finite(output, f"the model with {sentence(self.edits)}")
                     yield places, output
 
@@ -385,7 +382,7 @@ class Run:
         seen: dict[Site, Tensor] = {}
         for copy_, edits in enumerate(stack):
             for edit in edits:
-                fetched = edit.fetch(_Known(self), rows)
+                fetched = edit.fetch(self, rows)
                 todo.setdefault(edit.site.every_head, []).append((copy_, edit, fetched))
 
         def act(value: Tensor, some: list[tuple[int, Edit, Fetched]]) -> Tensor:
@@ -418,7 +415,7 @@ class Run:
             runner = self._runner([*acts])
             if runner is None:
                 self._ran[0] += len(rows)
-                self._whole.output(self._inputs(rows), acts)
+                run_whole(self.model, self._inputs(rows), acts)
             elif not edits and not any(row in self._streams for row in rows.tolist()):
                 self._run_clean(rows, runner, acts)
             else:
@@ -489,15 +486,14 @@ class Run:
     def _outputs(self, stack: Sequence[Edits], rows: Tensor) -> Iterator[tuple[Places, Tensor]]:
         """Yield the outputs at some scored places of copies of the rows at a time."""
         mask = self.batch.mask[rows].to(self._device)
-        row, position = torch.nonzero(self.batch.mask[rows], as_tuple=True)
-        row, position = rows[row].repeat(len(stack)), position.repeat(len(stack))
-        places = Places(row, position, self.batch.targets[row, position])
-        acts = self._acts(stack, rows)
+        places, acts = self._places(rows, len(stack)), self._acts(stack, rows)
         runner = self._runner([*acts])
         if runner is None:
             self._ran[0] += len(stack) * len(rows)
             inputs = self._inputs(rows)
-            output = self._whole.output(inputs.repeat(len(stack), *[1] * (inputs.ndim - 1)), acts)
+            output = run_whole(
+                self.model, inputs.repeat(len(stack), *[1] * (inputs.ndim - 1)), acts
+            )
             yield places, output[mask.repeat(len(stack), 1)]
             return
         depth = len(runner.layers)
@@ -514,6 +510,12 @@ class Run:
         for begin in range(0, len(scored), most):
             some = slice(begin, begin + most)
             yield places[some], runner.head(scored[some])
+
+    def _places(self, rows: Tensor, copies: int = 1) -> Places:
+        """The scored places of copies of some rows."""
+        row, position = torch.nonzero(self.batch.mask[rows], as_tuple=True)
+        row, position = rows[row].repeat(copies), position.repeat(copies)
+        return Places(row, position, self.batch.targets[row, position])
 
     def _width(self, runner: Layers, scored: Tensor) -> int:
         if not self._wide:
@@ -533,18 +535,17 @@ class Run:
         """The value at each site and the gradient of each row's mean of the metric there."""
         kept: dict[Site, Tensor] = {}
         mask = self.batch.mask[rows]
-        row, position = torch.nonzero(mask, as_tuple=True)
-        places = Places(rows[row], position, self.batch.targets[rows[row], position])
-        weight = (1.0 / mask.sum(1).double())[row].to(self._device)
+        places, counts = self._places(rows), mask.sum(1)
+        weight = (1.0 / counts.double()).repeat_interleave(counts).to(self._device)
         with evaluating(self.model):
             acts = self._acts([self.edits], rows)
             for site in sites:
-                acts[site] = _differentiating(site, kept, acts.get(site))
+                acts[site] = _keeping(site, kept, acts.get(site), differentiating=True)
             runner = self._runner([*acts])
             with torch.enable_grad():
                 if runner is None:
                     self._ran[0] += len(rows)
-                    output = self._whole.output(self._inputs(rows), acts)[mask.to(self._device)]
+                    output = run_whole(self.model, self._inputs(rows), acts)[mask.to(self._device)]
                     total = (metric.at(output, places, None) * weight).sum()
                     _need_slope(total)
                     grads = torch.autograd.grad(total, [kept[s] for s in sites], allow_unused=True)
@@ -599,7 +600,7 @@ class Run:
     def _first_order(self, edit: Edit, value: Tensor, grad: Tensor, rows: Tensor) -> Tensor:
         with torch.no_grad():
             own = edit.site.take(value)
-            change = edit.changed(own, edit.fetch(_Known(self), rows), rows) - own
+            change = edit.changed(own, edit.fetch(self, rows), rows) - own
             product = change * edit.site.take(grad)
         return product.flatten(1).sum(1, dtype=torch.float64).cpu()
 
@@ -624,25 +625,6 @@ def stride_of(layers: int) -> int:
     return 2 if layers >= _DEEP else 1
 
 
-class _Known:
-    """What edits may ask of a run (:class:`interp.run.edits.Known`): clean values alone."""
-
-    def __init__(self, run: Run) -> None:
-        self._run, self.causal = run, run.causal
-
-    def mean(self, site: Site, inputs: Array | None = None) -> Tensor:
-        return self._run.mean(site, inputs)
-
-    def clean(self, site: Site, rows: Tensor, inputs: Array | None = None) -> Tensor:
-        return self._run.clean_values(site, rows, inputs)
-
-    def written(self, edit: Edit, rows: Tensor) -> Tensor:
-        return self._run.written(edit, rows)
-
-    def __len__(self) -> int:
-        return len(self._run)
-
-
 def _need_slope(total: Tensor) -> None:
     if not total.requires_grad:
         raise ArgumentError(
@@ -652,22 +634,21 @@ def _need_slope(total: Tensor) -> None:
 
 
 def _keeping(
-    site: Site, found: dict[Site, Tensor], first: Callable[..., Any] | None
+    site: Site,
+    kept: dict[Site, Tensor],
+    first: Callable[..., Any] | None,
+    *,
+    differentiating: bool = False,
 ) -> Callable[[Tensor], Tensor | None]:
+    """Keep what is at a site, after what a first function makes of it; by which it can be
+    differentiated, if it is to be."""
+
     def keep(value: Tensor) -> Tensor | None:
         changed = None if first is None else first(value)
-        found[site] = (value if changed is None else changed).detach()
+        now = value if changed is None else changed
+        if differentiating:
+            changed = now = now if now.requires_grad else now.detach().requires_grad_()
+        kept[site] = now if differentiating else now.detach()
         return changed
-
-    return keep
-
-
-def _differentiating(
-    site: Site, kept: dict[Site, Tensor], first: Callable[..., Any] | None
-) -> Callable[[Tensor], Tensor]:
-    def keep(value: Tensor) -> Tensor:
-        value = value if first is None else first(value)
-        kept[site] = value if value.requires_grad else value.detach().requires_grad_()
-        return kept[site]
 
     return keep

@@ -142,7 +142,7 @@ def _kept_loss(
     """The share of what is lost without a head that is not lost when it keeps some keys; NaN where
     nothing is lost without it."""
     mask = evidence.batch(kind).mask
-    lost = _mean(rises.without(kind, (place,)), mask)
+    lost = _mean(rises.at(kind, rises.away(kind, (place,))), mask)
     if lost < evidence.floors.loss:
         return float("nan")
     left = _mean(rises.at(kind, rises.only_keys(place, keys)), mask)

@@ -17,26 +17,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from math import isfinite, isnan, nan
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from interp.interventions.ablation_effects import loss_unit
-from interp.interventions.components import Component, hook_of
-from interp.run import Add, Array, Site, gather_evidence
+from interp.run import gather_evidence
 from interp.run.edits import Edits
 from interp.run.evidence import CHEAP
 from interp.stats.head_table import adjust
-from interp.tasks.counterfactual import Variable
-from probes.exchange import Exchanged
-from probes.locate import LEAST_PAIRS, exchanged
 from probes.roles.ability import cannot_do, does_better, only_guesses
 from probes.roles.change import NONE, RowMean, beyond, from_finding, over_rows
 from probes.roles.decision import Found, Test
-from probes.roles.evidence import Evidence, Keys, KeysOf, Place
+from probes.roles.evidence import Evidence, KeysOf, Place
+from probes.roles.falls import AttentionFalls
 from probes.roles.rises import LossRises
 from probes.roles.writes import Writes
 
@@ -66,11 +61,10 @@ class Effects:
         self.evidence = evidence
         self._floors, self._nats = evidence.floors, evidence.profile.unit == "nats"
         self.rises, self.writes = LossRises(evidence), Writes(evidence)
-        self.decisions = LossRises(evidence, decisions=True)
+        self.decisions, self.falls = LossRises(evidence, decisions=True), AttentionFalls(self.rises)
         self._known: dict[tuple[Place, str], Test] = {}
         self._rises_by: dict[tuple[str, Edits], RowMean] = {}
         self._odds_of: dict[tuple[str, Edits], float] = {}
-        self._shares_with: dict[tuple[str, str, Edits], dict[Place, Float[np.ndarray, " row"]]] = {}
 
     def without_keys(self, place: Place, name: str, own: KeysOf | None = None) -> list[Test]:
         """The cause of a role that says where a head looks: that attention is taken away.
@@ -118,78 +112,15 @@ class Effects:
 
     def losing_keys(self, place: Place, name: str) -> list[Test]:
         """That the head's attention lowers the loss on the given rows, where targets are known."""
-        evidence, floor = self.evidence, self._floors.loss
+        evidence = self.evidence
         if self._nats or not evidence.targets:
             return []
-        batch, keys = evidence.views["given"].batch, evidence.keys("given", name)
-        rises = self.rises.losses("given", self.rises.away("given", [place], name))
-        found = self._rise("given", rises, batch.mask & keys.any(-1))
-        if found is None:
+        where = evidence.views["given"].batch.mask & evidence.keys("given", name).any(-1)
+        if int(where.any(1).sum()) < _FEWEST:
             words = "the loss after a token that comes twice"
-            return [Test.too_few(words, _FEWEST, floor, "loss")]
-        return [replace(self._loss_test("without that attention", found), alone=True)]
-
-    def falls(self, place: Place, name: str, others: Sequence[Place], lost: str) -> RowMean:
-        """How much a head's attention to a key set falls when earlier heads lose another attention.
-
-        All the other heads lose their attention to the second key set together. What they wrote
-        of it is then gone, and everything else that they write stays. Those that are not in earlier
-        layers make no difference.
-        """
-        kind = self.evidence.profile.rows[name]
-        edits = self.rises.away(kind, others, lost)
-        before, after = (self._shares(kind, name, some)[place] for some in ((), edits))
-        return over_rows(before - after)
-
-    def falls_with(self, place: Place, kind: str, keys: Keys, edits: Edits) -> RowMean:
-        """How much a head's attention to some keys, on rows of one kind, falls with some edits of
-        an earlier place."""
-        site, run = Site(place[0], "pattern", place[1]), self.evidence.run(kind)
-        patterns = (run.with_(*some).at([site])[site] for some in ((), edits))
-        before, after = (_share(pattern.cpu(), keys) for pattern in patterns)
-        return over_rows((before - after).numpy())
-
-    def _shares(self, kind: str, name: str, edits: Edits) -> dict[Place, Float[np.ndarray, " row"]]:
-        """The share of each head's attention that goes to a key set, row by row, with some edits
-        made; of all heads in layers behind these, whose patterns cost no more than one's."""
-        if (kind, name, edits) not in self._shares_with:
-            first = min((edit.site.layer for edit in edits), default=-1)
-            heads = [place for place in self.evidence.heads if place[0] > first]
-            sites = [Site(layer, "pattern") for layer in sorted({layer for layer, _ in heads})]
-            run, keys = self.evidence.run(kind).with_(*edits), self.evidence.keys(kind, name)
-            pieces: dict[Place, list[Tensor]] = {place: [] for place in heads}
-            for rows in self.evidence.blocks(kind):
-                found = run.at(sites, rows)
-                some = keys if len(keys) == 1 else keys[rows.start : rows.stop]
-                for layer, head in heads:
-                    pattern = found[Site(layer, "pattern")][:, head].cpu()
-                    pieces[layer, head].append(_share(pattern, some))
-            shares = {place: torch.cat(some).numpy() for place, some in pieces.items()}
-            self._shares_with[kind, name, edits] = shares
-        return self._shares_with[kind, name, edits]
-
-    def exchange(self, place: Place, circuit: str, variable: Variable) -> list[Test]:
-        """That a head's ``output`` or ``attention``, exchanged between the given rows, moves the
-        answers as the latent would, and leaves those that must stay.
-
-        This is the exchange of :func:`probes.locate.locate`, of one head and one latent.
-        """
-        model, floor = self.evidence.model, self._floors.exchange
-        part, batch = Component("head", *place), self.evidence.views["given"].batch
-        pattern = Site(place[0], "pattern").name
-        hook = pattern if circuit == "attention" else hook_of(model, part)
-        one = Exchanged(part.name, circuit, part.layer, (part.head,), ((hook, (part.head,)),))
-        with torch.no_grad():
-            (found,) = exchanged(model, batch, variable, [one], seed=self.evidence.seed + 1)
-        if not isfinite(found.get("share", nan)):
-            return [Test.too_few(f"pairs that differ in {variable.name}", LEAST_PAIRS, floor)]
-        moved = "its attention" if circuit == "attention" else "it"
-        name = f"exchanged between rows {moved} moves answers as {variable.name} would, by a share "
-        leak = 0.0 if isnan(found["leak"]) else found["leak"]
-        return [
-            Test(f"{name}of", found["share"], floor, found["p"], found["low"], found["high"]),
-            Test("of the answers that must stay, kept", 1 - leak, floor),
-        ]
+            return [Test.too_few(words, _FEWEST, self._floors.loss, "loss")]
+        edits = self.rises.away("given", [place], name)
+        return [replace(self.worse(edits, "without that attention", where), alone=True)]
 
     def straight(self, places: Sequence[Place]) -> Test:
         """That the output changes without what heads of a layer write straight to it.
@@ -197,24 +128,11 @@ class Effects:
         Their joint write, less its mean over rows, is taken from the stream after the last layer:
         every layer between sees it as before.
         """
-        edits = (self._at_end(-self.writes.together(places)),)
+        edits = (self.writes.at_end(-self.writes.together(places)),)
         words = "without what it writes straight to the output"
         if len(places) > 1:
             words = f"without what {len(places)} such heads of the layer write straight to it"
         return self._output_test(words, "given", "all", edits)
-
-    def _at_end(self, by: Tensor) -> Add:
-        """The edit that moves the stream after the last layer."""
-        last = Site(self.evidence.model.cfg.n_layers - 1, "resid_post")
-        return Add(last, Array(by, "what is written straight to it"))
-
-    def later(self, kind: str, places: Sequence[Place]) -> Edits:
-        """The edits with which later layers lose what heads of any layers write, and the output
-        keeps what they write straight to it."""
-        layers = sorted({layer for layer, _ in places})
-        parts = [self.writes.together([p for p in places if p[0] == at], kind) for at in layers]
-        back = self._at_end(torch.stack(parts).sum(0))
-        return (*self.rises.away(kind, places), back)
 
     def part(self, place: Place, places: Sequence[Place]) -> Test:
         """That a head has its part in what heads of its layer write together: the projection."""
@@ -228,18 +146,16 @@ class Effects:
         change = self._change("given", "all", edits, floor).test(name, floor, "changed")
         return replace(change, loss=True)
 
-    def worse(self, edits: Edits, words: str) -> Test:
-        """The test that the loss on the given rows rises."""
+    def worse(self, edits: Edits, words: str, where: Tensor | None = None) -> Test:
+        """The test that the loss on the given rows rises at some positions, at those that are
+        scored by default: in nats, or as a share of the targets' variance."""
         batch = self.evidence.views["given"].batch
-        run, scored = self.evidence.run("given"), batch.mask.any(1)
-        rises = run.by_row(self.rises.losses("given", edits))[scored]
-        return self._loss_test(words, over_rows(rises.numpy() / loss_unit(batch)))
-
-    def _loss_test(self, words: str, rise: RowMean) -> Test:
-        real = self.evidence.views["given"].batch.targets.is_floating_point()
+        where = batch.mask if where is None else where
+        rises = _row_means(self.rises.losses("given", edits), where) / loss_unit(batch)
+        real = batch.targets.is_floating_point()
         unit = " a share of the targets' variance of" if real else ", in nats,"
         name = f"{words} the loss on these rows rises by{unit}"
-        return replace(rise.test(name, self._floors.loss, "loss"), loss=True)
+        return replace(over_rows(rises.numpy()).test(name, self._floors.loss, "loss"), loss=True)
 
     @cached_property
     def trials(self) -> tuple[str, ...]:
@@ -282,8 +198,7 @@ class Effects:
             return test
         floor = self._floors.decisions
         scored, _ = self.rises.spread(kind, over)
-        wrong = (self.decisions.at(kind, edits) * scored).sum(1) / scored.sum(1).clamp_min(1)
-        fewer = over_rows(wrong[scored.any(1)].numpy())
+        fewer = over_rows(_row_means(self.decisions.at(kind, edits), scored).numpy())
         falls = "the share of right answers falls by"
         if test.score >= test.floor or fewer.score < floor:
             told = f"{words} {falls} {fewer.score:.2f}, and the output"
@@ -401,17 +316,6 @@ class Effects:
                 rows = run.by_row(run.rise(edits[i]))[scored]
                 self._rises_by[kind, edits[i]] = over_rows(rows.numpy())
 
-    def _rise(
-        self, kind: str, rises: Float[Tensor, "row pos"], scored: Bool[Tensor, "row pos"]
-    ) -> RowMean | None:
-        """How much the loss rises at some positions: in nats, or as a share of the targets'
-        variance. None where too few rows have such positions."""
-        batch, chosen = self.evidence.batch(kind), scored.any(1)
-        if int(chosen.sum()) < _FEWEST:
-            return None
-        rises = (rises * scored).sum(1) / scored.sum(1).clamp_min(1)
-        return over_rows(rises[chosen].numpy() / loss_unit(batch))
-
     def _change(self, kind: str, over: str, edits: Edits, floor: float | None = None) -> RowMean:
         """How much the output changes where it counts, as a share of the output's variance; on some
         of the rows where they settle it."""
@@ -422,8 +326,7 @@ class Effects:
         for rows in self.evidence.looks(kind):
             where = scored if rows is None else scored[rows]
             shares = self.rises.at(kind, edits, rows) * (self.rises.spread(kind, "all")[1] or 1.0)
-            means = (shares * where).sum(1) / where.sum(1).clamp_min(1)
-            means = means[where.any(1)] / variance
+            means = _row_means(shares, where) / variance
             of = None if rows is None else len(scored)
             found = over_rows(means.numpy(), than=beyond(least, squared=True), of=of)
             if found.test("", least).settled(self.evidence.odds(kind)):
@@ -431,8 +334,6 @@ class Effects:
         return found
 
 
-def _share(pattern: Float[Tensor, "row query key"], keys: Keys) -> Float[Tensor, " row"]:
-    """The share of a head's attention that goes to some keys, at queries that have such keys."""
-    pattern, weight = pattern.double(), keys.any(-1).double()
-    share = (pattern * keys).sum(-1) / pattern.sum(-1).clamp_min(1e-12)
-    return (share * weight).sum(1) / weight.sum(1).clamp_min(1)
+def _row_means(values: Float[Tensor, "row pos"], where: Bool[Tensor, "row pos"]) -> Tensor:
+    """The mean over chosen positions of each row that has some."""
+    return ((values * where).sum(1) / where.sum(1).clamp_min(1))[where.any(1)]

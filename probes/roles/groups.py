@@ -147,7 +147,8 @@ class _Search:
         mask = self._effects.evidence.batch(kind).mask[rows.start : rows.stop : 2]
         if not heads:
             return torch.zeros(int(mask.sum())), torch.zeros(len(mask))
-        values = self._rises.without(kind, tuple(heads), self._role.keys, rows, own or self._own)
+        away = self._rises.away(kind, tuple(heads), self._role.keys, own or self._own)
+        values = self._rises.at(kind, away, rows)
         return values[mask], (values * mask).sum(1) / mask.sum(1).clamp_min(1)
 
     def _loss_without(self, heads: Sequence[Place], kind: str = "") -> float:

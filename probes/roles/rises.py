@@ -105,23 +105,11 @@ class LossRises:
 
     # What is lost.
 
-    def without(
-        self,
-        kind: str,
-        places: Sequence[Place],
-        name: str = "",
-        rows: Rows = None,
-        own: Own = _ALIKE,
-    ) -> Float[Tensor, "row pos"]:
-        """By how much each scored position does worse without some heads, or without their
-        attention to a key set, in the profile's unit; 0 at other positions."""
-        return self.at(kind, self.away(kind, places, name, own), rows)
-
     def at(
         self, kind: str, edits: Edits, rows: Rows = None, *, everywhere: bool = False
     ) -> Float[Tensor, "row pos"]:
-        """By how much each scored position of rows of one kind does worse, in the profile's unit;
-        ``everywhere``: each position that has a target."""
+        """By how much each scored position of rows of one kind does worse, in the profile's unit, 0
+        at other positions; ``everywhere``: each position that has a target."""
         run = self.evidence.run(kind, everywhere=everywhere)
         if self._nats:
             return run.rise(edits, Loss(), rows)

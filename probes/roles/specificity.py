@@ -281,8 +281,8 @@ class _Case:
             return Test.too_few(
                 "the cause on other tokens, offsets and lengths", _FEWEST, found.floor
             )
-        without = self._rises.without(kind, self._heads, self._role.keys, self._rows, self._own)
-        again = self._over(kind, without, mask, found.floor)
+        away = self._rises.away(kind, self._heads, self._role.keys, self._own)
+        again = self._over(kind, self._lost(kind, away), mask, found.floor)
         return again.test(found.name, found.floor, family="elsewhere")
 
     def necessity(self, kind: str, found: Test) -> list[Test]:
@@ -431,7 +431,7 @@ class _Case:
         mask = self._mask(kind).double()
         if int(mask.any(1).sum()) < _FEWEST:
             return None
-        own = self._rises.without(kind, self._heads, name, self._rows, self._own)
+        own = self._lost(kind, self._rises.away(kind, self._heads, name, self._own))
         return _Side(own, mask), _Side(self._lost(kind, other), mask)
 
     def _keys(self, kind: str) -> tuple[_Side, _Side, str] | None:
@@ -447,7 +447,9 @@ class _Case:
         mask = self._mask(kind).double()
         if int(mask.any(1).sum()) < _FEWEST:
             return None
-        whole, later = self._lost(kind), self._lost(kind, self._effects.later(kind, self._heads))
+        effects, heads = self._effects, self._heads
+        kept = effects.writes.kept_at_end(kind, heads)
+        whole, later = self._lost(kind), self._lost(kind, (*effects.rises.away(kind, heads), kept))
         return _Side(whole, mask), _Side(later, mask), "what is lost through later layers"
 
     def _events(self, kind: str) -> tuple[_Side, _Side, str] | None:

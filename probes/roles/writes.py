@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from interp.run import Site
+from interp.run import Add, Array, Site
 from probes.roles.evidence import Evidence, Place
 
 _SAME = 1e-9
@@ -51,6 +51,18 @@ class Writes:
             value = torch.einsum("rphk,hkd->rphd", value, self.evidence.model.W_O[layer][heads])
         value = value.detach().double().sum(2)
         return value - value.mean(0)
+
+    def at_end(self, by: Tensor) -> Add:
+        """The edit that moves the stream after the last layer by ``[row, pos, d_model]``."""
+        last = Site(self.evidence.model.cfg.n_layers - 1, "resid_post")
+        return Add(last, Array(by, "what is written straight to it"))
+
+    def kept_at_end(self, kind: str, places: Sequence[Place]) -> Add:
+        """The edit with which the output keeps what heads of any layers write straight to it, where
+        they are taken away from later layers."""
+        layers = sorted({layer for layer, _ in places})
+        parts = [self.together([p for p in places if p[0] == at], kind) for at in layers]
+        return self.at_end(torch.stack(parts).sum(0))
 
     def same_on_all_rows(self, place: Place, kind: str = "given") -> bool:
         """Whether a head writes the same on every row of a kind: neither its mean over rows nor

@@ -48,7 +48,7 @@ def test_the_joint_effect_is_what_is_measured_with_both_taken_away() -> None:
     mine = sorted({(p.layer, p.head) for p in made.mechanism.parts if p.layer == 1})
     rises = Effects(evidence_of(made.model, ROWS, LANGUAGE)).rises
     lost = {
-        name: rises.without("repeated", places, "after_same")
+        name: rises.at("repeated", rises.away("repeated", places, "after_same"))
         for name, places in {"one": mine[:1], "other": mine[1:], "both": mine}.items()
     }
     odd = {name: (v * ROWS.mask).sum(1) / ROWS.mask.sum(1) for name, v in lost.items()}

@@ -41,6 +41,7 @@ from probes.roles.detectors.selectors import rules, selected
 from probes.roles.effects import Effects
 from probes.roles.evidence import Evidence, Place
 from probes.roles.examined import Examined, of_head
+from probes.roles.exchange import exchange_tests
 from probes.roles.looking import NO_KEYS, single_lags
 from probes.roles.selecting import closeness
 
@@ -252,7 +253,9 @@ def _composition(evidence: Evidence, effects: Effects, place: Place) -> Test:
     names = ", ".join(f"L{layer}H{head}" for layer, head in writers[:4])
     names += " …" * (len(writers) > 4)
     words = f"without what earlier heads ({names}) see of the token before that share falls by"
-    return effects.falls(place, "after_same", without, "previous").test(words, floor, "composition")
+    return effects.falls.without(place, "after_same", without, "previous").test(
+        words, floor, "composition"
+    )
 
 
 def _at_read_keys(evidence: Evidence, reader: Place, other: Place) -> float:
@@ -277,7 +280,8 @@ def _read_later(evidence: Evidence, effects: Effects, place: Place) -> list[Test
     later = [other for other in evidence.heads if other[0] > place[0]]
     readers = [r for r in later if holds(_behaviour(evidence, r, "induction"))]
     fallen = {
-        reader: effects.falls(reader, "after_same", [place], "previous") for reader in readers
+        reader: effects.falls.without(reader, "after_same", [place], "previous")
+        for reader in readers
     }
     if not fallen:
         return []
@@ -299,7 +303,7 @@ def _uneven(
     if effects is None:
         return None
     for variable in weights:
-        moved = effects.exchange(place, "attention", variable)
+        moved = exchange_tests(evidence, place, "attention", variable)
         if holds(moved):
             return [*moved, *effects.without_head(place, over="later")]
     return _matters(evidence, effects, place, "both")

@@ -30,29 +30,28 @@ from interp.tasks.counterfactual import Variable
 from probes.controls import decode_nonlinearly
 from probes.linear import Decoding
 from probes.roles.decision import Found, Test, holds
-from probes.roles.effects import Effects
 from probes.roles.examined import Examined, of_head
+from probes.roles.exchange import exchange_tests
 from probes.roles.reader import Features, Reader
 
 
 def counting_roles(of: Examined) -> Iterator[Found]:
     """Every head's output beside every line that rests on a count, tested."""
-    reader, effects = of.reader, of.effects
+    reader = of.reader
     known = [variable for variable in of.sought if variable.role == "counting"]
-    if reader is None or effects is None or not known:
+    if reader is None or not known:
         return
     before = cache(partial(_before, reader))
     for part in components(reader.model):
         if part.kind == "head":
             for variable in known:
-                found = _of(reader, effects, part, variable, before)
+                found = _of(reader, part, variable, before)
                 if found is not None:
                     yield found
 
 
 def _of(
     reader: Reader,
-    effects: Effects,
     part: Component,
     variable: Variable,
     before: Callable[[int, str], float],
@@ -78,7 +77,9 @@ def _of(
         known = before(part.layer, variable.name)
         gained = (after.score - known) / max(1 - known, 1e-9)
         tests.append(Test("of what the layer's input leaves open", gained, floors.readout_gain))
-    cause = effects.exchange((part.layer, part.head), "output", variable) if holds(tests) else []
+    if not holds(tests):
+        return _finding(part, variable, tests, [])
+    cause = exchange_tests(reader.evidence, (part.layer, part.head), "output", variable)
     return _finding(part, variable, tests, cause)
 
 

@@ -107,7 +107,7 @@ def _cause(effects: Effects, forecasts: Forecasts, place: Place, own: KeysOf) ->
     """It looks for what is predicted, and is needed for that."""
     evidence = effects.evidence
     kind = evidence.profile.rows[_KEYS]
-    fallen = effects.falls_with(place, kind, own(kind), forecasts.forgotten(kind, place[0]))
+    fallen = effects.falls.with_edits(place, kind, own(kind), forecasts.forgotten(kind, place[0]))
     words = "without what the stream predicts that share falls by"
     return [
         fallen.test(words, evidence.floors.fall, "forgotten"),

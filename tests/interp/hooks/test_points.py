@@ -104,7 +104,7 @@ def test_every_method_does_what_transformer_lens_does(name: str) -> None:
 def test_what_cannot_be_meant_is_refused() -> None:
     model = model_of(HookedModule, HookPoint)
     x = torch.ones(2, 2)
-    with pytest.raises(HookError, match=r"does not have the hook blocks.0.hook_y.*blocks.0.hook_z"):
+    with pytest.raises(HookError, match=r"has no hook blocks.0.hook_y.*blocks.0.hook_z"):
         model.add_hook("blocks.0.hook_y", print)
     with pytest.raises(ArgumentError, match="reset_hooks_end must be False with bwd_hooks"):
         model.run_with_hooks(x, bwd_hooks=[(FIRST, print)])

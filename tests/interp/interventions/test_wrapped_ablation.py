@@ -94,7 +94,7 @@ def lacking(kind: str) -> WrappedModule:
     ("model", "use", "text"),
     [
         (lacking("hook_mlp_out"), lambda m: list(ablated(m, tokens())),
-         r"WrappedModule has no hook blocks\.0\.hook_mlp_out"),
+         r"has no hook blocks\.0\.hook_mlp_out"),
         (lacking("attn.hook_z"), lambda m: list(ablated(m, tokens(), [Component("head", 1, 0)])),
          r"has no hook blocks\.1\.attn\.hook_z"),
         (wrapped(SequenceTransformer(SPEC), KINDS[3:]), components, "how many heads it has: wrap"),

@@ -337,7 +337,7 @@ def test_rotation_is_exact_far_out_in_half_precision() -> None:
 def test_hooks_that_are_absent_or_do_not_fire_are_errors() -> None:
     model = build("dpf lin")
     batch = inputs(model)
-    with pytest.raises(HookError, match=r"does not have the hook blocks.0.attn.hook_q; near it"):
+    with pytest.raises(HookError, match=r"has no hook blocks.0.attn.hook_q; near it"):
         model.run_with_cache(batch, names_filter=["blocks.0.attn.hook_q"])
     with pytest.raises(HookError, match=r"did not fire.*set_use_split_qkv_input"):
         model.run_with_cache(batch, names_filter="blocks.0.attn.hook_q_input")

@@ -264,7 +264,7 @@ def test_silent_hooks_are_errors() -> None:
     model.run_with_cache(tokens(), names_filter="hook_embed")
     with pytest.raises(HookError, match=r"did not fire"):
         model.run_with_hooks(tokens(), fwd_hooks=[("spare.hook_out", lambda t, hook: t)])
-    with pytest.raises(HookError, match="does not have the hook hook_embedding; near it"):
+    with pytest.raises(HookError, match="has no hook hook_embedding; near it"):
         model.run_with_cache(tokens(), names_filter="hook_embedding")
 
 

@@ -302,7 +302,7 @@ def test_activations_are_those_of_the_changed_model() -> None:
     changed = run.with_(Zero(Site(0, "mlp_out")))
     for name, value in changed.at([*names, "L0 FFN"], rows=[4, 0]).items():
         torch.testing.assert_close(value, cache[name.name][[4, 0]])
-    assert changed.clean.edits == ()
+    assert changed.with_(only=True).edits == ()
     embed = run.at([Site(-1, "embed")])[Site(-1, "embed")]
     torch.testing.assert_close(embed, model.W_E[TOKENS].detach())
 

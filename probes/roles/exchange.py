@@ -1,0 +1,46 @@
+"""The cause by exchange: a head's output, or its attention, is exchanged between rows, and answers
+move as if a latent had been.
+
+    share   how far the answers move towards those of the exchanged latent; 1 is all the way
+    leak    how far those answers move that must stay
+
+This is :func:`probes.locate.locate` of one head and one latent. That answers move so says that the
+latent passes there; it does not say that it passes nowhere else.
+"""
+
+from __future__ import annotations
+
+from math import isfinite, isnan, nan
+
+import torch
+
+from interp.hooks.site import Site
+from interp.interventions.components import Component, hook_of
+from interp.tasks.counterfactual import Variable
+from probes.exchange import Exchanged
+from probes.locate import LEAST_PAIRS, exchanged
+from probes.roles.decision import Test
+from probes.roles.evidence import Evidence, Place
+
+
+def exchange_tests(
+    evidence: Evidence, place: Place, circuit: str, variable: Variable
+) -> list[Test]:
+    """That a head's ``output`` or ``attention``, exchanged between the given rows, moves the
+    answers as the latent would, and leaves those that must stay."""
+    model, floor = evidence.model, evidence.floors.exchange
+    part, batch = Component("head", *place), evidence.views["given"].batch
+    pattern = Site(place[0], "pattern").name
+    hook = pattern if circuit == "attention" else hook_of(model, part)
+    one = Exchanged(part.name, circuit, part.layer, (part.head,), ((hook, (part.head,)),))
+    with torch.no_grad():
+        (found,) = exchanged(model, batch, variable, [one], seed=evidence.seed + 1)
+    if not isfinite(found.get("share", nan)):
+        return [Test.too_few(f"pairs that differ in {variable.name}", LEAST_PAIRS, floor)]
+    moved = "its attention" if circuit == "attention" else "it"
+    name = f"exchanged between rows {moved} moves answers as {variable.name} would, by a share "
+    leak = 0.0 if isnan(found["leak"]) else found["leak"]
+    return [
+        Test(f"{name}of", found["share"], floor, found["p"], found["low"], found["high"]),
+        Test("of the answers that must stay, kept", 1 - leak, floor),
+    ]
