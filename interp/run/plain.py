@@ -32,6 +32,7 @@ from interp.errors import HookError
 from interp.hooks.capture import evaluating
 from interp.hooks.site import Site
 from interp.run.layers import Acts, HookedLayers, Layers, all_called, close
+from interp.run.linear_layers import use_onednn
 
 _NAME = "prooflens"
 _WRAPPED = "._original_component"
@@ -93,6 +94,7 @@ class _PlainLayers(Layers):
         super().__init__()
         self._heads = int(bridge.cfg.n_heads)
         self._twin = _twin_of(bridge.original_model)
+        use_onednn(self._twin)
         blocks = list(bridge.blocks)
         body, _, self._list = blocks[0].name.rpartition(".")[0].rpartition(".")
         self._body: Any = self._twin.get_submodule(body)
