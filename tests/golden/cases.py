@@ -51,6 +51,11 @@ class Case:
     needs: str = ""
     floor: float = FLOOR
 
+    @property
+    def marker(self) -> str:
+        """How its test is marked: ``slow``, ``golden``, or not."""
+        return "golden" if self.name in _COSTLY else "slow" if self.slow else ""
+
 
 _QUICK_ROLES = ("fixed-memory-multiplexer", "induction-attention", "max-of-4", "template-copying-b")
 _ROLES = {
@@ -143,6 +148,25 @@ _THEOREMS = {
     "max-of-4": None,
 }
 """Shipped model → the longest row that is proved something about; None for the task's own."""
+
+_COSTLY = (
+    "programs/count-1l4h256",
+    "programs/depth-L6-layers4",
+    "programs/induction-mlp-table",
+    "programs/sort-1l1h256",
+    "programs/template-majority",
+    "programs/template-match-to-sample",
+    "programs/template-same-different-plain",
+    "roles/depth-L5-layers2",
+    "roles/depth-L5-layers3",
+    "roles/depth-L6-layers3",
+    "roles/depth-L6-layers4",
+    "roles/induction-mlp-table",
+    "roles/nested-memory-2",
+    "roles/nested-memory-3",
+    "roles/template-match-to-sample",
+)
+"""What takes longest, beside cases that go the same ways: `make test-golden` alone asks it."""
 
 _STRATEGIES = ("brute force", "mechanism", "cubic", "black box")
 

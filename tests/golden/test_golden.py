@@ -18,7 +18,7 @@ _SHOWN = 20
 
 def _parameters() -> list[Any]:
     return [
-        pytest.param(case, id=name, marks=[pytest.mark.slow] if case.slow else [])
+        pytest.param(case, id=name, marks=getattr(pytest.mark, case.marker) if case.marker else ())
         for name, case in CASES.items()
     ]
 

@@ -137,7 +137,10 @@ def test_a_certificate() -> None:
     both("fixed-memory-multiplexer", act)
 
 
-def test_a_language_model() -> None:
+def test_a_language_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "interp.run.plain.use_onednn", lambda twin: None
+    )  # which the host alone has
     both("code-lm", lambda model, _: pl.ablate(model, pl.next_tokens(_repeated(model))))
 
 

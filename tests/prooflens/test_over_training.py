@@ -68,5 +68,3 @@ def test_the_command_prints_what_changed(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, [*asked, "--resume"])
     assert done.exit_code == 0, repr(done.exception)
     assert json.loads(done.stdout)["findings"] == told["findings"]
-    done = CliRunner().invoke(app, [*asked, "--overwrite"])
-    assert done.exit_code == 0, repr(done.exception)
