@@ -18,7 +18,7 @@ STRINGS = st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=7), min
 
 
 @given(program_parts(), STRINGS)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_every_line_has_its_defined_value_at_every_position(
     parts: Parts, strings: list[list[str]]
 ) -> None:

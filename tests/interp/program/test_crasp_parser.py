@@ -18,7 +18,7 @@ IMPORTS = "#import pred\n#import pos_even\n"
 
 
 @given(program_parts())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_what_is_printed_is_read_back(parts: Parts) -> None:
     program = Program(parts[0], imports=parts[1])
     text = program_text(program)

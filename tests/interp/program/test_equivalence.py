@@ -70,7 +70,7 @@ def test_as_running_both_on_every_string_says(
         assert evaluate(one, [found]).accepted[0] != evaluate(other, [found]).accepted[0]
 
 
-@pytest.mark.parametrize("k", [1, 7, 60])
+@pytest.mark.parametrize("k", [1, 60])
 def test_where_they_part_only_on_long_strings(k: int) -> None:
     """Both are Dyck-1, one no deeper than k: they part at k + 1 brackets that open."""
     text = f'o = # "("\nc = # ")"\nbad = # (o < c) + # (o - c > {k})\nm = bad == 0 && o == c'
@@ -81,12 +81,12 @@ def test_where_they_part_only_on_long_strings(k: int) -> None:
 
 
 def test_several_differences_part_only_on_long_strings() -> None:
-    text = BLOCKS + "m = soon == 0 && as == bs && bs == cs && cs >= 1 && as <= 12"
+    text = BLOCKS + "m = soon == 0 && as == bs && bs == cs && cs >= 1 && as <= 4"
     found = shortest_difference(language("anbncn"), parse_program(text))
-    assert found == tuple("a" * 13 + "b" * 13 + "c" * 13)
-    text = 'm = # "a" {} 2 * # "b" && # "c" > 30'
+    assert found == tuple("a" * 5 + "b" * 5 + "c" * 5)
+    text = 'm = # "a" {} 2 * # "b" && # "c" > 9'
     one, other = (parse_program(text.format(sign)) for sign in (">", ">="))
-    assert len(shortest_difference(one, other) or ()) == 31
+    assert len(shortest_difference(one, other) or ()) == 10
 
 
 def test_programs_that_decide_count_bos() -> None:

@@ -7,6 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from crasp_trees import Parts, program_parts
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from interp.errors import ArgumentError
 from interp.models.checkpoint import load_checkpoint, save_checkpoint
@@ -15,8 +18,8 @@ from interp.program.analysis import depth
 from interp.program.evaluation import evaluate
 from interp.program.languages import prediction_program
 from interp.program.parser import parse_program as parse
+from interp.program.predicates import binary, unary
 from interp.program.syntax import Program
-from interp.proofs.depth.circuits import AffineSum, FfnCircuit
 from interp.proofs.depth.compiler import compile_program, token_ids, vocabulary_of
 
 DYCK = parse(
@@ -29,10 +32,27 @@ EVERYTHING = parse(
     'turned = mixed if # "b" > 2 else 7 - mixed\n'
     "last = turned == 2 || turned != 3 && mixed <= 1"
 )
-SHORT = ["".join(tokens) for n in range(1, 7) for tokens in product("ab", repeat=n)]
+PROGRAMS = {
+    "choices": 'inner = 9 * # "a" if # "b" > 1 else -5\n'
+    'outer = inner if # "a" > # "b" else 2 * # "b"\nlast = outer > 17 || outer == -5',
+    "true": "x = true",
+    "always": 'x = # "a" >= 0 || true',
+    "never": 'x = !("b" || 1 < 2)',
+    "length": "x = # true == # true",
+    "even": '#import pos_even\nlast = # ("a" && pos_even) > # (!pos_even)',
+    "flat": '#import pos_mod3_1\nlast = pos_mod3_1 && "a"',
+    "alone": "#import pos_even\nlast = # pos_even >= 2 && pos_even",
+    "chosen": "#import pos_even\nx = 1 if pos_even else 3\nlast = # (x > 2) + x == 4",
+    "before": '#import pred\nlast = #[pred] "a" >= 1 && "b"',
+    "far": '#import pred3\n#import pred\nlast = #[pred3] "a" + 2 * #[pred] "b" == # "a"',
+    "nested": '#import pred\ns = "b" && #[pred] "a" == 1\nlast = # s >= 2 || #[pred] s == 1',
+}
+SHORT = ["".join(tokens) for n in range(1, 6) for tokens in product("ab", repeat=n)]
+PRECISIONS = pytest.mark.parametrize("precision", ["ramp", "sign"])
 
 
-def random_strings(seed: int, number: int, longest: int, letters: str = "abc") -> list[str]:
+def strings(seed: int, number: int, longest: int, letters: str = "ab") -> list[str]:
+    """Random strings of at least half a length, each with its own frequencies."""
     generator = np.random.default_rng(seed)
     biased = generator.dirichlet(np.ones(len(letters)), number)
     lengths = generator.integers(longest // 2, longest + 1, number)
@@ -40,135 +60,114 @@ def random_strings(seed: int, number: int, longest: int, letters: str = "abc") -
             for n, p in zip(lengths, biased, strict=True)]  # fmt: skip
 
 
-def check(program: Program, model: SequenceTransformer, strings: Sequence[str]) -> None:
+def check(program: Program, model: SequenceTransformer, rows: Sequence[str]) -> None:
     """The output is the last line's truth value, exactly, inside every string."""
-    wanted = evaluate(program, strings).values[program.lines[-1].name]
-    for start in range(0, len(strings), 64):
-        batch = strings[start : start + 64]
-        with torch.no_grad():
-            output = model(token_ids(program, batch))[:, 1:, 0].numpy()
-        for row, string in enumerate(batch):
-            truth = wanted[start + row, : len(string)]
-            assert (output[row, : len(string)] == truth).all(), string
+    wanted = evaluate(program, rows).values[program.lines[-1].name]
+    with torch.no_grad():
+        output = model(token_ids(program, rows))[:, 1:, 0].numpy()
+    inside = np.arange(wanted.shape[1]) < np.array([len(row) for row in rows])[:, None]
+    wrong = (output != wanted) & inside
+    assert not wrong.any(), rows[int(wrong.any(1).argmax())]
 
 
-def random_formula(generator: np.random.Generator, names: list[str], level: int) -> str:
-    kind = generator.choice(["symbol", "compare", "compare", "not", "and", "or", "name"])
-    if kind == "name" and names:
-        return str(generator.choice(names))
-    if kind == "compare":
-        sides = [random_term(generator, names, level) for _ in range(2)]
-        return f"{sides[0]} {generator.choice(['==', '!=', '<', '>', '<=', '>='])} {sides[1]}"
-    if kind in ("not", "and", "or") and level > 0:
-        sides = [f"({random_formula(generator, names, level - 1)})" for _ in range(2)]
-        return {"not": f"!{sides[0]}", "and": " && ".join(sides), "or": " || ".join(sides)}[kind]
-    return str(generator.choice(['"a"', '"b"', "true", "false"], p=[0.45, 0.45, 0.05, 0.05]))
-
-
-def random_term(generator: np.random.Generator, names: list[str], level: int) -> str:
-    kind = generator.choice(["count", "count", "constant", "sum", "minus", "times", "min", "if"])
-    if level == 0 or kind == "constant":
-        return str(generator.integers(-4, 8))
-    counted = random_formula(generator, names, level - 1)
-    if kind == "count":
-        return f"# ({counted})"
-    left, right = (random_term(generator, names, level - 1) for _ in range(2))
-    factor = generator.integers(-7, 8)
-    return {"sum": f"({left} + {right})", "minus": f"({left} - {right})",
-            "times": f"({factor} * {left})", "min": f"min({left}, max({right}, 2))",
-            "if": f"({left} if {counted} else {right})"}[kind]  # fmt: skip
-
-
-def random_program(seed: int) -> Program:
-    generator = np.random.default_rng(seed)
-    names: list[str] = []
-    lines = []
-    for index in range(4):
-        lines.append(f"n{index} = # ({random_formula(generator, names, 2)})")
-        lines.append(f"f{index} = n{index} > 1 && {random_term(generator, names, 2)} < n{index} "
-                     f"|| {random_formula(generator, names, 2)}")  # fmt: skip
-        names.append(f"f{index}")
-    return parse("\n".join(lines))
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_random_programs_are_computed_exactly(seed: int) -> None:
-    program = random_program(seed)
-    construction = compile_program(program, longest=200)
+@PRECISIONS
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(parts=program_parts(future=False, lines=3), rows=st.lists(
+    st.text("ab", min_size=1, max_size=12), min_size=1, max_size=6))  # fmt: skip
+def test_any_past_only_program(precision: str, parts: Parts, rows: list[str]) -> None:
+    program = Program(parts[0], imports=parts[1])
+    try:
+        construction = compile_program(program, longest=100, precision=precision)
+    except ArgumentError as error:
+        if "cases a comparison" not in str(error):
+            raise
+        return
     assert construction.model.spec.n_layers == depth(program)
     assert construction.certificate.error == 0
-    check(program, construction.model, [*SHORT, *random_strings(seed, 10, 200)])
+    check(program, construction.model, [*rows, *strings(0, 4, 100)])
 
 
-def test_random_programs_reach_every_depth() -> None:
-    assert {depth(random_program(seed)) for seed in range(20)} >= {1, 2, 3}
+@PRECISIONS
+@pytest.mark.parametrize("name", [*PROGRAMS, "everything"])
+def test_every_operator_and_predicate(name: str, precision: str) -> None:
+    program = EVERYTHING if name == "everything" else parse(PROGRAMS[name])
+    construction = compile_program(program, longest=200, precision=precision)
+    assert construction.model.spec.n_layers == depth(program)
+    check(program, construction.model, [*SHORT, *strings(2, 8, 200)])
 
 
-def test_every_operator() -> None:
-    check(EVERYTHING, compile_program(EVERYTHING).model, [*SHORT, *random_strings(0, 8, 1000)])
-
-
-def test_a_choice_within_a_choice_keeps_its_size() -> None:
-    program = parse(
-        'inner = 9 * # "a" if # "b" > 1 else -5\n'
-        'outer = inner if # "a" > # "b" else 2 * # "b"\n'
-        "last = outer > 17 || outer == -5"
-    )
-    check(program, compile_program(program).model, [*SHORT, *random_strings(4, 10, 60)])
-
-
-@pytest.mark.parametrize("k", range(2, 13))
-def test_prediction_programs_have_k_minus_2_layers(k: int) -> None:
+@pytest.mark.parametrize(
+    ("k", "precision"), [(2, "ramp"), (7, "ramp"), (12, "ramp"), (3, "sign"), (8, "sign")]
+)
+def test_prediction_programs_have_k_minus_2_layers(k: int, precision: str) -> None:
     program = prediction_program(k)
-    model = compile_program(program, longest=300).model
+    model = compile_program(program, longest=300, precision=precision).model
     assert model.spec.n_layers == k - 2
-    generator = np.random.default_rng(k)
-    lengths = generator.integers(1, 300 // k, (10, k))
+    lengths = np.random.default_rng(k).integers(1, 300 // k, (10, k))
     promised = ["".join("ab"[i % 2] * n for i, n in enumerate(row)) for row in lengths]
     check(program, model, [*SHORT, *promised])
 
 
 def test_dyck_1_up_to_its_longest_input() -> None:
-    strings = ["".join(tokens) for n in range(1, 9) for tokens in product("()", repeat=n)]
     deep = ["(" * 500 + ")" * 500, "()" * 500, "(" * 500 + ")" * 499 + "(", ")" + "(" * 999]
     construction = compile_program(DYCK, longest=1000)
-    check(DYCK, construction.model, [*strings, *deep, *random_strings(1, 4, 1000, "()")])
+    check(DYCK, construction.model, [*deep, *strings(1, 4, 1000, "()")])
+    check(DYCK, construction.model, ["".join(s) for s in product("()", repeat=8)])
     with pytest.raises(ArgumentError, match="at most n_ctx = 1001 positions"):
         construction.model(token_ids(DYCK, ["(" * 1001]))
 
 
-def test_weights_do_not_grow_with_the_length_and_load_as_a_plain_model(tmp_path: Path) -> None:
-    short, long = (compile_program(DYCK, longest=n).model for n in (10, 3000))
-    sizes = [[tuple(p.shape) for p in model.parameters()] for model in (short, long)]
-    assert sizes[0] == sizes[1]
-    save_checkpoint(short, tmp_path / "dyck")
-    loaded = load_checkpoint(tmp_path / "dyck")
+@PRECISIONS
+def test_weights_do_not_grow_with_the_length_and_load_as_a_plain_model(
+    precision: str, tmp_path: Path
+) -> None:
+    short, long = (compile_program(EVERYTHING, longest=n, precision=precision) for n in (10, 2000))
+    for one, other in zip(short.model.parameters(), long.model.parameters(), strict=True):
+        assert one.shape == other.shape
+        assert precision == "ramp" or torch.equal(one, other)
+    save_checkpoint(short.model, tmp_path / "model")
+    loaded = load_checkpoint(tmp_path / "model")
     assert type(loaded) is SequenceTransformer
-    check(DYCK, loaded, ["(())()", ")(", "((((())))"])
+    check(EVERYTHING, loaded, SHORT)
+
+
+def test_signs_outlast_ramps_of_the_same_length() -> None:
+    program = parse('last = # "a" == # "b"')
+    rows = ["ab" * 500, "ab" * 499 + "aa"]
+    for name, exact in (("ramp", False), ("sign", True)):
+        short, longer = (compile_program(program, longest=n, precision=name) for n in (100, 1000))
+        longer.model.load_state_dict(short.model.state_dict())
+        output = longer.model(token_ids(program, rows))[:, -1, 0].tolist()
+        assert (output == [1.0, 0.0]) == exact
+        assert (short.certificate.parts.get("exact to length", 0) > 1e5) == exact
 
 
 def test_float32_is_exact_as_far_as_its_certificate_goes() -> None:
     construction = compile_program(DYCK, longest=200, dtype="float32")
     assert construction.certificate.parts["rounding"] < 0.5
-    check(DYCK, construction.model, [*random_strings(2, 20, 200, "()"), "()" * 100])
-    with pytest.raises(ArgumentError, match=r"rounding below the margin 0\.5 in float32"):
-        compile_program(DYCK, longest=100_000, dtype="float32")
-    with pytest.raises(ArgumentError, match=r"rounding below the margin 0\.5 in float64"):
-        compile_program(parse('x = 1000000000000 * # "a" > 3'), longest=1000)
+    check(DYCK, construction.model, [*strings(2, 20, 200, "()"), "()" * 100])
+    for program, longest, dtype, precision in (
+        (DYCK, 100_000, "float32", "ramp"),
+        (EVERYTHING, 20_000, "float32", "sign"),
+        (parse('x = 1000000000000 * # "a" > 3'), 1000, "float64", "ramp"),
+    ):
+        with pytest.raises(ArgumentError, match=rf"rounding below the margin 0\.5 in {dtype}"):
+            compile_program(program, longest=longest, dtype=dtype, precision=precision)
 
 
 def test_names_and_counts_lie_where_the_mechanism_says() -> None:
     construction = compile_program(EVERYTHING)
-    mechanism, strings = construction.mechanism, random_strings(3, 8, 60)
-    run = evaluate(EVERYTHING, strings)
+    mechanism, rows = construction.mechanism, strings(3, 8, 60, "abc")
+    run = evaluate(EVERYTHING, rows)
     with torch.no_grad():
-        _, cache = construction.model.run_with_cache(token_ids(EVERYTHING, strings))
+        _, cache = construction.model.run_with_cache(token_ids(EVERYTHING, rows))
     prefix = np.arange(2, run.values["last"].shape[1] + 2)
     inside = np.arange(len(prefix)) < run.lengths[:, None]
     counts = {"# letter": "letter", '# "a"': "letter"}
     assert set(mechanism.directions) > {line.name for line in EVERYTHING.lines} | set(counts)
     for name, direction in mechanism.directions.items():
-        held = (cache[mechanism.written[name]] @ direction)[:, 1:].numpy()
+        hook = mechanism.written[name]
+        held = (cache[hook] @ direction)[:, 1:].numpy()
         if name in run.values:
             value = run.values[name] / (1 if run.values[name].dtype == bool else prefix)
             if name == "small":
@@ -178,74 +177,85 @@ def test_names_and_counts_lie_where_the_mechanism_says() -> None:
         else:
             continue
         assert np.abs(held - value)[inside].max() < 1e-12, name
-
-
-def test_nothing_is_written_before_its_layer() -> None:
-    construction = compile_program(EVERYTHING)
-    with torch.no_grad():
-        _, cache = construction.model.run_with_cache(token_ids(EVERYTHING, ["abba"]))
-    for name, hook in construction.mechanism.written.items():
         if hook.startswith("blocks"):
-            layer, place = hook.split(".")[1:]
-            before = "hook_resid_pre" if place == "hook_resid_mid" else "hook_resid_mid"
-            held = cache[f"blocks.{layer}.{before}"] @ construction.mechanism.directions[name]
-            assert (held == 0).all(), name
+            before = "resid_pre" if hook.endswith("mid") else "resid_mid"
+            earlier = cache[f"{hook.rpartition('.')[0]}.hook_{before}"] @ direction
+            assert (earlier == 0).all(), "nothing is written before its layer"
 
 
-def test_every_head_attends_evenly_to_the_prefix() -> None:
-    model = compile_program(DYCK).model
+def test_a_linear_number_lies_along_its_direction_where_signs_decide() -> None:
+    program = parse('lead = 2 * # "a" - # "b" + 1\nlast = lead > 0')
+    construction = compile_program(program, precision="sign")
+    rows = strings(1, 4, 50)
     with torch.no_grad():
-        _, cache = model.run_with_cache(token_ids(DYCK, ["(()"]))
-    even = torch.tril(torch.ones(4, 4, dtype=torch.float64)) / torch.arange(1, 5)[:, None]
-    for layer in range(2):
-        assert torch.allclose(cache[f"blocks.{layer}.attn.hook_pattern"][0, 0], even)
+        _, cache = construction.model.run_with_cache(token_ids(program, rows))
+    held = cache[construction.mechanism.written["lead"]] @ construction.mechanism.directions["lead"]
+    run = evaluate(program, rows)
+    values = run.values["lead"] / np.arange(2, held.shape[1] + 1)
+    inside = np.arange(values.shape[1]) < run.lengths[:, None]
+    ratio = held[:, 1:].numpy()[inside] * 6**0.5 - values[inside]
+    assert np.abs(ratio).max() < 1e-12
+    cases = compile_program(EVERYTHING, precision="sign").mechanism
+    assert "mixed" not in cases.directions, "a number with cases has none"
 
 
-def test_unused_lines_are_left_out() -> None:
-    program = parse('deep = # (# "a" > 1)\nlast = # "b" > 1')
+def test_heads_attend_evenly_to_the_prefix_or_to_their_lag_alone() -> None:
+    program = parse(PROGRAMS["far"])
+    construction = compile_program(program, longest=20)
+    with torch.no_grad():
+        _, cache = construction.model.run_with_cache(token_ids(program, ["abbab"]))
+    pattern = cache["blocks.0.attn.hook_pattern"][0]
+    heads = {part.role: (part.head, part.lag) for part in construction.mechanism.parts
+             if part.component == "head"}  # fmt: skip
+    for head, lag in (heads["previous-token"], heads["memory-location"]):
+        for query in range(6):
+            assert pattern[head, query, max(query - lag, 0)] == 1
+    head, lag = heads["uniform"]
+    even = torch.tril(torch.ones(6, 6, dtype=torch.float64)) / torch.arange(1, 7)[:, None]
+    assert lag is None
+    assert torch.allclose(pattern[head], even)
+
+
+def test_relative_positions_cost_no_weights_a_position() -> None:
+    for name, grows in (("nested", False), ("even", True)):
+        sizes = [sum(p.numel() for p in compile_program(parse(PROGRAMS[name]), longest=n)
+                     .model.parameters()) for n in (10, 500)]  # fmt: skip
+        assert (sizes[0] < sizes[1]) == grows
+
+
+def test_unused_lines_are_left_out_and_their_tokens_keep_their_ids() -> None:
+    program = parse('other = "0"\ndeep = # (# "a" > 1)\nlast = # "b" > 1')
     construction = compile_program(program)
     assert construction.model.spec.n_layers == 1
     assert "deep" not in construction.mechanism.directions
-    check(program, construction.model, SHORT)
-    assert construction.task == program
-
-
-def test_tokens_of_unused_lines_keep_their_ids() -> None:
-    program = parse('other = "0"\nlast = # "b" > 1')
-    assert compile_program(program).model.spec.d_in == len(vocabulary_of(program)) == 4
-    check(program, compile_program(program).model, ["0bxb0", "bb0"])
-
-
-@pytest.mark.parametrize(
-    "text", ["x = true", 'x = # "a" >= 0 || true', 'x = !("b" || 1 < 2)', "x = # true == # true"]
-)
-def test_constants(text: str) -> None:
-    check(parse(text), compile_program(parse(text)).model, SHORT[:40])
-
-
-def test_tokens_become_ids() -> None:
+    assert construction.model.spec.d_in == len(vocabulary_of(program)) == 5
+    check(program, construction.model, [*SHORT, "0bxb0", "bb0"])
     assert vocabulary_of(DYCK) == (None, "(", ")", None)
     assert token_ids(DYCK, ["()", "(x))"]).tolist() == [[0, 1, 2, 3, 3], [0, 1, 3, 2, 2]]
+
+
+def test_predicates_of_ones_own() -> None:
+    square = unary("square", lambda i: int(i**0.5) ** 2 == i)
+    program = parse('#import square\nlast = # (square && "a") >= 2', [square])
+    check(program, compile_program(program, longest=40).model, [*SHORT, *strings(3, 6, 40)])
+    near = binary("near", lambda i, j: i - j < 3)
+    with pytest.raises(ArgumentError, match=r"by pred or predN only.*got 'near'"):
+        compile_program(parse('#import near\nlast = #[near] "a" > 1', [near]))
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('x = #> "a" > 1', "must count the past only"),
-        ('x = # "a"', "must end with a formula"),
+        ('x = #> "a" > 1', "must count the past only.*longest must be at least 1, got 0"),
+        ('x = # "a"', "must end with a formula.*longest must be at least 1, got 0"),
     ],
 )
 def test_what_cannot_be_compiled_is_refused(text: str, said: str) -> None:
     with pytest.raises(ArgumentError, match=said):
-        compile_program(parse(text))
-    with pytest.raises(ArgumentError, match=said + ".*longest must be at least 1, got 0"):
         compile_program(parse(text), longest=0)
 
 
-def test_a_circuit_carries_and_shares_its_signals() -> None:
-    circuit = FfnCircuit(3)
-    x, y = (AffineSum(((s, 1.0),)) for s in (1, 2))
-    late = circuit.relu(circuit.relu(circuit.relu(x - y) - 0.5) - 0.25)
-    circuit.outputs[0] = late + circuit.relu(x - y) * 2.0 + y
-    assert len(circuit.relus) == 3
-    assert circuit.widths == (3, 4, 4)
+def test_too_many_cases_are_refused() -> None:
+    deep = " + ".join(['min(# "a", min(# "b", 1))'] * 4)
+    with pytest.raises(ArgumentError, match="at most 64 cases a comparison"):
+        compile_program(parse(f"last = {deep} > 3"), precision="sign")
