@@ -1,10 +1,8 @@
-import math
+"""Truncated kernels: measured errors against certificates, bounds and closed forms."""
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from interp.errors import ArgumentError
 from interp.proofs.coupling import construct_pod, input_bound, mean_square_bound, sigma_tail
@@ -111,25 +109,7 @@ def test_infinite_rank_has_the_closed_form_tail_and_the_inputs_own_bound() -> No
     assert construct_pod(task, 3, knots=64).certificate.error == 1
 
 
-@given(st.lists(st.floats(-4, 4), min_size=2, max_size=6), st.floats(0, 3), st.data())
-@settings(max_examples=100, deadline=None)
-def test_total_variation_bound(scores: list[float], size: float, data: st.DataObject) -> None:
-    moves = data.draw(st.lists(st.floats(-size, size), min_size=len(scores), max_size=len(scores)))
-    a, moved = np.array(scores), np.array(scores) + moves
-    p, q = (np.exp(v) / np.exp(v).sum() for v in (a, moved))
-    distance = np.abs(p - q).sum() / 2
-    assert distance <= math.tanh(np.ptp(moves) / 4) + 1e-12 <= math.tanh(size / 2) + 1e-11
-
-
-def test_the_bound_is_reached_by_two_blocks() -> None:
-    p = np.array([1.0, math.e**-0.7]) / (1 + math.e**-0.7)
-    q = p[::-1]
-    assert np.abs(p - q).sum() / 2 == pytest.approx(math.tanh(1.4 / 4))
-
-
-def test_cases_are_buildable_and_refusals_speak() -> None:
-    construction = construct_pod(PodCoupling(2, features=8), 2)
-    assert construction.certificate.error < 1e-5
+def test_what_cannot_be_built_is_refused() -> None:
     with pytest.raises(ArgumentError, match=r"knots must.*m_h must be at most"):
         construct_pod(PodCoupling(2, features=2), 3, knots=1)
     with pytest.raises(ArgumentError, match=r"n must be at least 7, for x and the bases.*6"):

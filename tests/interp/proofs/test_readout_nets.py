@@ -1,6 +1,5 @@
 """Readout networks against the readouts themselves, inside an FFN of the model."""
 
-import numpy as np
 import pytest
 import torch
 
@@ -50,15 +49,6 @@ def test_networks_are_the_readouts_inside_their_box(readout: Readout) -> None:
     assert net.error <= 2e-3
     assert float(out[:, readout.n + 1].abs().max()) == 0
     assert 0 < net.rounding(sizes, 2.0**-53) < 1e-9
-    assert net.rounding(sizes, 2.0**-53) < net.rounding(sizes, 2.0**-53, width=9, reach=5.0)
-
-
-def test_waves_are_lipschitz_lines_between_their_knots() -> None:
-    net = readout_net(Readout("waves", 1, now=False), [2.0])
-    (weights, biases), z = net.hidden[0], np.linspace(-2, 2, 4001)
-    held = np.maximum(z[:, None] * weights[0] + biases, 0) @ net.out + net.bias
-    assert np.abs(held - np.sin(z)).max() <= net.error
-    assert np.abs(held - np.sin(z)).max() > 0.5 * net.error
 
 
 @torch.no_grad()
@@ -76,14 +66,3 @@ def test_tables_remove_errors_below_the_margin_and_what_stood_in_their_slot() ->
         assert float((held - f).abs().max()) <= table.rounding(2.0**-53) + 1e-15
     too_far = torch.tensor([[1 - 0.8, 1.0, 0.0, 0.0]], dtype=torch.float64)
     assert abs(float((too_far + module(too_far))[0, slot]) - 3.0) > 0.1
-
-
-def test_tables_of_readouts_and_locations() -> None:
-    multiplexer = CornerTable.of(Readout("multiplexer", 2)).values
-    assert multiplexer == {
-        corner: corner[1] if corner[0] > 0 else corner[2] for corner in multiplexer
-    }
-    assert CornerTable.of(Readout("mean", 1)).values[-1, 1] == 0
-    locations = CornerTable.of_locations((4, 1, 2, 1), 2)
-    assert locations.values == {(-1, -1): 4, (-1, 1): 1, (1, -1): 2, (1, 1): 1}
-    assert (locations.base, locations.span, locations.n) == (1, 3, 2)
