@@ -42,7 +42,7 @@ def cached(model: Any, x: torch.Tensor, name: str) -> torch.Tensor:
     ],
     ids=lambda o: "-".join(o),
 )
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(seed=SEEDS, size=SIZES)
 def test_no_input_attends_more_elsewhere(options: dict[str, Any], seed: int, size: float) -> None:
     task = FixedMemory((1, 2), "table", length=5)
@@ -59,7 +59,7 @@ def test_no_input_attends_more_elsewhere(options: dict[str, Any], seed: int, siz
             assert float(seen.max()) <= lemma.number + 1e-12
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(seed=SEEDS, size=SIZES)
 def test_no_row_attends_more_than_was_said_beside_the_lag_it_names(seed: int, size: float) -> None:
     task = AdaptiveMemory((1, 2), bits=2, inputs="gaussian", length=5)
@@ -77,7 +77,7 @@ def test_no_row_attends_more_than_was_said_beside_the_lag_it_names(seed: int, si
             assert beside.max(initial=0.0) <= lemma.number + 1e-12
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(seed=SEEDS, size=SIZES)
 def test_counters_see_no_order_and_no_larger_scores(seed: int, size: float) -> None:
     spec = TransformerSpec(**SMALL | {"d_in": 3, "d_out": 2, "n_ctx": 8, "n_heads": 2, "ffn": (4,)})
@@ -99,7 +99,7 @@ def test_counters_see_no_order_and_no_larger_scores(seed: int, size: float) -> N
     assert float((a - b).abs().max()) <= order.number + 1e-9 * (1 + float(a.abs().max()))
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(seed=SEEDS, size=SIZES)
 def test_what_is_passed_on_beside_the_average_is_the_share_said(seed: int, size: float) -> None:
     task = KernelMemory(("light(6, 1.3)",), "waves", length=4)
@@ -123,7 +123,7 @@ def test_what_is_passed_on_beside_the_average_is_the_share_said(seed: int, size:
     assert np.abs(rest).sum(1).max() <= lemma.number * np.abs(own).sum() * (1 + 1e-9) + 1e-12
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(seed=st.integers(0, 50))
 def test_of_the_maximum_no_token_beats_a_lemma(seed: int) -> None:
     model = trained_maximum(6, 3, seed % 9)

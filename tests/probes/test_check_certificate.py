@@ -292,11 +292,3 @@ def test_the_right_answers_are_those_of_the_tasks() -> None:
     for word in every:
         ways = sum(m[: len(word)] == word for m in members)
         assert (ask(word) or (0, 0))[0] == ways
-
-
-@pytest.mark.slow
-def test_all_rows_of_the_shipped_maximum(tmp_path: Path, capsys: Any) -> None:
-    shipped = zoo.load("max-of-4")
-    file = written(shipped.model, tmp_path, shipped.task)
-    assert checker.main([str(file)]) == 0
-    assert f"found {16776976 / 64**4:.9g} in float32" in capsys.readouterr().out

