@@ -1,5 +1,5 @@
-from probes.decompile.counting import decisions as decisions
-from probes.decompile.counting import decompile_counting as decompile_counting
+from interp.proofs.depth.decompiler.program import decisions as decisions
+from interp.proofs.depth.decompiler.program import decompile_counting as decompile_counting
 from probes.decompile.judging import LEAST as LEAST
 from probes.decompile.rows import TokenRows as TokenRows
 from probes.decompile.rows import rows_of_task as rows_of_task

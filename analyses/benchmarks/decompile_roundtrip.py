@@ -4,7 +4,7 @@
 
 Random programs of depth 1 to 3 (:mod:`analyses.benchmarks.random_programs`) are compiled, by turns
 with ramps and with signs, turned into a random basis and given to
-:func:`probes.decompile.counting.decompile_counting`. A round trip is right if the program that
+:func:`prooflens.decompiling.decompile_counting`. A round trip is right if the program that
 comes back makes the model's decision at every position of *every* string of eight tokens (so of all
 shorter ones too) and of 200 random strings of up to 100. JSON keys: ``right`` (share), ``depth``
 (share whose depth is the program's), ``none`` (models for which no program came back), ``refused``

@@ -425,7 +425,7 @@ class Program:
 
     def parts(self) -> list[Expression]:
         """Every expression of its lines and outputs, with all expressions inside."""
-        whole = [line.expression for line in self.lines] + [_value(o) for o in self.outputs]
+        whole = [line.expression for line in self.lines] + [value_of(o) for o in self.outputs]
         return [part for one in whole for part in children(one, deep=True)]
 
     def deciding(self, yes: str, no: str) -> Program:
@@ -450,6 +450,16 @@ class Program:
                 good = part.operator in "+-" or isinstance(part.left, Constant)
                 rule = "must be a sum, a difference, or a product with an integer on its left"
                 problems.need(good, "expression", rule, part.operator, "write k * term")
+
+
+def value_of(output: Output) -> Expression:
+    """What an output decides by: its condition, or its value."""
+    return output.condition if isinstance(output, Allow) else output.value
+
+
+def with_value(output: Output, value: Expression) -> Output:
+    """The output with another condition, or value."""
+    return replace(output, **{"condition" if isinstance(output, Allow) else "value": value})
 
 
 def children(expression: Expression, *, deep: bool = False) -> Iterator[Expression]:
@@ -504,10 +514,6 @@ def _plain(part: Expression) -> Expression:
     return Name(part.name) if isinstance(part, FormulaName | TermName) else part
 
 
-def _value(output: Output) -> Expression:
-    return output.condition if isinstance(output, Allow) else output.value
-
-
 def _check_token(subject: str, argument: str, text: str) -> None:
     rule = "must not hold a quote or a line break"
     need(subject, not set(text) & set('"\r\n'), argument, rule, text, "rename the token")
@@ -540,7 +546,7 @@ class _Checked:
         need(not twice, "token", "must have one output", ", ".join(twice), "join the lines")
         wanted: dict[type, Kind] = {Allow: "boolean", Next: "token", Score: "number"}
         for output in outputs:
-            self.need(_value(output), wanted[type(output)])
+            self.need(value_of(output), wanted[type(output)])
 
     def need(self, part: Expression, kind: Kind, *, inside: bool = False) -> Kind:
         """Tell a part that is not of the kind; returns the kind."""

@@ -3,22 +3,6 @@
 A domain gives its inputs one by one (where they can be counted), as one box, and at random; what
 splits it further is a strategy's. Positions are judged one at a time: the output at position t of a
 causal model is the output at the last position of the first t + 1 inputs.
-
-All ±1 sequences of a length, for fixed memories (`memory` §1.2, Task I).
-
-Boxes of real inputs, for memories of real values (`memory` §1.2, Tasks II and III).
-
-Every string of a language L_k up to a length, for prefix prediction (`depth` §3.3).
-
-L_k = k alternating blocks, a⁺b⁺a⁺ …. A prefix with j blocks belongs to L_k exactly when j = k, and
-a causal model's answer depends on the prefix alone; so an input of the domain is a (string, scored
-position) pair, and a prefix stands for as many of them as there are strings that begin with it:
-
-    of length n: C(n − i, k − j) for a prefix of length i with j < k blocks, 1 for j = k
-
-Every string over a language's letters up to a length, for membership (`depth` §3.2).
-
-Every string of a template task over an alphabet (`template` §2.1).
 """
 
 from __future__ import annotations
@@ -38,6 +22,7 @@ from interp.bounds.network import sine
 from interp.tasks.depth import Membership, PrefixPrediction
 from interp.tasks.depth.languages import language
 from interp.tasks.depth.strings import lengths_within, to_inputs, whole_strings
+from interp.tasks.maximum import Maximum
 from interp.tasks.memory import AdaptiveMemory, FixedMemory, KernelMemory
 from interp.tasks.memory.kernels import MemoryKernel
 from interp.tasks.template import TemplateTask
@@ -139,7 +124,7 @@ class Signs(Domain):
 
     @property
     def shape(self) -> tuple[str, int, int, int]:
-        """See :class:`~probes.certify.domains.base.Domain`."""
+        """As :attr:`Domain.shape`."""
         return "real", 1, 1, self.length
 
     def describe(self) -> dict[str, Any]:
@@ -247,7 +232,7 @@ class Averages(Domain):
 
     @property
     def shape(self) -> tuple[str, int, int, int]:
-        """See :class:`~probes.certify.domains.base.Domain`."""
+        """As :attr:`Domain.shape`."""
         return "real", 1, 1, self.length
 
     def describe(self) -> dict[str, Any]:
@@ -331,7 +316,7 @@ class Addressed(Domain):
 
     @property
     def shape(self) -> tuple[str, int, int, int]:
-        """See :class:`~probes.certify.domains.base.Domain`."""
+        """As :attr:`Domain.shape`."""
         return "real", 1 + self.task.bits, 1, self.length
 
     def describe(self) -> dict[str, Any]:
@@ -411,7 +396,7 @@ class OfLetters(Domain):
 
     @property
     def shape(self) -> tuple[str, int, int, int]:
-        """See :class:`~probes.certify.domains.base.Domain`."""
+        """As :attr:`Domain.shape`."""
         return "tokens", int(self._ids.max()) + 1, 2, self.lengths[-1] + 1
 
     def describe(self) -> dict[str, Any]:
@@ -466,7 +451,13 @@ class Members(OfLetters):
 
 
 class Strings(OfLetters):
-    """Every scored position of every string of L_k whose length lies in the task's bins."""
+    """Every scored position of every string of L_k whose length lies in the task's bins.
+
+    L_k = k alternating blocks, a⁺b⁺a⁺ …. A prefix with j blocks belongs to L_k exactly when j = k,
+    and a causal model's answer depends on the prefix alone; so an input of the domain is a (string,
+    scored position) pair, and a prefix stands for as many of them as there are strings that begin
+    with it: of length n, C(n − i, k − j) for a prefix of length i with j < k blocks, 1 for j = k.
+    """
 
     def __init__(self, task: PrefixPrediction, length: int) -> None:
         super().__init__(task, length)
@@ -607,7 +598,7 @@ class Templates(Domain):
 
     @property
     def shape(self) -> tuple[str, int, int, int]:
-        """See :class:`~probes.certify.domains.base.Domain`."""
+        """As :attr:`Domain.shape`."""
         v = self.task.vocabulary
         return "tokens", v, v if self.task.symbolic else 1, self.task.length
 
@@ -655,3 +646,59 @@ class Templates(Domain):
         """Each template with unknown symbols: that they are equal or differ is lost."""
         for index, template in enumerate(self.task.templates):
             yield self._cells(index, np.full((1, len(wildcards(template))), UNKNOWN))
+
+
+class AllRows(Domain):
+    """All vocabulary^K rows; the best constant answer is the largest token."""
+
+    kind = "accuracy"
+
+    def __init__(self, task: Maximum) -> None:
+        self.task = task
+        v, k = task.vocabulary, task.length
+        self.trivial = (v**k - (v - 1) ** k) / v**k
+
+    @property
+    def size(self) -> int:
+        """v^K."""
+        return int(self.task.vocabulary**self.task.length)
+
+    @property
+    def statement(self) -> str:
+        """In words."""
+        v, k = self.task.vocabulary, self.task.length
+        return f"all {v}^{k} rows of {k} tokens"
+
+    @property
+    def shape(self) -> tuple[str, int, int, int]:
+        """As :attr:`Domain.shape`."""
+        return "tokens", self.task.vocabulary, self.task.vocabulary, self.task.length
+
+    def describe(self) -> dict[str, Any]:
+        """The domain as JSON data."""
+        return {"kind": "rows", "task": self.task.to_dict()}
+
+    def points(self) -> Iterator[Cells]:
+        """Every row."""
+        v, k = self.task.vocabulary, self.task.length
+        for start, end in chunks(v**k, CHUNK):
+            yield self._cells(np.arange(start, end)[:, None] // v ** np.arange(k - 1, -1, -1) % v)
+
+    def sample(self, n: int, rng: np.random.Generator) -> Iterator[Cells]:
+        """Random rows."""
+        yield self._cells(rng.integers(self.task.vocabulary, size=(n, self.task.length)))
+
+    def _cells(self, ids: Any) -> Cells:
+        return Cells(ids, ids.max(1), np.ones(len(ids)))
+
+    def boxes(self) -> Iterator[Cells]:
+        """For each query token and maximum, the other tokens unknown."""
+        v, k = self.task.vocabulary, self.task.length
+        pairs = np.array([(q, m) for q, m in product(range(v), repeat=2) if m >= q])
+        ids = np.full((len(pairs), k), UNKNOWN)
+        ids[:, -1] = pairs[:, 0]
+        q, m = pairs.T
+        weight = (m + 1.0) ** (k - 1) - np.where(m > q, m, 0.0) ** (k - 1)
+        for start, end in chunks(len(pairs), 64):
+            piece = slice(start, end)
+            yield Cells(ids[piece], m[piece], weight[piece])

@@ -32,12 +32,17 @@ everything else in the model goes on as it was.
 
 A table that keeps the decisions says what the FFN needs to tell apart for them, not that it tells
 nothing else apart.
+
+Beside a program of a model of ours: rows four times as long, and the program of the proof. Rows of
+the task show strings of its language alone. There a shorter program can decide as the proof's does,
+and training has no reason to prefer the proof's: which of the two a model computes shows off the
+task, where they part.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
@@ -53,21 +58,26 @@ from interp.errors import HookError
 from interp.interventions.components import Component
 from interp.interventions.replacement import sites_of
 from interp.program import syntax
-from interp.program.evaluation import NONE, line_values
-from interp.program.printer import expression_text
+from interp.program.analysis import is_past_only
+from interp.program.evaluation import NONE, line_values, run
+from interp.program.printer import expression_text, program_text
 from interp.program.syntax import Assignment, Expression, Program, children
 from interp.run import Array, Replace, Site
 from probes.decompile.components import HeadDoes, Pruned
 from probes.decompile.decisions import (
+    Fidelity,
     TokenTable,
     activations,
+    agreement,
+    decide,
     decided,
     inputs_of,
     outputs_of,
     run_of,
 )
+from probes.decompile.judging import Judge
 from probes.decompile.primitives import Primitive, ideal
-from probes.decompile.rows import Split, TokenRows
+from probes.decompile.rows import Split, TokenRows, rows_of_task
 
 
 @dataclass(frozen=True)
@@ -328,8 +338,7 @@ def _values(program: Program) -> list[Expression]:
     found: list[Expression] = [syntax.Token()]
     found += [syntax.Name(line.name) for line in program.lines]
     for output in program.outputs:
-        value = output.condition if isinstance(output, syntax.Allow) else output.value
-        for part in _here(value):
+        for part in _here(syntax.value_of(output)):
             remainder = isinstance(part, syntax.Operation) and part.operator == "%"
             counts = isinstance(part, syntax.Count | syntax.CountWhere)
             if (counts or remainder) and part not in found:
@@ -461,3 +470,79 @@ def evidence(
 def number_or_none(value: float) -> float | None:
     """The number as JSON has it; None for what is not finite."""
     return float(value) if np.isfinite(value) else None
+
+
+_TIMES = 4
+_PARTS = ("held", "longer", "off_task")
+
+
+@dataclass(frozen=True)
+class Beside:
+    """The proof's program beside the one that was found.
+
+    Attributes:
+        program: The proof's.
+        model: Part of the rows → share of decisions that the proof's program takes as the model.
+        found: Part → share that it takes as the program that was found.
+    """
+
+    program: Program
+    model: dict[str, float]
+    found: dict[str, float]
+
+    def record(self) -> dict[str, Any]:
+        """What ``result.json`` holds of it."""
+        return {
+            "program": program_text(self.program),
+            "match_model": self.model,
+            "match_found": self.found,
+        }
+
+
+def far(model: Any, task: Any, program: Program, judge: Judge, *, seed: int) -> Fidelity | None:
+    """How nearly a program decides as the model on rows of up to four times the task's length; None
+    for tasks without bins of lengths, and models that take no longer rows.
+
+    Args:
+        model: Hooked.
+        task: A task of strings, such as :class:`interp.tasks.depth.strings.PrefixPrediction`.
+        program: The program that is judged.
+        judge: A judge with the table that gains are measured against.
+        seed: Seed of the rows.
+    """
+    bins = getattr(task, "bins", None)
+    longest = max((high for _, high in bins), default=0) if bins else 0
+    most = min(_TIMES * longest, model.cfg.n_ctx - 1)
+    if longest < 1 or most <= longest:
+        return None
+    rows = rows_of_task(replace(task, bins=((longest + 1, most),)), count=100, seed=seed + 3)
+    own = decided(outputs_of(model, rows), rows)
+    found = decide(run(program, rows.tokens, rows.vocabulary), rows)
+    return judge.table.fidelity(rows, own, found)
+
+
+def proof(task: Any, program: Program, judge: Judge) -> Beside | None:
+    """The C-RASP program of a task beside one that was found; None for tasks without one.
+
+    Args:
+        task: Any; or a C-RASP program, as compiled models have it.
+        program: The program that was found.
+        judge: A judge with the rows and the model's decisions on them.
+    """
+    counted = task if isinstance(task, Program) else getattr(task, "program", None)
+    answers = judge.data.fit.answers
+    if not isinstance(counted, Program) or answers is None or len(answers) != 2:
+        return None
+    if not is_past_only(counted):
+        return None
+    no, yes = (judge.data.fit.vocabulary.texts[code] for code in answers)
+    wanted = counted.deciding(yes, no)
+    model, found = {}, {}
+    for name in _PARTS:
+        part = getattr(judge.data, name)
+        theirs, ours = (
+            decide(run(one, part.tokens, part.vocabulary), part) for one in (wanted, program)
+        )
+        model[name] = agreement(theirs, np.asarray(judge.truth[name]))
+        found[name] = agreement(theirs, ours)
+    return Beside(wanted, model, found)

@@ -9,17 +9,16 @@ one is reported, and whether it counts as found.
 The second holds also where the current token's table has not seen every token: ``next = token`` is
 such a table, for all tokens at once.
 
-The same program in fewer words: what stands there twice gets a line and a name.
-
-A difference of counts that several outputs ask about becomes ``d = count(…) - count(…)``; a plain
-count that is used more than once ``n_a``. A difference that is asked about once and compared with 0
-is a comparison of the two: ``count(…) - count(…) <= -1`` becomes ``count(…) < count(…)``. What a
-program decides stays as it was.
+Lines that could say something else and decide the same are told apart where rows off the task can:
+``commonest`` of two tokens that differ is the least of them, and the first where rows are sorted. A
+line that picks with one of these words is tried with the others. Those that decide the same on all
+rows of the task are compared on the rows off the task that are fitted: the word that decides most
+as the model does there is taken, of equals the plainest (first and last, then least and greatest,
+then commonest and rarest). What even those rows do not tell apart is said.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import isnan
@@ -30,104 +29,12 @@ from numpy.typing import NDArray
 
 from interp.program import syntax
 from interp.program.evaluation import run
-from interp.program.syntax import Assignment, Expression, Program, children
+from interp.program.syntax import Expression, Program
 from probes.decompile.decisions import Fidelity, TokenTable, agreement, decide, disagreements
+from probes.decompile.primitives import one_position
 from probes.decompile.rows import Split, TokenRows
 from probes.decompile.search import Candidate, candidates
-
-_AS_COMPARISON: dict[tuple[str, int], syntax.Relation] = {
-    ("<=", 0): "<=",
-    ("<=", -1): "<",
-    (">=", 0): ">=",
-    (">=", 1): ">",
-}
-
-
-def shortened(program: Program) -> Program:
-    """The program with repeated counts and differences named."""
-    repeated = Counter(
-        part
-        for output in program.outputs
-        for part in children(_value(output), deep=True)
-        if isinstance(part, syntax.CountWhere)
-        or (isinstance(part, syntax.Operation) and _counts(part))
-    )
-    inside = Counter(
-        part for found in repeated for part in children(found, deep=True) if part != found
-    )
-    chosen = [
-        p for p, times in repeated.items() if times > 1 and inside[p] * times < repeated[p] + 1
-    ]
-    chosen = [
-        p for p in chosen if not any(p != q and p in set(children(q, deep=True)) for q in chosen)
-    ]
-    names = {line.name for line in program.lines}
-    lines, outputs = list(program.lines), program.outputs
-    for part in chosen:
-        name = _free(_name(part), names)
-        names.add(name)
-        lines.append(Assignment(name, part))
-        outputs = tuple(_with(output, part, syntax.Name(name)) for output in outputs)
-    found = {p for output in outputs for p in children(_value(output), deep=True)}
-    for old in found:
-        if (new := _comparison(old)) != old:
-            outputs = tuple(_with(output, old, new) for output in outputs)
-    return replace(program, lines=tuple(lines), outputs=outputs)
-
-
-def _comparison(part: Expression) -> Expression:
-    """A difference that is compared with 0, or nearly, as a comparison of its two sides."""
-    match part:
-        case syntax.Comparison(
-            relation,
-            syntax.Operation("-", syntax.CountWhere() as left, syntax.CountWhere() as right),
-            syntax.Constant(value),
-        ):
-            plain = _AS_COMPARISON.get((relation, value))
-            return part if plain is None else syntax.Comparison(plain, left, right)
-    return part
-
-
-def _counts(part: syntax.Operation) -> bool:
-    return any(isinstance(inside, syntax.CountWhere) for inside in children(part, deep=True))
-
-
-def _name(part: Expression) -> str:
-    if isinstance(part, syntax.Operation):
-        return "d"
-    where = part.where if isinstance(part, syntax.CountWhere) else None
-    if (
-        isinstance(where, syntax.Comparison)
-        and where.left == syntax.Key("token")
-        and isinstance(where.right, syntax.Literal_)
-    ):
-        word = "".join(c for c in where.right.text if c.isalnum())
-        return f"n_{word}" if word else "n"
-    return "n"
-
-
-def _free(name: str, taken: set[str]) -> str:
-    number, found = 1, name
-    while found in taken:
-        number += 1
-        found = f"{name}{number}"
-    return found
-
-
-def _value(output: syntax.Output) -> Expression:
-    return output.condition if isinstance(output, syntax.Allow) else output.value
-
-
-def _with(output: syntax.Output, old: Expression, new: Expression) -> syntax.Output:
-    if isinstance(output, syntax.Allow):
-        return replace(output, condition=exchanged(output.condition, old, new))
-    return replace(output, value=exchanged(output.value, old, new))
-
-
-def exchanged(part: Expression, old: Expression, new: Expression) -> Expression:
-    """The expression with one part of it replaced wherever it stands."""
-    return syntax.rebuilt(part, lambda inner: new if inner == old else inner)
-
+from probes.decompile.wording import Variant, shortened, variants
 
 LEAST = 0.9
 """Match and gain, on held-out and on longer rows, from which a program counts as found."""
@@ -338,12 +245,33 @@ class Judge:
             for row, position in disagreements(part, self.truth[name], found):
                 yield name, row, position
 
+    def parted(
+        self, best: Judged, differ: Sequence[tuple[str, int, int]]
+    ) -> Iterator[tuple[str, str, str, str]]:
+        """Rows, tokens so far, what the model and what the program decides, where they part."""
+        for name, row, position in differ:
+            part = getattr(self.data, name)
+            texts = [part.vocabulary.texts[c] for c in part.tokens[row, : position + 1] if c >= 0]
+            at = np.argwhere(part.asked).tolist().index([row, position])
+            found = decide(run(best.program, part.tokens, part.vocabulary), part)[at]
+            own, other = (
+                _in_words(v, part.vocabulary.texts) for v in (self.truth[name][at], found)
+            )
+            shown = " ".join(texts[-16:])
+            yield name.replace("_", " "), f"… {shown}" if len(texts) > 16 else shown, own, other
+
     def _fidelity(self, program: Program, name: str, most: int | None = None) -> Fidelity:
         part = getattr(self.data, name)[:most]
         if not len(part):
             return _UNKNOWN
         found = decide(run(program, part.tokens, part.vocabulary), part)
         return self.table.fidelity(part, self.truth[name][: len(found)], found)
+
+
+def _in_words(decision: Any, texts: tuple[str, ...]) -> str:
+    if np.ndim(decision):
+        return " ".join(texts[i] for i in np.flatnonzero(decision)) or "nothing"
+    return texts[int(decision)] if int(decision) >= 0 else "none"
 
 
 def joined(one: TokenRows, other: TokenRows) -> TokenRows:
@@ -372,3 +300,79 @@ def _or_match(fidelity: Fidelity) -> float:
     if np.isfinite(fidelity.gain):
         return fidelity.gain
     return 1.0 if fidelity.match >= 1.0 else 0.0
+
+
+_TASK, _ELSE = ("fit", "held", "longer"), ("queries", "off_task")
+_PLAINNESS: tuple[syntax.Which, ...] = ("first", "last", "least", "greatest", "commonest", "rarest")
+_NEARLY = 0.01
+
+
+@dataclass(frozen=True)
+class OtherWord:
+    """A word that would decide alike.
+
+    Attributes:
+        line: Name of the line.
+        word: How it picks.
+        instead: How else it could.
+    """
+
+    line: str
+    word: str
+    instead: str
+
+
+def told_apart(judge: Judge, best: Judged) -> tuple[Judged, tuple[OtherWord, ...]]:
+    """The program with the words that rows off the task speak for, and what they leave open.
+
+    Args:
+        judge: Knows the rows and the model's decisions.
+        best: Any; one with tables stays as it is.
+    """
+    if best.exact or any(isinstance(p, syntax.Table) for p in best.program.parts()):
+        return best, ()
+    open_: list[OtherWord] = []
+    for number in range(len(best.program.lines)):
+        line = best.program.lines[number]
+        picked = _among_several(line.expression)
+        if picked is None:
+            continue
+        own = _decisions(judge, best.program, (*_TASK, *_ELSE))
+        same = []
+        for one in variants(best.program, number):
+            found = _decisions(judge, one.program, _TASK)
+            if all(np.array_equal(found[name], own[name]) for name in _TASK):
+                same.append((one, found | _decisions(judge, one.program, _ELSE)))
+        first = Variant(best.program, {}, line.name, picked.which)
+        everyone = [(first, own), *same]
+        taken, decided = max(everyone, key=lambda x: _plausible(judge, *x))
+        for one, found in everyone:
+            alike = all(np.array_equal(found[name], decided[name]) for name in _ELSE)
+            if one is not taken and alike:
+                name = taken.names.get(line.name, line.name)
+                open_.append(OtherWord(name, taken.word, one.word))
+        if taken is not first:
+            sources = {taken.names.get(k, k): v for k, v in best.sources.items()}
+            best = judge.one(Candidate(taken.program, sources))
+    return best, tuple(open_)
+
+
+def _among_several(expression: Expression) -> syntax.Pick | None:
+    """An expression that picks a token, and among several positions; None for others."""
+    if not isinstance(expression, syntax.Pick) or expression.value == syntax.Key("position"):
+        return None
+    return None if one_position(expression.where) else expression
+
+
+def _plausible(judge: Judge, one: Variant, found: dict[str, NDArray[Any]]) -> tuple[int, int]:
+    match = agreement(found["queries"], judge.truth["queries"])
+    rounded = round(match / _NEARLY) if match == match else 0
+    return rounded, -(_PLAINNESS.index(one.word) // 2)
+
+
+def _decisions(judge: Judge, program: Program, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
+    found = {}
+    for name in names:
+        part = getattr(judge.data, name)
+        found[name] = decide(run(program, part.tokens, part.vocabulary), part)
+    return found

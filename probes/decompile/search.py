@@ -15,6 +15,10 @@ A tree is grown leaf by leaf, each time where it mends most (Gini impurity, summ
 of columns that mend within two per cent as much the simplest is asked. Trees are then written as
 formulas and shortened. Growing is greedy: a decision that no single question helps with (parity) is
 not found.
+
+No search is needed, and nothing fitted, where the program stands in the weights
+(:mod:`interp.proofs.depth.decompiler`): in a model that averages, looks a fixed number of tokens
+back and switches on comparisons of counts. Trained models do none of that exactly.
 """
 
 from __future__ import annotations
@@ -26,9 +30,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from interp.models.transformer import SequenceTransformer
 from interp.program import syntax
 from interp.program.evaluation import line_values
 from interp.program.syntax import Assignment, Expression, Program, children
+from interp.proofs.depth.decompiler.program import decompile_counting
 from probes.decompile.features import Feature, Question, columns, expressions, features, values_of
 from probes.decompile.primitives import Primitive
 from probes.decompile.rows import TokenRows
@@ -476,5 +482,31 @@ def _needed(outputs: tuple[syntax.Output, ...], lines: dict[str, Assignment]) ->
                     found.append(part.name)
 
     for output in outputs:
-        visit(output.condition if isinstance(output, syntax.Allow) else output.value)
+        visit(syntax.value_of(output))
     return found
+
+
+def program_of_counts(model: Any, rows: TokenRows, seed: int) -> Program | None:
+    """The program that stands in a model's weights.
+
+    Args:
+        model: Any; of other classes than ours there is none.
+        rows: Codes are the model's ids, of which 0 begins every row and stands nowhere else.
+        seed: Seed of the strings that the model is asked about.
+    """
+    ours = isinstance(model, SequenceTransformer) and rows.encode is None
+    if not ours or rows.answers is None or len(rows.answers) != 2:
+        return None
+    starts = (rows.tokens == 0).sum(1) == 1
+    if not (starts.all() and (rows.tokens[:, 0] == 0).all()):
+        return None
+    texts = rows.vocabulary.texts
+    if model.spec.d_in > len(texts):
+        return None
+    used = set(np.unique(rows.tokens).tolist())
+    words = [texts[code] if code in used else None for code in range(1, model.spec.d_in)]
+    found = decompile_counting(model, words, seed=seed)
+    if found.program is None or found.agreement < 1.0:
+        return None
+    no, yes = (texts[code] for code in rows.answers)
+    return found.program.deciding(yes, no)

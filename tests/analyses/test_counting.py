@@ -28,11 +28,11 @@ from interp.program.parser import parse_program as parse
 from interp.program.printer import program_text
 from interp.program.syntax import Program
 from interp.proofs.depth.compiler import Precision, compile_program, vocabulary_of
+from interp.proofs.depth.decompiler.covers import Cover, cover, support
+from interp.proofs.depth.decompiler.network import integer_comparison
+from interp.proofs.depth.decompiler.program import CountingProgram, decompile_counting, weighted_sum
+from interp.proofs.depth.decompiler.tables import Codes, at_thresholds, drawn, in_cell
 from interp.proofs.random_basis import random_basis
-from probes.decompile.counting import CountingProgram, decompile_counting, weighted_sum
-from probes.decompile.counting_covers import Cover, cover, support
-from probes.decompile.counting_network import integer_comparison
-from probes.decompile.counting_tables import Codes, at_thresholds, drawn, in_cell
 
 LONGEST = 40
 

@@ -1,1 +1,1 @@
-"""C-RASP programs compiled to transformers (`depth` §3.3)."""
+"""C-RASP programs compiled to transformers (`depth` §3.3), and read off their weights again."""

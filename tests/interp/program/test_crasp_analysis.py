@@ -79,23 +79,6 @@ def test_the_prediction_program_is_right_on_all_short_and_random_long_strings(k:
         assert run.values["last"][row, : len(string)].tolist() == wanted
 
 
-@pytest.mark.parametrize("k", range(3, 8))
-def test_its_lines_say_which_blocks_have_begun(k: int) -> None:
-    string = blocks([3, 1, 2, 4, 1, 2, 3][:k])[0]
-    run = evaluate(prediction_program(k), [string])
-    block = np.cumsum([1, *(string[i] != string[i - 1] for i in range(1, len(string)))])
-    for j in range(1, k):
-        assert (run.values[f"E{j}"][0] == (block >= j)).all()
-
-
-@pytest.mark.parametrize("k", [4, 5, 6])
-def test_without_one_count_it_is_wrong(k: int) -> None:
-    """The program of L_{k−2} has the right last letter and one block pair too few."""
-    string, wanted = blocks([2] * k)
-    answer = evaluate(prediction_program(k - 2), [string]).values["last"][0].tolist()
-    assert answer != wanted
-
-
 def test_k_must_leave_a_block_to_predict() -> None:
     with pytest.raises(ArgumentError, match="k must be at least 2, got 1"):
         prediction_program(1)

@@ -1,5 +1,7 @@
 """Constructions give back their mechanism, and the parts that decide what is answered."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -11,12 +13,13 @@ from interp.models.transformer import SequenceTransformer
 from interp.program.decision_parser import parse
 from interp.program.evaluation import NONE, Vocabulary
 from interp.program.printer import program_text
+from interp.tasks.memory import FixedMemory
 from probes.decompile.decisions import Fidelity, TokenTable, decided, outputs_of
 from probes.decompile.evidence import ffn_table
-from probes.decompile.judging import Judge, Judged, answer
+from probes.decompile.judging import Judge, Judged, answer, told_apart
 from probes.decompile.rows import TokenRows, split
 from probes.decompile.search import Candidate
-from probes.decompile.workflow import decompile, told_apart
+from probes.decompile.workflow import decompile
 
 RIGHT = Fidelity(1.0, 1.0)
 
@@ -53,15 +56,12 @@ def test_guards_and_predicates_are_read_off_and_stand_for_heads() -> None:
 
 
 def test_the_construction_of_a_fixed_memory_gives_back_its_lags() -> None:
-    task = pl.load("fixed-memory-multiplexer").card.task
-    found = pl.decompile(pl.construct(task), count=16)
+    """Signed sums of heads select lags, none of which a head looks at."""
+    task = FixedMemory((1, 3), "multiplexer", length=9)
+    found = pl.decompile(pl.construct(task), count=24)
     assert found.answer == "found"
-    lags = {
-        int(line.expression.where.right.right.value)
-        for line in found.best.program.lines
-        if "position == position" in program_text(found.best.program)
-    }
-    assert lags == set(task.lags)
+    text = program_text(found.best.program)
+    assert {int(k) for k in re.findall(r"key.position == position - (\d+)", text)} == set(task.lags)
     assert found.best.off_task.gain == 1.0
 
 

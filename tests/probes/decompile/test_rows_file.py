@@ -4,12 +4,10 @@ import json
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from interp.errors import ArgumentError
 from probes.decompile.rows import split
 from probes.own_rows import read_rows
-from prooflens.cli.main import app
 
 WORDS = {"a": 0, "b": 1, "<pad>": 2}
 
@@ -90,19 +88,6 @@ def test_everything_wrong_is_said_at_once_with_the_first_row(tmp_path) -> None:
     assert "row 1: [9, 0] (and 1 more)" in text
     assert "row 2: [[1, 0], []]" in text
     assert len(refused.value.problems) == 2
-
-
-def test_the_command_says_it_in_one_line(tmp_path) -> None:
-    path = written(tmp_path, sets(([0, 1], [[1, 0], [0, 0]])))
-    told = CliRunner().invoke(app, ["decompile", "apply", "p.txt", "--data", path])
-    assert told.exit_code != 0
-    path = written(tmp_path, sets(([0], [[0, 0, 0]])))
-    out = tmp_path / "out"
-    told = CliRunner().invoke(
-        app, ["decompile", "depth-L3-layers1", "--data", path, "--out", str(out)]
-    )
-    assert told.exit_code not in (0, 70)
-    assert not out.exists()
 
 
 def test_labels_past_the_end_stay_unknown(tmp_path) -> None:

@@ -21,9 +21,9 @@ from itertools import product
 import numpy as np
 from jaxtyping import Bool, Int
 
-from probes.decompile.counting_covers import support
-from probes.decompile.counting_network import Inputs, Layer, Network, NotCountingError, outputs
-from probes.decompile.counting_tables import Codes, Number, overlaps, tabulate
+from interp.proofs.depth.decompiler.covers import support
+from interp.proofs.depth.decompiler.network import Inputs, Layer, Network, NotCountingError, outputs
+from interp.proofs.depth.decompiler.tables import Codes, Number, overlaps, tabulate
 
 _MOST_ROWS = 400_000
 _MOST_PERIOD = 24

@@ -2,7 +2,7 @@
 
     1  ask the network about all states, with many numbers of tokens of each class
     2  where two numbers have different effects, compare them by the neurons that bend between them
-       (:mod:`probes.decompile.counting_network`), until the comparisons tell all effects apart
+       (:mod:`interp.proofs.depth.decompiler.network`), until the comparisons tell all effects apart
     3  ask again next to all comparisons found, where a mistake would show
     4  keep few of the comparisons, simple ones first
     5  ask about every combination of their outcomes that some numbers have
@@ -26,7 +26,14 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from probes.decompile.counting_network import Bend, Inputs, Layer, NotCountingError, bends, outputs
+from interp.proofs.depth.decompiler.network import (
+    Bend,
+    Inputs,
+    Layer,
+    NotCountingError,
+    bends,
+    outputs,
+)
 
 _TOLERANCE = 1e-6
 

@@ -23,8 +23,8 @@ A machine's answer as lines of C-RASP.
     answer = "b" && n2 >= 1
 
 A line a number, each after those it needs; what is counted and what is answered are covers of cubes
-(:mod:`probes.decompile.counting_covers`). Names mean nothing, ``n`` for numbers and ``p`` for what
-stands a fixed number of tokens back; everything else was read off the weights.
+(:mod:`interp.proofs.depth.decompiler.covers`). Names mean nothing, ``n`` for numbers and ``p`` for
+what stands a fixed number of tokens back; everything else was read off the weights.
 
 A whole number for each row as a sum of few weighted conditions.
 
@@ -47,17 +47,16 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from interp.errors import Problems
-from interp.hooks.capture import model_device
 from interp.models.transformer import SequenceTransformer
 from interp.program import syntax
 from interp.program.evaluation import evaluate_codes
 from interp.program.predicates import Predicate, built_in
 from interp.program.printer import expression_text
 from interp.program.syntax import Assignment, Expression, Program, Term, children
-from probes.decompile.counting_covers import Cover, cover, support, widened
-from probes.decompile.counting_machine import Factor, Machine, Scene, build_machine
-from probes.decompile.counting_network import NotCountingError, read_network
-from probes.decompile.counting_tables import Number
+from interp.proofs.depth.decompiler.covers import Cover, cover, support, widened
+from interp.proofs.depth.decompiler.machine import Factor, Machine, Scene, build_machine
+from interp.proofs.depth.decompiler.network import NotCountingError, read_network
+from interp.proofs.depth.decompiler.tables import Number
 
 _TERM = 2
 _MOST_ROWS = 600
@@ -272,7 +271,7 @@ def write_program(machine: Machine, words: Sequence[str | None]) -> Written:
     """The answer of a machine.
 
     Args:
-        machine: See :mod:`probes.decompile.counting_machine`.
+        machine: See :mod:`interp.proofs.depth.decompiler.machine`.
         words: What each id but BOS stands for; None for tokens that a program cannot name.
 
     Raises:
@@ -501,7 +500,7 @@ def decisions(
 
 
 def _tokens(model: SequenceTransformer, ids: Int[np.ndarray, "row pos"]) -> Tensor:
-    return torch.from_numpy(ids).to(model_device(model))
+    return torch.from_numpy(ids).to(next(model.parameters()).device)
 
 
 def _sources(written: Written) -> tuple[ComparisonSource, ...]:
