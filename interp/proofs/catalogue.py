@@ -60,14 +60,9 @@ def has_proof(task: Task) -> bool:
 def _builders(rank: int) -> dict[type, Callable[..., Construction]]:
     from interp.proofs.coupling import construct_pod
     from interp.proofs.induction import construct_relation
-    from interp.proofs.memory import (
-        construct_fixed_memory,
-        construct_kernel_memory,
-    )
     from interp.proofs.template import construct_template
     from interp.tasks.coupling import PodCoupling
     from interp.tasks.depth import PrefixPrediction
-    from interp.tasks.memory import AdaptiveMemory, FixedMemory, KernelMemory, RealMemory
     from interp.tasks.relation import TokenRelation
     from interp.tasks.template import TemplateTask
 
@@ -86,8 +81,6 @@ def _builders(rank: int) -> dict[type, Callable[..., Construction]]:
 def _of_signs(task: Any, **options: Any) -> Construction:
     """The construction for the task with values of ±1 and the same locations, rounds and
     readout."""
-    from interp.proofs.memory import construct_adaptive_memory
-
     return construct_adaptive_memory(replace(task, inputs="signs"), **options)
 
 

@@ -1,7 +1,7 @@
 """Locations that tokens name, one round: what attention without content cannot do, and what can.
 
 *Floor*: without content in the scores and without an FFN a layer is one kernel for all tokens; the
-best such prediction is known in closed form (:mod:`interp.proofs.memory.gating`). *Gating*: an FFN
+best such prediction is known in closed form (:mod:`interp.proofs.memory.fixed`). *Gating*: an FFN
 that switches one group of heads for each candidate gets below it; constructions say what that costs
 against a shifted kernel, and trained models how many neurons it takes. *Softmax and dot product*:
 the attention of real models, with every way of positions, on the same task.

@@ -21,6 +21,18 @@ nothing in a basis of slots; in a turned basis the rounding of all heads reaches
 location that is off by 10⁻² is useless to the next layer.
 
 n arguments cost up to 2^{n+1} neurons: for tables, not for functions with structure.
+
+Adaptive memory without content in the scores, by the same heads: fetch all candidates and let the
+FFN choose one.
+
+    attention   for each of the A locations T a group of T + 1 dot-product-free heads: x_{t−T}
+    FFN         y = Σ_address 1[a_t = address] f(x_t, x_{t−g_1(address)}, …): a ramp for every
+                address and every corner of f's arguments
+
+One layer, exact, and no contradiction to the paper's theorem, which concerns attention without such
+gating. The honest comparison is the cost: heads grow with the *sum* of the locations, against their
+largest for a shifted kernel, and the margin must hold for the farthest candidate anyway. Only for
+locations that depend on x_t's own address (R = 1); each further round would multiply the addresses.
 """
 
 from __future__ import annotations
@@ -34,12 +46,10 @@ import numpy as np
 import torch
 
 from interp.errors import Problems
-from interp.hooks.site import Site
 from interp.models.ffn import FFN
-from interp.models.spec import TransformerSpec
-from interp.models.transformer import SequenceTransformer
 from interp.proofs.lagfits import LagFit
-from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part, zero_model
+from interp.proofs.mechanism import Certificate, Construction
+from interp.proofs.memory.one_layer import HeadGroup, one_layer
 from interp.proofs.memory.rounding import (
     Summation,
     read_error,
@@ -47,7 +57,7 @@ from interp.proofs.memory.rounding import (
     slot_error,
     sum_rounding,
 )
-from interp.tasks.memory import FixedMemory
+from interp.tasks.memory import AdaptiveMemory, FixedMemory
 from interp.tasks.memory.readouts import Readout
 
 MARGIN = 0.5
@@ -172,34 +182,24 @@ def construct_fixed_memory(task: FixedMemory) -> Construction:
         ArgumentError: if a lag cannot be selected well enough in float64, with the numbers.
     """
     plan = _plan(task)
-    spec = TransformerSpec(
-        input="real",
-        d_in=1,
-        d_out=1,
-        n_ctx=task.length,
-        d_model=plan.width,
-        n_layers=1,
-        n_heads=plan.heads,
-        d_head=1,
-        ffn=(plan.table.neurons,),
-        score="none",
-        lag_bias="lin",
-        normalizer="none",
-        dtype="float64",
+    answer = plan.width - 1
+    slots = {name: at for at, name in enumerate((*task.arguments, "f"))}
+    model, mechanism = one_layer(
+        _groups(plan.fits), slots, length=task.length, ffn=(plan.table.neurons,)
     )
-    model = zero_model(spec)
     with torch.no_grad():
-        model.embed.W_E[0, 0] = 1
-        _write_heads(model, plan.fits)
-        plan.table.write(model.blocks[0].mlp, range(plan.width - 1), plan.width - 1, 0)
-        model.unembed.W_U[-1, 0] = 1
+        plan.table.write(model.blocks[0].mlp, range(answer), answer, 0)
     return Construction(
         name=f"constructed-{task.name}",
         task=task,
         model=model,
-        mechanism=_mechanism(task, plan.fits),
+        mechanism=mechanism,
         certificate=_certificate(plan),
     )
+
+
+def _groups(fits: Sequence[LagFit]) -> list[HeadGroup]:
+    return [HeadGroup(f"x[t-{fit.lag}]", fit.slopes, fit.coefficients, fit.lag) for fit in fits]
 
 
 @dataclass(frozen=True)
@@ -263,33 +263,6 @@ def _check_margin(plan: _FixedPlan) -> None:
     problems.raise_if_any()
 
 
-def _write_heads(model: SequenceTransformer, fits: tuple[LagFit, ...]) -> None:
-    attn, head = model.blocks[0].attn, 0
-    for slot, fit in enumerate(fits, start=1):
-        for slope, coefficient in zip(fit.slopes, fit.coefficients, strict=True):
-            attn.terms["lag"].p[head] = float(slope)
-            attn.W_V[head, 0, 0] = 1
-            attn.W_O[head, 0, slot] = float(coefficient)
-            head += 1
-
-
-def _mechanism(task: FixedMemory, fits: tuple[LagFit, ...]) -> Mechanism:
-    parts, head = [], 0
-    for name, fit in zip(task.arguments[1:], fits, strict=True):
-        for _ in fit.slopes:
-            parts.append(Part("head", 0, head, "memory-location", name, fit.lag))
-            head += 1
-    parts.append(Part("ffn", 0, None, "readout", "f"))
-    latents = (*task.arguments, "f")
-    sites = (Site(-1, "embed"), *[Site(0, "resid_mid")] * len(fits), Site(0, "resid_post"))
-    axes = torch.eye(len(latents), dtype=torch.float64)
-    return Mechanism(
-        parts=tuple(parts),
-        directions=dict(zip(latents, axes, strict=True)),
-        written={name: site.name for name, site in zip(latents, sites, strict=True)},
-    )
-
-
 def _certificate(plan: _FixedPlan) -> Certificate:
     """Slot errors stay under the margin, so what is left is the readout's own rounding."""
     task = plan.task
@@ -304,3 +277,86 @@ def _certificate(plan: _FixedPlan) -> Certificate:
         turned = plan.table.rounding(_UNIT, width=plan.width, reach=reach)
     domain = f"every ±1 input of at most {task.length} positions, at positions ≥ {max(task.lags)}"
     return Certificate(rounding, parts, domain, error_in_any_basis=turned)
+
+
+def construct_gated_memory(task: AdaptiveMemory) -> Construction:
+    """A float64 model of one layer without dot products that computes the task exactly.
+
+    Args:
+        task: A task with values of ±1 and one sequential round.
+
+    Raises:
+        ArgumentError: for other tasks, or if a candidate cannot be selected well enough.
+    """
+    _check_rounds(task)
+    fits = {lag: select_lag(lag, _gated_evaluation(task, lag)) for lag in sorted(task.locations)}
+    errors = {lag: slot_error(fit, _gated_evaluation(task, lag)) for lag, fit in fits.items()}
+    _check_selectable(task, errors)
+    names = ["x[t]", *(f"x[t-{lag}]" for lag in fits)]
+    answer = task.bits + len(names)
+    slots = dict(zip((*names, "f"), (0, *range(1 + task.bits, answer + 1)), strict=True))
+    ramps, base = _ramps(task, slots)
+    model, mechanism = one_layer(
+        _groups([*fits.values()]),
+        slots,
+        length=task.length,
+        ffn=(2 * len(ramps),),
+        d_in=1 + task.bits,
+    )
+    with torch.no_grad():
+        for number, (corner, step) in enumerate(ramps):
+            write_ramp(model.blocks[0].mlp, corner, step, answer, 2 * number)
+        model.blocks[0].mlp.b_out[answer] = base
+    certificate = _gated_certificate(task, errors)
+    return Construction(f"gated-{task.name}", task, model, mechanism, certificate)
+
+
+def _check_rounds(task: AdaptiveMemory) -> None:
+    problems = Problems("construct_gated_memory")
+    rule, advice = "must make one sequential round with concurrent", "use construct_adaptive_memory"
+    rounds = (task.rounds, task.concurrent)
+    problems.need(task.sequential_rounds == 1, "rounds", rule, rounds, advice)
+    signs = task.inputs == "signs"
+    problems.need(signs, "inputs", "must be signs: ramps read ±1", task.inputs, "use signs")
+    problems.raise_if_any()
+
+
+def _check_selectable(task: AdaptiveMemory, errors: dict[int, float]) -> None:
+    problems = Problems("construct_gated_memory")
+    told = ", ".join(f"lag {lag}: {error:.2g}" for lag, error in errors.items())
+    rule = f"must be selectable with summed errors below {MARGIN} in float64 ({told})"
+    summed = task.memory_count * max(errors.values())
+    problems.need(summed < MARGIN, "locations", rule, task.locations, "use smaller locations")
+    problems.raise_if_any()
+
+
+def _gated_evaluation(task: AdaptiveMemory, lag: int) -> Summation:
+    return Summation(_UNIT, keys=task.length, heads=lag + 1)
+
+
+def _ramps(
+    task: AdaptiveMemory, slots: Mapping[str, int]
+) -> tuple[list[tuple[dict[int, int], float]], float]:
+    """(coordinate → sign, height) of every ramp, and the value without any."""
+    table, tables = CornerTable.of(task.f), task.location_tables()
+    ramps = []
+    for code, address in enumerate(product((-1, 1), repeat=task.bits)):
+        reads = [0, *(slots[f"x[t-{lags[code]}]"] for lags in tables)]
+        for corner, f in table.values.items():
+            if f > table.base:
+                at = dict(zip(range(1, 1 + task.bits), address, strict=True))
+                ramps.append((at | dict(zip(reads, corner, strict=True)), f - table.base))
+    return ramps, table.base
+
+
+def _gated_certificate(task: AdaptiveMemory, errors: dict[int, float]) -> Certificate:
+    summed = task.memory_count * max(errors.values())
+    table = CornerTable.of(task.f)
+    rounding = ramp_rounding(task.bits + table.n, table.base, table.span, _UNIT)
+    parts = {f"slot of lag {lag}": error for lag, error in errors.items()}
+    parts |= {"summed error at f": summed, "margin": MARGIN, "rounding of the readout": rounding}
+    domain = (
+        f"every input of ±1 of at most {task.length} positions, "
+        f"at positions ≥ {max(task.locations)}"
+    )
+    return Certificate(rounding, parts, domain)

@@ -46,9 +46,7 @@ from jaxtyping import Float64
 from scipy.optimize import minimize
 
 from interp.errors import Problems
-from interp.hooks.site import Site
 from interp.models.ffn import FFN
-from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.lagfits import (
     DIGITS,
@@ -58,7 +56,8 @@ from interp.proofs.lagfits import (
     phi_values,
     tail,
 )
-from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part, zero_model
+from interp.proofs.mechanism import Certificate, Construction, Mechanism
+from interp.proofs.memory.one_layer import HeadGroup, one_layer
 from interp.proofs.memory.rounding import Summation, read_error, select_lag, sum_rounding
 from interp.tasks.memory import KernelMemory, RealMemory
 from interp.tasks.memory.readouts import Readout
@@ -291,9 +290,9 @@ def construct_kernel_memory(
     bound = largest if task.inputs == "gaussian" else 1.0
     plan = _KernelPlan(task, positions, normalizer, bound, _fits(task, heads, positions))
     _check_slots(plan)
-    model = _model(plan)
+    model, mechanism = _model(plan)
     name = f"constructed-{task.name}-{positions}" + ("-softmax" if normalizer != "none" else "")
-    return Construction(name, task, model, _mechanism(plan), _certificate(plan))
+    return Construction(name, task, model, mechanism, _certificate(plan))
 
 
 @dataclass(frozen=True)
@@ -433,55 +432,23 @@ def _check_slots(plan: _KernelPlan) -> None:
     problems.raise_if_any()
 
 
-def _model(plan: _KernelPlan) -> SequenceTransformer:
-    spec = TransformerSpec(
-        input="real",
-        d_in=1,
-        d_out=1,
-        n_ctx=plan.task.length,
-        d_model=plan.width,
-        n_layers=1,
-        n_heads=sum(len(fit.slopes) for fit in plan.fits),
-        d_head=1,
+def _model(plan: _KernelPlan) -> tuple[SequenceTransformer, Mechanism]:
+    groups = []
+    for number, (memory, fit) in enumerate(zip(plan.task.memories(), plan.fits, strict=True)):
+        lag = memory.location if isinstance(memory.location, int) else None
+        held = fit.coefficients * plan.limits(number)
+        groups.append(HeadGroup(memory.name, fit.slopes, held, lag))
+    model, mechanism = one_layer(
+        groups,
+        {name: at for at, name in enumerate(("x[t]", *plan.memories, "f"))},
+        length=plan.task.length,
         ffn=plan.net.widths,
-        score="none",
         lag_bias=plan.positions,
         normalizer=plan.normalizer,
-        dtype="float64",
     )
-    model = zero_model(spec)
     with torch.no_grad():
-        model.embed.W_E[0, 0] = 1
-        attn, head = model.blocks[0].attn, 0
-        for memory, fit in enumerate(plan.fits):
-            held = fit.coefficients * plan.limits(memory)
-            for slope, coefficient in zip(fit.slopes, held, strict=True):
-                attn.terms["lag"].p[head] = float(slope)
-                attn.W_V[head, 0, 0] = 1
-                attn.W_O[head, 0, 1 + memory] = float(coefficient)
-                head += 1
         plan.net.write(model.blocks[0].mlp, plan.reads, plan.width - 1)
-        model.unembed.W_U[-1, 0] = 1
-    return model
-
-
-def _mechanism(plan: _KernelPlan) -> Mechanism:
-    parts: list[Part] = []
-    for memory, fit in zip(plan.task.memories(), plan.fits, strict=True):
-        lag = memory.location if isinstance(memory.location, int) else None
-        role = "memory-kernel" if lag is None else "memory-location"
-        heads = range(len(parts), len(parts) + len(fit.slopes))
-        parts += [Part("head", 0, head, role, memory.name, lag) for head in heads]
-    parts.append(Part("ffn", 0, None, "readout", "f"))
-    latents = ("x[t]", *plan.memories, "f")
-    sites = (Site(-1, "embed"), *[Site(0, "resid_mid")] * len(plan.fits), Site(0, "resid_post"))
-    axes = torch.eye(plan.width, dtype=torch.float64)
-    directions = dict(zip(latents, axes, strict=True))
-    return Mechanism(
-        tuple(parts),
-        directions,
-        {name: site.name for name, site in zip(latents, sites, strict=True)},
-    )
+    return model, mechanism
 
 
 def _certificate(plan: _KernelPlan) -> Certificate:
