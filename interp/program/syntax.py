@@ -459,7 +459,9 @@ def value_of(output: Output) -> Expression:
 
 def with_value(output: Output, value: Expression) -> Output:
     """The output with another condition, or value."""
-    return replace(output, **{"condition" if isinstance(output, Allow) else "value": value})
+    if isinstance(output, Allow):
+        return replace(output, condition=value)
+    return replace(output, value=value)
 
 
 def children(expression: Expression, *, deep: bool = False) -> Iterator[Expression]:

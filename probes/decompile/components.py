@@ -52,14 +52,7 @@ from interp.program import syntax
 from interp.program.evaluation import NONE
 from interp.program.syntax import Assignment, Expression, Program, children
 from interp.run import Array, Edit, Replace, Site
-from probes.decompile.decisions import (
-    TokenTable,
-    activations,
-    agreement,
-    decided,
-    outputs_of,
-    run_of,
-)
+from probes.decompile.decisions import Trial, activations, agreement
 from probes.decompile.primitives import Primitive, ideal, primitives
 from probes.decompile.rows import TokenRows
 
@@ -208,24 +201,18 @@ class HeadDoes:
     tried: tuple[tuple[str, float], ...] = ()
 
 
-def prune(model: Any, rows: TokenRows, table: TokenTable, *, budget: float = _BUDGET) -> Pruned:
+def prune(trial: Trial, *, budget: float = _BUDGET) -> Pruned:
     """Replace components by their means, the least needed first, as long as decisions stay.
 
     Args:
-        model: Hooked; takes tokens.
-        rows: A few dozen.
-        table: Fitted to the model's decisions.
+        trial: The model on a few dozen rows.
         budget: Least gain that is left.
     """
-    run = run_of(model, rows)
-    truth = decided(outputs_of(model, rows, run=run), rows)
-    parts = components(model)
-    means = _means(model, rows, parts)
+    parts = components(trial.model)
+    means = _means(trial, parts)
 
     def gain(without: Sequence[Component]) -> float:
-        edits = [means[part] for part in without]
-        found = decided(outputs_of(model, rows, *edits, run=run), rows)
-        return table.fidelity(rows, truth, found).or_match
+        return trial.gain(trial.decided(*(means[part] for part in without)))
 
     alone = {part: gain([part]) for part in parts}
     dropped: dict[Component, float] = {}
@@ -240,110 +227,106 @@ def prune(model: Any, rows: TokenRows, table: TokenTable, *, budget: float = _BU
     return Pruned(kept, dropped, tuple(means[part] for part in dropped), left)
 
 
-def head_primitives(
-    model: Any, rows: TokenRows, queries: TokenRows, table: TokenTable, kept: Pruned
-) -> Iterator[HeadDoes]:
+def head_primitives(trial: Trial, queries: TokenRows, kept: Pruned) -> Iterator[HeadDoes]:
     """What each kept head does: the best primitives of each, the first the one that is taken.
 
     Args:
-        model: Hooked.
-        rows: A few dozen.
+        trial: The model on a few dozen rows.
         queries: Some off the task, on which patterns that are alike on the task differ.
-        table: Fitted to the model's decisions.
         kept: From :func:`prune`.
     """
     named: list[HeadDoes] = []
+    shortest = np.argsort(trial.rows.lengths, kind="stable")[:_FIRST_ROWS]
+    first = Trial(trial.model, trial.rows[shortest], trial.table)
     for part in kept.parts:
         if part.kind == "head":
-            found = list(_name_head(model, rows, queries, table, kept, part, named))
+            found = list(_name_head(trial, first, queries, part, partial(substituted, kept, named)))
             yield from found
             named += [one for one in found[:1] if one.gain >= _STANDS_IN]
 
 
-def head_tables(model: Any, rows: TokenRows, table: TokenTable, kept: Pruned) -> Iterator[HeadDoes]:
+def head_tables(trial: Trial, kept: Pruned) -> Iterator[HeadDoes]:
     """Each kept head as a table on two tokens that its own pattern tells, where there is one.
 
     Args:
-        model, rows, table, kept: Handed to :func:`head_primitives`.
+        trial, kept: Handed to :func:`head_primitives`.
     """
-    truth = decided(outputs_of(model, rows), rows)
+    model, rows = trial.model, trial.rows
     for part in kept.parts:
-        tables = []
         if part.kind == "head":
             tables = list(by_pairs(model, rows, part, positions=knows_positions(model)))
-        if tables:
-            every = substituted(model, kept, [], part, rows, tables)
+            every = substituted(kept, [], part, trial, tables)
             for one, found in zip(tables, every, strict=True):
-                yield HeadDoes(part, one, table.fidelity(rows, truth, found).or_match)
+                yield HeadDoes(part, one, trial.gain(found))
+
+
+_Substituted = Callable[[Component, Trial, Sequence[Primitive]], list[NDArray[Any]]]
 
 
 def _name_head(
-    model: Any,
-    rows: TokenRows,
-    queries: TokenRows,
-    table: TokenTable,
-    kept: Pruned,
-    head: Component,
-    named: Sequence[HeadDoes],
+    trial: Trial, first: Trial, queries: TokenRows, head: Component, run: _Substituted
 ) -> Iterator[HeadDoes]:
-    truth = decided(outputs_of(model, rows), rows)
-    run = partial(substituted, model, kept, named, head)
-    tried = primitives(rows, deep=head.layer > 0, positions=knows_positions(model))
-    first = rows[np.argsort(rows.lengths, kind="stable")[:_FIRST_ROWS]]
-    short = decided(outputs_of(model, first), first)
-    rough = [_gain_on_content(table, first, short, decisions) for decisions in run(first, tried)]
+    model = trial.model
+    tried = primitives(trial.rows, deep=head.layer > 0, positions=knows_positions(model))
+    rough = [_gain_on_content(first, decisions) for decisions in run(head, first, tried)]
     finalists = sorted(range(len(tried)), key=lambda k: (-rough[k], tried[k].cost))[:_FINALISTS]
     chosen = [tried[k] for k in sorted(finalists)]
-    found = list(zip(chosen, run(rows, chosen), strict=True))
-    gains = [table.fidelity(rows, truth, decisions).or_match for _, decisions in found]
-    inner = [_gain_on_content(table, rows, truth, decisions) for _, decisions in found]
+    found = list(zip(chosen, run(head, trial, chosen), strict=True))
+    gains = [trial.gain(decisions) for _, decisions in found]
+    inner = [_gain_on_content(trial, decisions) for _, decisions in found]
     best = max(inner)
     near = [k for k in range(len(found)) if inner[k] >= best - _NEAR]
-    looked = [part for part in (rows, queries) if len(part)]
+    looked = [(rows, attention(model, rows, [head])[head]) for rows in (trial.rows, queries)
+              if len(rows)]  # fmt: skip
     like = {
-        k: float(np.mean([overlap(model, part, head, found[k][0]) for part in looked]))
-        for k in near
+        k: float(np.mean([overlap(own, rows, found[k][0]) for rows, own in looked])) for k in near
     }
     near = sorted(near, key=lambda k: found[k][0].cost - _LIKE * like[k])[:_ALTERNATIVES]
     if best < _STANDS_IN and tried[0] not in [found[k][0] for k in near]:
         found.append(
-            (tried[0], run(rows, tried[:1])[0])
+            (tried[0], run(head, trial, tried[:1])[0])
         )  # uneven as it is, it may count all the same
-        gains.append(table.fidelity(rows, truth, found[-1][1]).or_match)
+        gains.append(trial.gain(found[-1][1]))
         near = [*near, len(found) - 1]
     others = sorted(((found[k][0].words, gains[k]) for k in range(len(found))), key=lambda x: -x[1])
     for k in near:
         yield HeadDoes(head, found[k][0], gains[k], tried=tuple(others[:5]))
-    taken = found[near[0]][1]
-    yield from _elsewhere(rows, truth, taken, head, tried, run)
+    yield from _elsewhere(trial, found[near[0]][1], head, tried, run)
 
 
-def _gain_on_content(
-    table: TokenTable, rows: TokenRows, truth: NDArray[Any], found: NDArray[Any]
-) -> float:
+def _gain_on_content(trial: Trial, found: NDArray[Any]) -> float:
     """Gain on the decisions at tokens that vary: what is done at a separator is asked apart."""
+    rows, truth = trial.rows, trial.truth
     here = np.isin(rows.tokens[rows.asked], rows.content())
     here = here if here.sum() >= _FEW else np.ones_like(here)
-    match, base = agreement(found[here], truth[here]), agreement(table(rows)[here], truth[here])
+    match = agreement(found[here], truth[here])
+    base = agreement(trial.table(rows)[here], truth[here])
     return 1 - (1 - match) / (1 - base) if base < 1 else match
 
 
-def overlap(model: Any, rows: TokenRows, head: Component, primitive: Primitive) -> float:
+def attention(
+    model: Any, rows: TokenRows, heads: Sequence[Component]
+) -> dict[Component, Float[np.ndarray, "decision key"]]:
+    """Heads' patterns where something is asked."""
+    sites = {head: Site(head.layer, "pattern", head.head) for head in heads}
+    found = activations(model, rows, [*sites.values()])
+    return {head: found[site].float().numpy()[rows.asked] for head, site in sites.items()}
+
+
+def overlap(own: Float[np.ndarray, "decision key"], rows: TokenRows, primitive: Primitive) -> float:
     """Share of a head's attention, where something is asked, that a primitive's pattern shares."""
-    site = Site(head.layer, "pattern", head.head)
-    own = activations(model, rows, [site])[site].float().numpy()[rows.asked]
     return float(np.minimum(own, ideal(primitive, rows)[rows.asked]).sum(-1).mean())
 
 
 def _elsewhere(
-    rows: TokenRows,
-    truth: NDArray[Any],
+    trial: Trial,
     taken: NDArray[Any],
     head: Component,
     tried: Sequence[Primitive],
-    run: Callable[[TokenRows, Sequence[Primitive]], list[NDArray[Any]]],
+    run: _Substituted,
 ) -> Iterator[HeadDoes]:
     """What a head does where the current token is one that does not vary."""
+    rows, truth = trial.rows, trial.truth
     tokens, content = rows.tokens[rows.asked], rows.content()
     every: list[NDArray[Any]] = []
     for code in np.unique(tokens).tolist():
@@ -351,7 +334,7 @@ def _elsewhere(
         own = agreement(taken[here], truth[here])
         if code in content or here.sum() < _FEW or own >= _WELL:
             continue
-        every = every or run(rows, tried)
+        every = every or run(head, trial, tried)
         shares = [agreement(one[here], truth[here]) for one in every]
         best = max(shares)
         if best < own + _BETTER:
@@ -369,34 +352,30 @@ def knows_positions(model: Any) -> bool:
 
 
 def substituted(
-    model: Any,
     kept: Pruned,
     named: Sequence[HeadDoes],
     head: Component,
-    rows: TokenRows,
+    trial: Trial,
     primitives: Sequence[Primitive],
 ) -> list[NDArray[Any]]:
     """Decisions with a head attending as each of some primitives says, those named before it as
     theirs say, and all that was dropped at its mean."""
-    run = run_of(model, rows)
 
     def attends(part: Component, one: Primitive) -> Edit:
-        pattern = torch.from_numpy(ideal(one, rows)).float()
+        pattern = torch.from_numpy(ideal(one, trial.rows)).float()
         return Replace(Site(part.layer, "pattern", part.head), Array(pattern, one.words))
 
     fixed = [*kept.edits, *(attends(one.head, one.primitive) for one in named)]
-    return [
-        decided(outputs_of(model, rows, *fixed, attends(head, one), run=run), rows)
-        for one in primitives
-    ]
+    return [trial.decided(*fixed, attends(head, one)) for one in primitives]
 
 
-def _means(model: Any, rows: TokenRows, parts: Sequence[Component]) -> dict[Component, Edit]:
+def _means(trial: Trial, parts: Sequence[Component]) -> dict[Component, Edit]:
     """The edits that put the mean over the positions of all rows, padding left out, in the place of
     what each part writes."""
-    there = torch.from_numpy(rows.tokens != NONE)
-    sites = {part: next(sites_of(model, part)) for part in parts}
-    every = activations(model, rows, [*{site.every_head for site in sites.values()}])
+    there = torch.from_numpy(trial.rows.tokens != NONE)
+    sites = {part: next(sites_of(trial.model, part)) for part in parts}
+    wanted = [*{site.every_head for site in sites.values()}]
+    every = activations(trial.model, trial.rows, wanted)
     means = {part: site.take(every[site.every_head])[there].mean(0) for part, site in sites.items()}
     return {
         part: Replace(site, Array(means[part][None, None], "its mean"))
@@ -416,14 +395,12 @@ def mean_patterns(
 
 
 def line_heads(
-    model: Any, rows: TokenRows, table: TokenTable, kept: Pruned, program: Program, known: set[str]
+    trial: Trial, kept: Pruned, program: Program, known: set[str]
 ) -> Iterator[tuple[str, HeadDoes]]:
     """(name of a line, the head it stands for) for the lines that look back and are not known.
 
     Args:
-        model: Hooked.
-        rows: A few dozen.
-        table: Fitted to the model's decisions.
+        trial: The model on a few dozen rows.
         kept: Components that are needed.
         program: The program whose lines are asked about.
         known: Names of lines that a head stands for already.
@@ -431,7 +408,7 @@ def line_heads(
     heads = [part for part in kept.parts if part.kind == "head"]
     if not heads:
         return
-    truth = decided(outputs_of(model, rows), rows)
+    patterns = attention(trial.model, trial.rows, heads)
     for number, line in enumerate(program.lines):
         looked = _looks(line.expression)
         if line.name in known or looked is None:
@@ -439,10 +416,10 @@ def line_heads(
         where, which = looked
         words = f"as the line {line.name} says"
         one = Primitive(words, where, which, lines=program.lines[:number])
-        shared = {head: overlap(model, rows, head, one) for head in heads}
+        shared = {head: overlap(own, trial.rows, one) for head, own in patterns.items()}
         head = max(heads, key=lambda h: shared[h])
-        [found] = substituted(model, kept, [], head, rows, [one])
-        gain = table.fidelity(rows, truth, found).or_match
+        [found] = substituted(kept, [], head, trial, [one])
+        gain = trial.gain(found)
         yield line.name, HeadDoes(head, one, gain, tried=((f"shares {shared[head]:.2f}", gain),))
 
 

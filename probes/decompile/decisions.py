@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -151,6 +152,37 @@ class TokenTable:
             return decisions.mean(0) > 0.5
         values, times = np.unique(decisions, return_counts=True)
         return values[times.argmax()]
+
+
+class Trial:
+    """A model on some rows: what it decides, and what is left of that when it is changed.
+
+    Args:
+        model: Hooked; takes tokens.
+        rows: A few dozen, on which one clean pass is remembered.
+        table: Fitted to the model's decisions.
+    """
+
+    def __init__(self, model: Any, rows: TokenRows, table: TokenTable) -> None:
+        self.model, self.rows, self.table = model, rows, table
+
+    @cached_property
+    def run(self) -> Run | None:
+        """The model's run on the rows, which all edits go on from; None where nothing is asked."""
+        return run_of(self.model, self.rows) if self.rows.asked.any() else None
+
+    @cached_property
+    def truth(self) -> NDArray[Any]:
+        """What the unchanged model decides."""
+        return self.decided()
+
+    def decided(self, *edits: Edit) -> NDArray[Any]:
+        """What the model decides with edits made."""
+        return decided(outputs_of(self.model, self.rows, *edits, run=self.run), self.rows)
+
+    def gain(self, found: NDArray[Any]) -> float:
+        """What is left of the gain in some decisions; of the match where the table is right."""
+        return self.table.fidelity(self.rows, self.truth, found).or_match
 
 
 def disagreements(

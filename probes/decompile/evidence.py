@@ -67,13 +67,13 @@ from probes.decompile.components import HeadDoes, Pruned
 from probes.decompile.decisions import (
     Fidelity,
     TokenTable,
+    Trial,
     activations,
     agreement,
     decide,
     decided,
     inputs_of,
     outputs_of,
-    run_of,
 )
 from probes.decompile.judging import Judge
 from probes.decompile.primitives import Primitive, ideal
@@ -93,8 +93,14 @@ class Frozen:
     per_token: float
 
 
-def frozen_norms(model: Any, fit: TokenRows, judged: TokenRows, table: TokenTable) -> Frozen:
-    """Freeze all norms at once, with means over some rows, and judge the decisions on others."""
+def frozen_norms(trial: Trial, fit: TokenRows) -> Frozen:
+    """Freeze all norms at once, with means over some rows, and judge the decisions on others.
+
+    Args:
+        trial: The model on the rows that are judged.
+        fit: The rows whose means are taken.
+    """
+    model = trial.model
     sites = [
         Site(at, f"{n}.hook_scale") for at in range(model.cfg.n_layers) for n in ("ln1", "ln2")
     ]
@@ -102,13 +108,11 @@ def frozen_norms(model: Any, fit: TokenRows, judged: TokenRows, table: TokenTabl
     if not sites:
         return Frozen(float("nan"), float("nan"))
     cache = activations(model, fit, sites)
-    truth = decided(outputs_of(model, judged), judged)
 
     def gain(by_token: bool) -> float:
-        scales = {site: _mean(cache[site], fit, judged, by_token) for site in sites}
+        scales = {site: _mean(cache[site], fit, trial.rows, by_token) for site in sites}
         edits = [Replace(site, Array(scale, "a frozen scale")) for site, scale in scales.items()]
-        found = decided(outputs_of(model, judged, *edits), judged)
-        return table.fidelity(judged, truth, found).or_match
+        return trial.gain(trial.decided(*edits))
 
     return Frozen(gain(False), gain(True))
 
@@ -280,36 +284,25 @@ class FfnTable:
     explained: float
 
 
-def ffn_table(
-    model: Any,
-    part: Component,
-    program: Program,
-    fit: TokenRows,
-    judged: TokenRows,
-    table: TokenTable,
-) -> FfnTable:
+def ffn_table(trial: Trial, part: Component, program: Program, fit: TokenRows) -> FfnTable:
     """The smallest table that does what an FFN does for the decisions.
 
     Args:
-        model: Hooked.
+        trial: The model on the rows on which the decisions are compared.
         part: An FFN.
         program: The program whose lines and counts the table may be over, beside the current token.
         fit: Rows whose means fill the table.
-        judged: Rows on which the decisions are compared.
-        table: Fitted to the model's decisions.
     """
-    (site,) = sites_of(model, part)
-    written = [_output_at(model, site, rows) for rows in (fit, judged)]
+    judged = trial.rows
+    (site,) = sites_of(trial.model, part)
+    written = [_output_at(trial.model, site, rows) for rows in (fit, judged)]
     named = _values(program)
     codes = [_codes(program, named, rows) for rows in (fit, judged)]
-    run = run_of(model, judged)
-    truth = decided(outputs_of(model, judged, run=run), judged)
 
     def tried(reads: Sequence[int]) -> FfnTable:
         instead, cells = _looked_up(reads, codes, written[0], fit)
         there = judged.tokens != NONE
         edit = Replace(site, Array(torch.from_numpy(instead), "what a table says"))
-        found = decided(outputs_of(model, judged, edit, run=run), judged)
         own = written[1][there]
         wrong = float(((own - instead[there]) ** 2).sum())
         spread = float(((own - own.mean(0)) ** 2).sum())
@@ -317,7 +310,7 @@ def ffn_table(
             part,
             tuple(expression_text(named[k]) for k in reads),
             cells,
-            table.fidelity(judged, truth, found).or_match,
+            trial.gain(trial.decided(edit)),
             1 - wrong / spread if spread > 0 else float("nan"),
         )
 
@@ -459,12 +452,13 @@ def evidence(
             scores.append(score_pairs(model, held, one.head, one.primitive))
         except HookError:
             continue  # a model whose stream is no sum has no sources
+    judged = Trial(model, held, table)
     ffns = [
-        ffn_table(model, part, program, data.fit[: 4 * _ROWS], held, table)
+        ffn_table(judged, part, program, data.fit[: 4 * _ROWS])
         for part in kept.parts
         if part.kind == "ffn"
     ]
-    return ProgramEvidence(tuple(scores), tuple(ffns), frozen_norms(model, fit, held, table))
+    return ProgramEvidence(tuple(scores), tuple(ffns), frozen_norms(judged, fit))
 
 
 def number_or_none(value: float) -> float | None:

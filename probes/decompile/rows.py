@@ -35,6 +35,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -104,25 +105,30 @@ class TokenRows:
         """Positions that come before one where something is asked, or are one."""
         return np.asarray(np.flip(np.maximum.accumulate(np.flip(self.asked, 1), axis=1), 1))
 
+    @cached_property
+    def _times(self) -> tuple[Int[np.ndarray, " token"], Int[np.ndarray, "row token"]]:
+        """Codes of the tokens up to the last position where something is asked, and how often each
+        row has each of them there."""
+        read = self.read & (self.tokens != NONE)
+        codes, place = np.unique(self.tokens[read], return_inverse=True)
+        size = (len(self), len(codes))
+        cells = np.nonzero(read)[0] * len(codes) + place
+        return codes, np.bincount(cells, minlength=size[0] * size[1]).reshape(size)
+
     def content(self) -> Int[np.ndarray, " token"]:
         """Codes of the tokens that vary: all but those that stand once in nearly every row. What
         stands after the last position where something is asked is not looked at."""
-        read = np.where(self.read, self.tokens, NONE)
-        found = []
-        for code in np.unique(read[read != NONE]):
-            times = (read == code).sum(1)
-            if times.max() > 1 or (times == 1).mean() < _OFTEN:
-                found.append(int(code))
-        return np.array(found, dtype=np.int64)
+        codes, times = self._times
+        once = (times == 1).sum(0) / max(len(self), 1)
+        return np.asarray(codes[(times.max(0, initial=0) > 1) | (once < _OFTEN)])
 
     def common(self, most: int) -> Int[np.ndarray, " token"]:
         """Codes of the tokens that vary, if they are at most so many; else of those that half of
         the rows have, the commonest of them if they are more."""
-        content = self.content()
+        content, (codes, times) = self.content(), self._times
         if len(content) <= most:
             return content
-        read = np.where(self.read, self.tokens, NONE)
-        share = np.array([(read == code).any(1).mean() for code in content.tolist()])
+        share = (times[:, np.isin(codes, content)] > 0).mean(0)
         often = np.argsort(-share, kind="stable")[:most]
         return np.sort(content[often[share[often] >= _HALF]])
 

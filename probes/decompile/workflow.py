@@ -38,7 +38,7 @@ from probes.decompile.components import (
     mean_patterns,
     prune,
 )
-from probes.decompile.decisions import Fidelity, TokenTable, decided, outputs_of
+from probes.decompile.decisions import Fidelity, TokenTable, Trial, decided, outputs_of
 from probes.decompile.evidence import Beside, ProgramEvidence, evidence, far, number_or_none, proof
 from probes.decompile.judging import (
     LEAST,
@@ -198,17 +198,17 @@ def decompile(
     data, truth = _both_answers(data, truth)
     table = TokenTable(data.fit, truth["fit"])
     judge = Judge(data, truth, table, lines, knows_positions(model))
-    some = _some(data)
+    some = Trial(model, _some(data), table)
     step("which components are needed")
-    kept = prune(model, some, table)
+    kept = prune(some)
     counted = program_of_counts(model, rows, seed)
-    tried, heads = _searched(model, judge, kept, some, counted, step)
+    tried, heads = _searched(judge, kept, some, counted, step)
     rule = "must be as many as the shortest program here has: a line for each token that may follow"
     need("decompile", bool(tried), "lines", rule, lines, "allow more")
     best, alike = told_apart(judge, judge.best(tried))
     step("what scores and FFNs are made of")
     known = {name for name, source in best.sources.items() if source >= 0}
-    for name, one in line_heads(model, some, table, kept, best.program, known):
+    for name, one in line_heads(some, kept, best.program, known):
         best = replace(best, sources=best.sources | {name: len(heads)})
         heads.append(one)
     if not best.misses_no_string:  # it was judged on the first strings alone
@@ -263,10 +263,9 @@ def _rest(best: Judged, heads: Sequence[HeadDoes]) -> list[int]:
 
 
 def _searched(
-    model: Any,
     judge: Judge,
     kept: Pruned,
-    some: TokenRows,
+    some: Trial,
     counted: Program | None,
     step: Callable[[str], None],
 ) -> tuple[list[Judged], list[HeadDoes]]:
@@ -276,7 +275,7 @@ def _searched(
         return tried, []
     step("what each head does")
     queries = judge.data.queries[:_PROBED]
-    heads = list(head_primitives(model, some, queries, judge.table, kept))
+    heads = list(head_primitives(some, queries, kept))
     step("what they decide")
     layers = len({one.head.layer for one in heads})
     tried += judge.all([(i, one.primitive) for i, one in enumerate(heads)], layers)
@@ -286,7 +285,7 @@ def _searched(
         tried += judge.all([(-1, one) for one in wider], layers)
     if heads and tried and not judge.best(tried).found:
         step("which tokens heads look at")
-        heads += head_tables(model, some, judge.table, kept)
+        heads += head_tables(some, kept)
         tried += judge.all([(i, one.primitive) for i, one in enumerate(heads)], layers)
     return tried, heads
 
