@@ -52,7 +52,7 @@ from interp.program import syntax
 from interp.program.evaluation import NONE
 from interp.program.syntax import Assignment, Expression, Program, children
 from interp.run import Array, Edit, Replace, Site
-from probes.decompile.decisions import Trial, activations, agreement
+from probes.decompile.decisions import DecisionTrial, activations, agreement
 from probes.decompile.primitives import Primitive, ideal, primitives
 from probes.decompile.rows import TokenRows
 
@@ -160,6 +160,8 @@ _BUDGET, _NEAR, _FEW, _STANDS_IN = 0.98, 0.03, 8, 0.9
 _WELL, _BETTER = 0.98, 0.02
 _FIRST_ROWS, _FINALISTS = 8, 8
 _ALTERNATIVES = 2
+_DRAWN = 24
+"""Positions of a picture of a pattern, at most."""
 _LIKE = 4.0
 """What looking like the head's own pattern is worth, beside being simple, among equals."""
 
@@ -201,12 +203,11 @@ class HeadDoes:
     tried: tuple[tuple[str, float], ...] = ()
 
 
-def prune(trial: Trial, *, budget: float = _BUDGET) -> Pruned:
+def prune(trial: DecisionTrial) -> Pruned:
     """Replace components by their means, the least needed first, as long as decisions stay.
 
     Args:
         trial: The model on a few dozen rows.
-        budget: Least gain that is left.
     """
     parts = components(trial.model)
     means = _means(trial, parts)
@@ -218,16 +219,16 @@ def prune(trial: Trial, *, budget: float = _BUDGET) -> Pruned:
     dropped: dict[Component, float] = {}
     left = 1.0
     for part in sorted(parts, key=lambda p: -alone[p]):
-        if alone[part] < budget:
+        if alone[part] < _BUDGET:
             break
         found = gain([*dropped, part])
-        if found >= budget:
+        if found >= _BUDGET:
             dropped[part] = left = found
     kept = tuple(part for part in parts if part not in dropped)
     return Pruned(kept, dropped, tuple(means[part] for part in dropped), left)
 
 
-def head_primitives(trial: Trial, queries: TokenRows, kept: Pruned) -> Iterator[HeadDoes]:
+def head_primitives(trial: DecisionTrial, queries: TokenRows, kept: Pruned) -> Iterator[HeadDoes]:
     """What each kept head does: the best primitives of each, the first the one that is taken.
 
     Args:
@@ -237,7 +238,7 @@ def head_primitives(trial: Trial, queries: TokenRows, kept: Pruned) -> Iterator[
     """
     named: list[HeadDoes] = []
     shortest = np.argsort(trial.rows.lengths, kind="stable")[:_FIRST_ROWS]
-    first = Trial(trial.model, trial.rows[shortest], trial.table)
+    first = DecisionTrial(trial.model, trial.rows[shortest], trial.table)
     for part in kept.parts:
         if part.kind == "head":
             found = list(_name_head(trial, first, queries, part, partial(substituted, kept, named)))
@@ -245,7 +246,7 @@ def head_primitives(trial: Trial, queries: TokenRows, kept: Pruned) -> Iterator[
             named += [one for one in found[:1] if one.gain >= _STANDS_IN]
 
 
-def head_tables(trial: Trial, kept: Pruned) -> Iterator[HeadDoes]:
+def head_tables(trial: DecisionTrial, kept: Pruned) -> Iterator[HeadDoes]:
     """Each kept head as a table on two tokens that its own pattern tells, where there is one.
 
     Args:
@@ -260,11 +261,15 @@ def head_tables(trial: Trial, kept: Pruned) -> Iterator[HeadDoes]:
                 yield HeadDoes(part, one, trial.gain(found))
 
 
-_Substituted = Callable[[Component, Trial, Sequence[Primitive]], list[NDArray[Any]]]
+_Substituted = Callable[[Component, DecisionTrial, Sequence[Primitive]], list[NDArray[Any]]]
 
 
 def _name_head(
-    trial: Trial, first: Trial, queries: TokenRows, head: Component, run: _Substituted
+    trial: DecisionTrial,
+    first: DecisionTrial,
+    queries: TokenRows,
+    head: Component,
+    run: _Substituted,
 ) -> Iterator[HeadDoes]:
     model = trial.model
     tried = primitives(trial.rows, deep=head.layer > 0, positions=knows_positions(model))
@@ -276,10 +281,11 @@ def _name_head(
     inner = [_gain_on_content(trial, decisions) for _, decisions in found]
     best = max(inner)
     near = [k for k in range(len(found)) if inner[k] >= best - _NEAR]
-    looked = [(rows, attention(model, rows, [head])[head]) for rows in (trial.rows, queries)
-              if len(rows)]  # fmt: skip
+    looked = [rows for rows in (trial.rows, queries) if len(rows)]
+    own = [attention(model, rows, [head])[head] for rows in looked]
     like = {
-        k: float(np.mean([overlap(own, rows, found[k][0]) for rows, own in looked])) for k in near
+        k: float(np.mean([overlap(*both, found[k][0]) for both in zip(own, looked, strict=True)]))
+        for k in near
     }
     near = sorted(near, key=lambda k: found[k][0].cost - _LIKE * like[k])[:_ALTERNATIVES]
     if best < _STANDS_IN and tried[0] not in [found[k][0] for k in near]:
@@ -294,7 +300,7 @@ def _name_head(
     yield from _elsewhere(trial, found[near[0]][1], head, tried, run)
 
 
-def _gain_on_content(trial: Trial, found: NDArray[Any]) -> float:
+def _gain_on_content(trial: DecisionTrial, found: NDArray[Any]) -> float:
     """Gain on the decisions at tokens that vary: what is done at a separator is asked apart."""
     rows, truth = trial.rows, trial.truth
     here = np.isin(rows.tokens[rows.asked], rows.content())
@@ -319,7 +325,7 @@ def overlap(own: Float[np.ndarray, "decision key"], rows: TokenRows, primitive: 
 
 
 def _elsewhere(
-    trial: Trial,
+    trial: DecisionTrial,
     taken: NDArray[Any],
     head: Component,
     tried: Sequence[Primitive],
@@ -355,7 +361,7 @@ def substituted(
     kept: Pruned,
     named: Sequence[HeadDoes],
     head: Component,
-    trial: Trial,
+    trial: DecisionTrial,
     primitives: Sequence[Primitive],
 ) -> list[NDArray[Any]]:
     """Decisions with a head attending as each of some primitives says, those named before it as
@@ -369,7 +375,7 @@ def substituted(
     return [trial.decided(*fixed, attends(head, one)) for one in primitives]
 
 
-def _means(trial: Trial, parts: Sequence[Component]) -> dict[Component, Edit]:
+def _means(trial: DecisionTrial, parts: Sequence[Component]) -> dict[Component, Edit]:
     """The edits that put the mean over the positions of all rows, padding left out, in the place of
     what each part writes."""
     there = torch.from_numpy(trial.rows.tokens != NONE)
@@ -384,18 +390,18 @@ def _means(trial: Trial, parts: Sequence[Component]) -> dict[Component, Edit]:
 
 
 def mean_patterns(
-    model: Any, rows: TokenRows, head: Component, primitive: Primitive, most: int = 24
+    model: Any, rows: TokenRows, head: Component, primitive: Primitive
 ) -> tuple[Float[np.ndarray, "query key"], Float[np.ndarray, "query key"]]:
     """A head's pattern and the primitive's on the longest of some rows: for a picture."""
     longest = rows[np.argsort(-rows.lengths, kind="stable")[:1]]
     site = Site(head.layer, "pattern", head.head)
-    n = min(int(longest.lengths[0]), most)
+    n = min(int(longest.lengths[0]), _DRAWN)
     own = activations(model, longest, [site])[site][0, :n, :n].float().numpy()
     return own, ideal(primitive, longest)[0, :n, :n]
 
 
 def line_heads(
-    trial: Trial, kept: Pruned, program: Program, known: set[str]
+    trial: DecisionTrial, kept: Pruned, program: Program, known: set[str]
 ) -> Iterator[tuple[str, HeadDoes]]:
     """(name of a line, the head it stands for) for the lines that look back and are not known.
 

@@ -154,7 +154,7 @@ class TokenTable:
         return values[times.argmax()]
 
 
-class Trial:
+class DecisionTrial:
     """A model on some rows: what it decides, and what is left of that when it is changed.
 
     Args:

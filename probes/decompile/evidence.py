@@ -65,9 +65,9 @@ from interp.program.syntax import Assignment, Expression, Program, children
 from interp.run import Array, Replace, Site
 from probes.decompile.components import HeadDoes, Pruned
 from probes.decompile.decisions import (
+    DecisionTrial,
     Fidelity,
     TokenTable,
-    Trial,
     activations,
     agreement,
     decide,
@@ -93,7 +93,7 @@ class Frozen:
     per_token: float
 
 
-def frozen_norms(trial: Trial, fit: TokenRows) -> Frozen:
+def frozen_norms(trial: DecisionTrial, fit: TokenRows) -> Frozen:
     """Freeze all norms at once, with means over some rows, and judge the decisions on others.
 
     Args:
@@ -284,7 +284,7 @@ class FfnTable:
     explained: float
 
 
-def ffn_table(trial: Trial, part: Component, program: Program, fit: TokenRows) -> FfnTable:
+def ffn_table(trial: DecisionTrial, part: Component, program: Program, fit: TokenRows) -> FfnTable:
     """The smallest table that does what an FFN does for the decisions.
 
     Args:
@@ -452,7 +452,7 @@ def evidence(
             scores.append(score_pairs(model, held, one.head, one.primitive))
         except HookError:
             continue  # a model whose stream is no sum has no sources
-    judged = Trial(model, held, table)
+    judged = DecisionTrial(model, held, table)
     ffns = [
         ffn_table(judged, part, program, data.fit[: 4 * _ROWS])
         for part in kept.parts

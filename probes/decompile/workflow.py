@@ -38,7 +38,7 @@ from probes.decompile.components import (
     mean_patterns,
     prune,
 )
-from probes.decompile.decisions import Fidelity, TokenTable, Trial, decided, outputs_of
+from probes.decompile.decisions import DecisionTrial, Fidelity, TokenTable, decided, outputs_of
 from probes.decompile.evidence import Beside, ProgramEvidence, evidence, far, number_or_none, proof
 from probes.decompile.judging import (
     LEAST,
@@ -198,7 +198,7 @@ def decompile(
     data, truth = _both_answers(data, truth)
     table = TokenTable(data.fit, truth["fit"])
     judge = Judge(data, truth, table, lines, knows_positions(model))
-    some = Trial(model, _some(data), table)
+    some = DecisionTrial(model, _some(data), table)
     step("which components are needed")
     kept = prune(some)
     counted = program_of_counts(model, rows, seed)
@@ -265,7 +265,7 @@ def _rest(best: Judged, heads: Sequence[HeadDoes]) -> list[int]:
 def _searched(
     judge: Judge,
     kept: Pruned,
-    some: Trial,
+    some: DecisionTrial,
     counted: Program | None,
     step: Callable[[str], None],
 ) -> tuple[list[Judged], list[HeadDoes]]:

@@ -53,26 +53,6 @@ def test_dyck_1_is_recognised_on_all_strings_up_to_ten_tokens() -> None:
             assert verdict == (rest == ""), string
 
 
-def test_equal_blocks_are_recognised_on_all_strings_up_to_seven_tokens() -> None:
-    program = parse(
-        'late_b = # ("b" && # "c" == 0) == # "b"\n'
-        'late_a = # ("a" && # ("b" || "c") == 0) == # "a"\n'
-        'equal = late_a && late_b && # "a" == # "b" && # "b" == # "c"\n'
-    )
-    for length in range(1, 8):
-        strings = ["".join(tokens) for tokens in product("abc", repeat=length)]
-        n = length // 3
-        wanted = [string == "a" * n + "b" * n + "c" * n for string in strings]
-        assert evaluate(program, strings).accepted.tolist() == wanted
-
-
-def test_a_guarded_count_is_zero_where_there_is_no_such_position() -> None:
-    program = parse('#import pred\n#import pred2\nx = #[pred] "a"\ny = #[pred2] true\nz = x < 0')
-    run = evaluate(program, ["aab"])
-    assert run.values["x"].tolist() == [[0, 1, 1]]
-    assert run.values["y"].tolist() == [[0, 0, 1]]
-
-
 def test_predicates_count_positions_from_zero() -> None:
     program = parse("#import pos_even\n#import pos_mod3\n#import pos_mod3_2\n"
                     "x = pos_even\ny = pos_mod3\nz = pos_mod3_2")  # fmt: skip

@@ -14,7 +14,7 @@ from interp.program.decision_parser import parse
 from interp.program.evaluation import NONE, Vocabulary
 from interp.program.printer import program_text
 from interp.tasks.memory import FixedMemory
-from probes.decompile.decisions import Fidelity, TokenTable, Trial, decided, outputs_of
+from probes.decompile.decisions import DecisionTrial, Fidelity, TokenTable, decided, outputs_of
 from probes.decompile.evidence import ffn_table
 from probes.decompile.judging import Judge, Judged, answer, told_apart
 from probes.decompile.rows import TokenRows, split
@@ -165,7 +165,7 @@ def test_an_ffn_is_a_table_over_values_of_its_own_position() -> None:
     program = parse(f'next = "a" if {held} % 2 == 0 && position % 3 == 1 else "b"')
     truth = decided(outputs_of(model, rows), rows)
     part = next(one for one in components(model) if one.kind == "ffn")
-    found = ffn_table(Trial(model, rows, TokenTable(rows, truth)), part, program, rows)
+    found = ffn_table(DecisionTrial(model, rows, TokenTable(rows, truth)), part, program, rows)
     values = {"token", f"{held} % 2", held, "position % 3"}
     assert set(found.reads) <= values
     assert found.gain <= 1.0
