@@ -1,5 +1,7 @@
 """Planted heads do what they are said to, written out by hand, and are found; decoys are not."""
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -20,6 +22,17 @@ def test_models_are_others_than_those_tuned_on_and_than_the_circuits() -> None:
         assert sum(f" {role} " in one.name and one.decoy for one in scored) >= 6
 
 
+def silent(layer: int, head: int) -> list[tuple[str, Any]]:
+    """Hooks that put zeros in the place of what a head writes."""
+
+    def off(z: torch.Tensor, hook: object) -> torch.Tensor:
+        z = z.clone()
+        z[:, :, head] = 0
+        return z
+
+    return [(f"blocks.{layer}.attn.hook_z", off)]
+
+
 @pytest.mark.parametrize("kind", ["bigram-13-26-2", "looked-up-14-27-2"])
 @torch.no_grad()
 def test_the_suppressing_head_takes_back_what_is_predicted(kind: str) -> None:
@@ -29,15 +42,8 @@ def test_the_suppressing_head_takes_back_what_is_predicted(kind: str) -> None:
     model, size = built.model, built.model.spec.d_in
     batch = RepeatedTokens(size, 24, (6, 9), bos=0).sample(64, seed=1)
 
-    def silent(z: torch.Tensor, hook: object) -> torch.Tensor:
-        z = z.clone()
-        z[:, :, head] = 0
-        return z
-
     logits, cache = model.run_with_cache(batch.inputs, return_cache_object=False)
-    without = model.run_with_hooks(
-        batch.inputs, fwd_hooks=[(f"blocks.{layer}.attn.hook_z", silent)]
-    )
+    without = model.run_with_hooks(batch.inputs, fwd_hooks=silent(layer, head))
     predicted = without.argmax(-1)
     lag = torch.arange(24)[:, None] - torch.arange(24)
     places = (batch.inputs[:, None] == predicted[..., None]) & (lag > 0)
@@ -67,16 +73,11 @@ def test_a_map_is_all_that_the_successor_head_knows(kind: str) -> None:
     assert (sum(step == 1 for step in steps) >= len(steps) - 1) == (target == "+1")
     assert len(set(images.values())) == len(images)
 
-    def silent(z: torch.Tensor, hook: object) -> torch.Tensor:
-        z = z.clone()
-        z[:, :, head] = 0
-        return z
-
     right = [
         float((logits.argmax(-1) == batch.targets)[batch.mask].double().mean())
         for logits in (
             built.model(batch.inputs),
-            built.model.run_with_hooks(batch.inputs, fwd_hooks=[("blocks.0.attn.hook_z", silent)]),
+            built.model.run_with_hooks(batch.inputs, fwd_hooks=silent(0, head)),
         )
     ]
     assert right[0] == 1
@@ -93,11 +94,6 @@ def test_the_gated_head_rests_and_is_of_no_use_where_it_rests(kind: str) -> None
     tokens = torch.randint(1, built.model.spec.d_in, (64, 24), generator=torch.manual_seed(2))
     tokens[:, 0] = 0
 
-    def silent(z: torch.Tensor, hook: object) -> torch.Tensor:
-        z = z.clone()
-        z[:, :, head] = 0
-        return z
-
     logits, cache = built.model.run_with_cache(tokens, return_cache_object=False)
     rests = cache["blocks.0.attn.hook_pattern"][:, head, 1:, 0]
     event = rests < 0.5
@@ -108,7 +104,7 @@ def test_the_gated_head_rests_and_is_of_no_use_where_it_rests(kind: str) -> None
         earlier = torch.ones(24, 24, dtype=torch.bool).tril(-1)
         before = ((tokens[:, :, None] == tokens[:, None]) & earlier).any(-1)[:, 1:]
         assert torch.equal(event, before)
-    without = built.model.run_with_hooks(tokens, fwd_hooks=[("blocks.0.attn.hook_z", silent)])
+    without = built.model.run_with_hooks(tokens, fwd_hooks=silent(0, head))
     moved = (without.log_softmax(-1) - logits.log_softmax(-1))[:, 1:].abs().amax(-1)
     assert float(moved[event].min()) > 1
     assert float(moved[~event].max()) < 0.2, "means of norms write a little"

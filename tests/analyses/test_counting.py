@@ -100,25 +100,13 @@ def test_sums_of_counts_keep_their_form() -> None:
     assert 'n2 = 3 * # (!"a" && n1 >= 2) - 2 * # "a"' in program_text(found.program)
 
 
-@pytest.mark.parametrize("predicates", [False, True])
-@pytest.mark.parametrize("seed", [0, 1, 5])
+@pytest.mark.parametrize(("seed", "predicates"), [(0, True), (1, False), (5, True)])
 def test_random_programs_come_back(seed: int, predicates: bool) -> None:
     program, _ = random_program(seed, predicates=predicates)
     found = back(program, ("ramp", "sign")[seed % 2], seed)
     assert found.program is not None, found.reason
     assert differences(program, found.program, "abc", 7) == 0
     assert depth(found.program) == observed_depth(program) == depth(program)
-
-
-def test_the_basis_does_not_matter() -> None:
-    program = dyck_program()
-    texts = set()
-    for seed in range(2):
-        found = back(program, "ramp", seed)
-        assert found.program is not None
-        texts.add(tuple(sorted(evaluate(found.program, ["(())", "())(", ")("]).accepted)))
-        assert differences(program, found.program, "()x", 6) == 0
-    assert len(texts) == 1
 
 
 def test_programs_without_counts() -> None:

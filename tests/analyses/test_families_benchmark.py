@@ -20,6 +20,8 @@ transformers = pytest.importorskip("transformers")
 DOCS = Path(__file__).parents[2] / "docs"
 KEPT = json.loads((DOCS / "data" / "families.json").read_text())
 NAMED = {case.name: case for case in CASES}
+CONFIGURED = [case for case in CASES if case.change is None and case.group != "files"]
+"""The cases that are decided by what their config says."""
 AGAIN = ("GPT-2", "Gemma 2", "GPT-OSS", "Cohere", "LLaVA", "BERT", "Jamba", "LoRA alone",
          "LoRA merged", "GGUF, 8 bits")  # fmt: skip
 MIXERS = re.compile("Mamba|Mixer|Recurrent|ShortConv|GatedDelta|RwkvSelf|Linear.*Attention$")
@@ -114,31 +116,26 @@ def ends_in_norms(model: Any, tokens: Tensor) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", CONFIGURED, ids=lambda case: case.name)
 def test_a_reason_by_config_is_given_where_it_is_true_and_nowhere_else(case: FamilyCase) -> None:
-    if case.group not in ("decoders", "no decoders") or "Whisper" in case.name:
-        pytest.skip("decided by its head, its files or its other inputs")
-    seen = facts(built(case))
+    """Also where the same files are named in another way, without ``architectures``."""
+    by_config = {one.name for one in REFUSALS} | {"encoder, norms after"}
+    model = built(case)
+    config = model.config.to_dict()
+    words = refusal({**config, "architectures": [case.model]})
+    named = [name for name, pattern in REASONS.items() if re.search(pattern, words)]
+    assert named == ([case.reason] if case.reason in by_config else [])
+    if case.reason in ("not attention", "norms after", "latent attention"):
+        assert refusal({**config, "architectures": None}).startswith("is a")
+    if case.group not in ("decoders", "no decoders") or case.name == "Whisper":
+        return  # decided by its head or its other inputs
+    seen = facts(model)
     if case.reason == "encoder, norms after":
         assert seen == {"encoder", "norms after"}
     elif case.reason in TRUE:
         assert case.reason in seen
     else:
         assert not seen
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_what_config_says_is_the_reason_of_the_case(case: FamilyCase) -> None:
-    """And of one more way in which the same files are named: without ``architectures``."""
-    by_config = {one.name for one in REFUSALS} | {"encoder, norms after"}
-    if case.change is not None or case.group == "files":
-        pytest.skip("decided by its files")
-    config = built(case).config.to_dict()
-    words = refusal({**config, "architectures": [case.model]})
-    named = [name for name, pattern in REASONS.items() if re.search(pattern, words)]
-    assert named == ([case.reason] if case.reason in by_config else [])
-    if case.reason in ("not attention", "norms after", "latent attention"):
-        assert refusal({**config, "architectures": None}).startswith("is a")
 
 
 def test_an_adapter_alone_names_its_base_model_at_every_door(tmp_path: Path) -> None:
@@ -155,12 +152,9 @@ def test_an_adapter_alone_names_its_base_model_at_every_door(tmp_path: Path) -> 
     ("name", "words"),
     [
         ("Llama, bfloat16", "LlamaForCausalLM; float32 from bfloat16; unembedding of its own;"),
-        ("Llama, tied", "unembedding tied; RMSNorm"),
         ("Llama, two matrices called tied", "of its own, though it is called tied"),
-        ("Granite", "embeddings × 3; what parts write × 0.5; scores × 0.2; logits ÷ 4"),
         ("Gemma 2", "embeddings × √d_model; scores capped at 2; logits capped at 3"),
         ("LLaVA", r"left out: multi_modal_projector \(4 tensors\), vision_tower"),
-        ("LoRA beside weights", "left out: adapter_model.safetensors"),
     ],
 )
 def test_what_is_analysed_is_said(name: str, words: str, tmp_path: Path) -> None:

@@ -1,12 +1,15 @@
 """Heads that share a job are found as one group each with its share; decoys are in none."""
 
 import json
+from functools import cache
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from analyses.benchmarks.backups import Backup, backups, measure
 from analyses.benchmarks.circuits import Shared, Sizes, construct_circuit
+from interp.proofs.mechanism import Construction
 from interp.tasks.induction import RepeatedTokens
 from probes.roles import LANGUAGE, find_roles
 from probes.roles.effects import Effects
@@ -15,16 +18,18 @@ from probes.roles.gathering import evidence_of
 ROWS = RepeatedTokens(16, 18, (4, 8), bos=-1).sample(32, seed=2)
 
 
-def two(split: bool, heads: int = 2, seed: int = 3) -> object:
-    shared = Shared(1, heads, split)
-    return construct_circuit("induction", Sizes(16, 18, 4, False), seed=seed, shared=shared)
+@cache
+def two(split: bool) -> tuple[Construction, list[tuple[int, int | None]], pd.DataFrame]:
+    """A model with a pair of induction heads, the pair, and the roles that are found."""
+    shared = Shared(1, 2, split)
+    made = construct_circuit("induction", Sizes(16, 18, 4, False), seed=3, shared=shared)
+    mine = sorted({(p.layer, p.head) for p in made.mechanism.parts if p.layer == 1})
+    return made, mine, find_roles(made.model, ROWS, profile=LANGUAGE)
 
 
 @pytest.mark.parametrize("split", [False, True])
 def test_a_pair_is_one_row_with_its_members_and_their_shares(split: bool) -> None:
-    made = two(split)
-    mine = sorted({(p.layer, p.head) for p in made.mechanism.parts if p.layer == 1})
-    roles = find_roles(made.model, ROWS, profile=LANGUAGE)
+    _, mine, roles = two(split)
     name = "+".join(f"L{layer}H{head}" for layer, head in mine)
     (group,) = roles[(roles["component"] == "group") & (roles["role"] == "induction")].itertuples()
     assert (group.group, group.head, group.status) == (name, -1, "confirmed")
@@ -44,8 +49,7 @@ def test_a_pair_is_one_row_with_its_members_and_their_shares(split: bool) -> Non
 
 
 def test_the_joint_effect_is_what_is_measured_with_both_taken_away() -> None:
-    made = two(split=False)
-    mine = sorted({(p.layer, p.head) for p in made.mechanism.parts if p.layer == 1})
+    made, mine, roles = two(split=False)
     rises = Effects(evidence_of(made.model, ROWS, LANGUAGE)).rises
     lost = {
         name: rises.at("repeated", rises.away("repeated", places, "after_same"))
@@ -53,7 +57,6 @@ def test_the_joint_effect_is_what_is_measured_with_both_taken_away() -> None:
     }
     odd = {name: (v * ROWS.mask).sum(1) / ROWS.mask.sum(1) for name, v in lost.items()}
     odd = {name: values[1::2].mean() for name, values in odd.items()}
-    roles = find_roles(made.model, ROWS, profile=LANGUAGE)
     (group,) = roles[(roles["component"] == "group") & (roles["role"] == "induction")].itertuples()
     assert group.effect == pytest.approx(float(odd["both"]), rel=1e-6)
     tests = {t["name"]: t["score"] for t in json.loads(group.tests)}

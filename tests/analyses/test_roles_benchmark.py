@@ -67,17 +67,13 @@ def test_scored_cases_are_many_and_none_was_tuned_on() -> None:
 
 
 def test_relations_pass_on_other_things_in_tuning() -> None:
-    def families(cases) -> set[tuple[str, str]]:  # type: ignore[no-untyped-def]
-        return {(task.relation, task.value) for task in (case.construct().task for case in cases)}
-
-    def sizes(cases) -> set[tuple[int, int, int]]:  # type: ignore[no-untyped-def]
-        built = [case.construct() for case in cases]
-        return {(c.task.symbols, c.task.length, c.task.seed) for c in built}
-
-    scored, tuned = (*RELATIONS, *DECOYS), (*TUNED_RELATIONS, *TUNED_DECOYS)
-    assert not families(scored) & families(tuned)
-    assert not sizes(scored) & sizes(tuned)
-    assert {relation for relation, _ in families(tuned)} == {r for r, _ in families(scored)}
+    cases = (*RELATIONS, *DECOYS), (*TUNED_RELATIONS, *TUNED_DECOYS)
+    scored, tuned = ([case.construct.args[0] for case in some] for some in cases)  # tasks
+    families = [{(task.relation, task.value) for task in some} for some in (scored, tuned)]
+    sizes = [{(task.symbols, task.length, task.seed) for task in some} for some in (scored, tuned)]
+    assert not families[0] & families[1]
+    assert not sizes[0] & sizes[1]
+    assert {relation for relation, _ in families[0]} == {relation for relation, _ in families[1]}
 
 
 def test_decoys_are_of_three_sorts() -> None:

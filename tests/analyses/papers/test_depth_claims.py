@@ -102,21 +102,15 @@ def test_the_frontier_rule(far: dict[tuple[int, int], float], status: str) -> No
     assert frontier.judge(far)[0] == status
 
 
-def test_only_cells_that_are_short_by_so_much_are_trained(tmp_path: Path) -> None:
+def test_the_frontier_trains_only_cells_that_are_short_by_so_much(tmp_path: Path) -> None:
     options = GRID | {"blocks": [3, 4], "depths": [1, 2], "short": [2, 3], "beyond": [[13, 20]]}
-    found = frontier.run(Setting("quick", (1,), options, tmp_path))
-    assert set(found.numbers["kept"]) == {"k=3, depth=1", "k=4, depth=1", "k=4, depth=2"}
-    assert set(found.numbers["exact_match"]) == {"3–8 symbols", "9–12 symbols", "13–20 symbols"}
-
-
-def test_the_frontier_runs(tmp_path: Path) -> None:
-    options = GRID | {"blocks": [3, 4], "depths": [1, 2]}
     found = frontier.run(Setting("quick", (1, 2), options, tmp_path))
+    cells = {"k=3, depth=1", "k=4, depth=1", "k=4, depth=2"}
     assert found.status == "not reproduced"
-    assert len(found.tables["exact_match"]) == 2 * 2 * 2 * 2
-    assert set(found.numbers["exact_match"]["9–12 symbols"]) == {
-        f"k={k}, depth={d}" for k in (3, 4) for d in (1, 2)
-    }
+    assert set(found.numbers["kept"]) == cells
+    assert set(found.numbers["exact_match"]) == {"3–8 symbols", "9–12 symbols", "13–20 symbols"}
+    assert all(set(of_bin) == cells for of_bin in found.numbers["exact_match"].values())
+    assert len(found.tables["exact_match"]) == 3 * 2 * 3  # cells, seeds, lengths
     assert found.numbers["shallower_programs"][0]["k"] == 4
 
 

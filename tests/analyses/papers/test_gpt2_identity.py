@@ -5,14 +5,13 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, GPT2Model, LlamaConfig, LlamaForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from analyses.language.tokens import train_tokenizer, write_tokenizer
 from analyses.papers.base import Setting
 from analyses.papers.template.gpt2_scalars import add_scalars, language_model, perplexity
-from analyses.papers.template.gpt2_templates import pretrained_efficiency, train_reader
+from analyses.papers.template.gpt2_templates import pretrained_efficiency
 from interp.errors import ArgumentError
-from interp.tasks.template.task import same_different
 
 CONFIG = GPT2Config(
     vocab_size=50, n_positions=16, n_embd=12, n_layer=2, n_head=3, resid_pdrop=0.0,
@@ -49,16 +48,6 @@ def test_padding_stays_masked() -> None:
         found = model(TOKENS, attention_mask=mask, use_cache=False).logits
         expected = plain(TOKENS, attention_mask=mask, use_cache=False).logits
     torch.testing.assert_close(found[:, :6], expected[:, :6], rtol=1e-5, atol=1e-6)
-
-
-def test_gradient_reaches_every_scalar() -> None:
-    model = tiny()
-    scalars = add_scalars(model)
-    torch.autograd.backward(model(TOKENS, labels=TOKENS, use_cache=False).loss)
-    for layer in scalars:
-        for p in (layer.a, layer.b):
-            assert p.grad is not None
-            assert (p.grad != 0).all()
 
 
 @pytest.mark.parametrize("mask_diagonal", [False, True])
@@ -160,15 +149,6 @@ def test_without_the_users_files_the_claims_are_not_run(
     assert pretrained_efficiency(setting(tmp_path)).status == "not run"
 
 
-def test_the_claim_on_templates_runs_on_a_local_folder(tmp_path: Path) -> None:
-    GPT2Model(CONFIG).save_pretrained(tmp_path / "gpt2")
-    options = {"model": str(tmp_path / "gpt2"), "rows": [8], "steps": 2, "batch": 4,
-               "learning_rate": 1e-3, "symbols": 20}  # fmt: skip
-    verdict = pretrained_efficiency(setting(tmp_path, **options))
-    assert verdict.status in ("reproduced", "partly", "not reproduced")
-    assert set(verdict.numbers["accuracy"]) == {"pretrained 8", "from scratch 8"}
-
-
 def test_without_them_the_claims_run_on_the_shipped_language_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,9 +167,4 @@ def test_without_them_the_claims_run_on_the_shipped_language_model(
     options = {"rows": [8], "steps": 1, "batch": 4, "learning_rate": 1e-3, "symbols": 5000}
     verdict = pretrained_efficiency(setting(tmp_path, **options))
     assert verdict.words.startswith("On code-lm, strings needed")
-
-
-def test_a_reader_learns_its_strings() -> None:
-    task = same_different(train=(0, 20), test=(20, 40))
-    accuracy = train_reader(GPT2Model(CONFIG), task, rows=8, steps=3, batch=8, rate=1e-3, seed=0)
-    assert 0 <= accuracy <= 1
+    assert set(verdict.numbers["accuracy"]) == {"pretrained 8", "from scratch 8"}

@@ -3,7 +3,6 @@
 import tomllib
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from analyses.papers.base import Setting
-from analyses.papers.training import diagram, measured, models, page
+from analyses.papers.training import diagram, models, page
 from analyses.papers.training.measured import MEASURED
 from analyses.papers.training.points import check_parts, parts_of, points_of, rows_at, varied
 from analyses.papers.training.steps import layers_of_steps, weakest
@@ -94,7 +93,6 @@ def test_the_shipped_show_and_its_control_are_told_apart() -> None:
     [
         ("training-finds-adaptive", {}),
         ("training-finds-equality", {}),
-        ("training-finds-counting", {"blocks": 3}),
         ("training-finds-counting", {"blocks": 4}),
     ],
 )
@@ -226,44 +224,11 @@ def test_a_diagram_in_miniature(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(kept, table[kept.columns], check_dtype=False)
 
 
-def test_the_first_models_of_a_cell_that_solve_the_task_are_asked_for_statements(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = {
-        **LEDGER["training-finds-adaptive"]["quick"],
-        "steps": 4,
-        "pairs": 32,
-        "seeds_of_roles": 2,
-        "map": {"across": "heads", "columns": [1], "down": "positions", "rows": ["relative keys"]},
-        "strips": [{"vary": "ffn", "over": [0]}],
-    }
-    answers = {1: False, 2: True, 3: True, 4: True}
-
-    def trained(self: measured.Experiment) -> tuple[None, list[SimpleNamespace]]:
-        seeds = [labels["seed"] for labels, _ in self.planned]
-        return None, [SimpleNamespace(model=None, metrics={"error": seed}) for seed in seeds]
-
-    monkeypatch.setattr(measured.Experiment, "run", trained)
-    monkeypatch.setattr(models.Sought, "solved", lambda self, found: answers[found["error"]])
-    monkeypatch.setattr(measured, "locate", lambda *args, **kwargs: located(*HELD))
-    scores = pd.DataFrame({"score": [0.5, 1.0]})
-    monkeypatch.setattr(measured, "statements_of", lambda *args: scores)
-    setting = Setting("quick", tuple(answers), options, tmp_path)
-    table = measured.models_of(setting, models.memory, lambda points: [1] * len(points))
-    asked = table[table["statements"] == 0.75]
-    assert list(zip(asked["ffn"], asked["seed"], strict=True)) == [(64, 2), (64, 3)]
-
-
 def test_the_page_shows_what_its_rows_say() -> None:
     docs = ROOT / "docs"
     text = (docs / page.PAGE).read_text()
     assert page.with_tables(text, docs) == text
     assert all((docs / "images" / f"{name}.png").exists() for name in KEPT)
-
-
-def test_a_page_without_a_place_for_a_table_is_refused() -> None:
-    with pytest.raises(ArgumentError, match="must have a block"):
-        page.with_tables("# Nothing", ROOT / "docs")
 
 
 def test_kept_rows_are_of_the_settings_and_seeds_of_the_ledger() -> None:
