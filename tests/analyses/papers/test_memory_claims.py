@@ -1,10 +1,7 @@
-"""Memory claims: rules on made-up numbers, parts with oracles, every claim in miniature."""
+"""Memory claims: rules on made-up numbers, and parts with oracles."""
 
 import re
-import tomllib
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,7 +11,8 @@ import torch
 from analyses.__main__ import app as laboratory
 from analyses.papers.base import Setting
 from analyses.papers.experiment import status_of
-from analyses.papers.memory.corpus import Corpus
+from analyses.papers.ledger import read_ledger
+from analyses.papers.memory.corpus import _WORDS, Corpus
 from analyses.papers.memory.lags import bound_shape, heads_needed
 from analyses.papers.memory.language import check, dot_product
 from analyses.papers.memory.manifold import ManifoldMemory
@@ -29,41 +27,6 @@ from interp.proofs.memory import construct_adaptive_memory
 from interp.tasks.memory import AdaptiveMemory
 from prooflens.commands import run_app
 
-ROOT = Path(__file__).parents[3]
-CLAIMS = tomllib.loads((ROOT / "analyses/papers/claims.toml").read_text())["claims"]
-LEDGER = {k: v for k, v in CLAIMS.items() if v["run"].startswith("analyses.papers.memory.")}
-TINY: dict[str, Any] = {"steps": 2, "batch": 4, "d_model": 8, "d_head": 2, "ffn": 4, "length": 10}
-SMALLER: dict[str, dict[str, Any]] = {
-    "memory-depth-language": {"layers": [1, 2], "all_heads": 2, "all_neurons": 8},
-    "memory-dot-language": {"layers": [2], "all_heads": 2, "all_neurons": 8},
-    "memory-boolean": {"sizes": [[1, 4], [2, 8]]},
-    "memory-more-neurons": {"frequencies": [2], "factors": [1, 4]},
-    "memory-more-heads": {"kernels": [], "factors": [1, 4]},
-    "memory-few-heads": {"lengths": [2, 4], "widths": [4, 8], "warmup": 1},
-    "memory-dot-fixed": {},
-    "memory-layernorm": {},
-    "memory-heavy-tail": {"heads": [1], "length": 80, "descent": {"steps": 2, "learning_rate": 1}},
-    "memory-light-tail": {"heads": [1]},
-    "memory-ngram-first": {"shares": [0.3], "tokens": 6, "every": 1, "counted": 50, "rows": 8},
-    "memory-long-lags": {"lags": [1, 30, 60], "slopes": [2.0]},
-    "memory-heads-error": {
-        "lags": [1, 2],
-        "heads": [1, 2],
-        "descent": {"steps": 3, "learning_rate": 0.05},
-    },
-    "memory-absolute": {"lags": [1, 2], "heads": [1, 2], "memories": [1, 2]},
-    "memory-width-depth": {"rounds": [2], "wide": [12, 2, 16], "deep": [8, 1, 8]},
-    "memory-manifold": {"widths": [2, 4], "channels": 4},
-    "memory-softmax-dot": {"layers": [1], "slopes": {"steps": 4}},
-    "memory-fixed-lag-floor": {"candidates": [2]},
-    "memory-gating-cost": {
-        "candidates": [2, 3],
-        "neurons": {"gated": [2], "content": [2]},
-        "largest": 3,
-    },
-    "memory-rounds": {"rounds": [1, 2], "candidates": 2},
-}
-
 
 def test_slopes_descend_with_the_linear_part_solved() -> None:
     """Two exponentials hold x[t−1] in the limit of equal slopes; one start is far from there."""
@@ -74,24 +37,6 @@ def test_slopes_descend_with_the_linear_part_solved() -> None:
     again = project(target, found.slopes, "lin")
     assert again.error == pytest.approx(found.error)
     assert found.error >= search(target, 2, "lin").error - 1e-9
-
-
-@pytest.mark.parametrize("name", sorted(SMALLER))
-def test_claims_run_in_miniature(name: str, tmp_path: Path) -> None:
-    module, function = LEDGER[name]["run"].split(":")
-    options = {**LEDGER[name]["quick"], **TINY, **SMALLER[name]}
-    setting = Setting("quick", (100, 101), options, tmp_path)
-    verdict = getattr(import_module(module), function)(setting)
-    assert verdict.numbers
-    assert verdict.key
-    assert verdict.drawings
-    assert all(len(table) for table in verdict.tables.values())
-
-
-def test_every_claim_of_the_ledger_is_tested_and_has_three_seeds() -> None:
-    assert set(LEDGER) == set(SMALLER)
-    drawn = [claim for name, claim in LEDGER.items() if name != "memory-long-lags"]  # a closed form
-    assert all(len(claim["quick"]["seeds"]) >= 3 for claim in drawn)
 
 
 def test_projection_is_exact_where_a_sum_exists_and_least_squares_elsewhere() -> None:
@@ -179,8 +124,6 @@ def test_manifolds_have_their_dimensions() -> None:
 
 def test_recalled_words_are_those_that_the_story_said() -> None:
     """A slow reader, which keeps who has what and who went where, predicts every scored word."""
-    from analyses.papers.memory.corpus import _WORDS
-
     rows = Corpus(40).testing(recalled=True).sample(60, seed=4)
     scored = 0
     for inputs, targets, mask in zip(rows.inputs, rows.targets, rows.mask, strict=True):
@@ -203,8 +146,6 @@ def test_recalled_words_are_those_that_the_story_said() -> None:
 
 
 def test_stories_remember_and_files_are_split(tmp_path: Path) -> None:
-    from analyses.papers.memory.corpus import _WORDS
-
     rows = Corpus(40).sample(20, seed=3)
     assert torch.equal(rows.inputs[:, 1:], rows.targets[:, :-1])
     for row in rows.inputs:
@@ -225,8 +166,12 @@ def test_stories_remember_and_files_are_split(tmp_path: Path) -> None:
 def test_the_language_claims_read_a_file(tmp_path: Path) -> None:
     file, small = tmp_path / "pangram.txt", tmp_path / "small"
     file.write_text("the quick brown fox jumps over the lazy dog. " * 60)
-    options = {**LEDGER["memory-depth-language"]["quick"], **TINY, **SMALLER["memory-dot-language"]}
-    verdict = dot_product(Setting("quick", (100, 101), {**options, "text": str(file)}, small))
+    options = {
+        **read_ledger()["memory-dot-language"].profiles["quick"],
+        "steps": 2, "batch": 4, "d_model": 8, "d_head": 2, "ffn": 4, "length": 10,
+        "layers": [2], "all_heads": 2, "all_neurons": 8, "text": str(file),
+    }  # fmt: skip
+    verdict = dot_product(Setting("quick", (100, 101), options, small))
     assert set(verdict.tables["loss"]["corpus"]) == {"the text pangram"}
     assert "the text pangram" in verdict.words
     losses = sorted(verdict.numbers["loss"]["with dot product"])
