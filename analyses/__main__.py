@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analyses.cli import benchmark, claims, fits, pictures, real_heads, train_language
+from analyses.cli import benchmark, claims, fits, pictures, train_language
 from prooflens.commands import App, run_app
 
 __all__ = ["app"]
@@ -23,7 +23,7 @@ app.command("benchmark", example=f"{_NAME} benchmark size", **benchmark.SETTINGS
     benchmark.benchmark
 )
 app.command("pictures", example=f"{_NAME} pictures")(pictures.pictures)
-app.command("real-heads", example=f"{_NAME} real-heads out/smollm2-135m")(real_heads.real_heads)
+app.command("real-heads", example=f"{_NAME} real-heads out/smollm2-135m")(pictures.real_heads)
 app.command("train-language", example=f"{_NAME} train-language --out out/code-lm")(
     train_language.train_language
 )

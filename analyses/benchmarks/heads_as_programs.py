@@ -41,6 +41,7 @@ import numpy as np
 import pandas as pd
 import torch
 import typer
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -52,9 +53,9 @@ from analyses.benchmarks.token_terms import (
     fit_strengths,
     program_words,
 )
-from analyses.figures.replaced import heads_as_programs_figure
 from analyses.pictures.first_picture import write_drawing
 from prooflens.hooks import evaluating
+from prooflens.plot import PALETTE, size, style
 from prooflens.run import Array, Replace, Run, Site, head_sites, next_tokens
 
 __all__ = ["keep_table", "kept_tables", "main", "overlap_and_kl", "texts", "trivial_patterns"]
@@ -259,3 +260,39 @@ def _summary(
         "curve": steps,
         "heads": [head.about | {"place": place} for place, head in enumerate(order)],
     }
+
+
+_COLOURS = ("blue", "orange", "green", "red")
+
+
+def heads_as_programs_figure(tables: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """Overlap with the program against overlap with the best trivial pattern, a dot a head; and the
+    rise of perplexity against the share of heads replaced.
+
+    Args:
+        tables: Model → what ``benchmark heads_as_programs`` found.
+    """
+    with style():
+        figure = Figure(figsize=size(1.3, len(tables) + 1.2))
+        *each, last = figure.subplots(1, len(tables) + 1)
+        for axes, colour, (name, found) in zip(each, _COLOURS, tables.items(), strict=False):
+            heads = pd.DataFrame(found["heads"])
+            for rests, words in ((True, "rests on the first token"), (False, "works")):
+                some = heads[(heads["first"] > 0.5) == rests]
+                x, y = some["trivial_overlap"], some["overlap"]
+                face = PALETTE[colour] if rests else "none"
+                axes.scatter(x, y, s=12, marker="s" if rests else "o", label=words, linewidths=0.8,
+                             facecolors=face, edgecolors=PALETTE[colour])  # fmt: skip
+            axes.axline((0, 0), slope=1, color="0.7", linewidth=0.8)
+            axes.set(xlim=(0, 1), ylim=(0, 1), title=name)
+            axes.set(xlabel="overlap with a trivial pattern", ylabel="overlap with the program")
+            axes.legend(loc="lower right")
+            curve = pd.DataFrame(found["curve"])
+            rise = 100 * (curve["perplexity"] / curve["perplexity"][0] - 1)
+            last.plot(100 * curve["share"], rise, marker="o", color=PALETTE[colour], label=name)
+        last.axhline(10, color="0.7", linewidth=0.8)
+        last.set(xlabel="heads replaced, %", ylabel="perplexity rises by, %")
+        last.set_yscale("symlog", linthresh=10)
+        last.set_ylim(bottom=0)
+        last.legend(loc="upper left")
+    return figure

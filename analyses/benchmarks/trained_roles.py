@@ -17,11 +17,14 @@ of models, of claims and of mistakes).
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +32,9 @@ import pandas as pd
 import torch
 from rich.console import Console
 
+import prooflens
 from analyses.benchmarks.pool import measured
 from analyses.benchmarks.scoring import ROLES, Claim, Outcome, score
-from analyses.benchmarks.trained_kept import depends_on, kept
 from analyses.benchmarks.trained_models import (
     FAMILIES,
     SCORED,
@@ -43,6 +46,7 @@ from analyses.benchmarks.trained_models import (
 )
 from analyses.benchmarks.trained_truth import claims_of
 from prooflens.architectures import build
+from prooflens.files import digest, output_file
 from prooflens.probes import locate
 from prooflens.roles import find_roles
 from prooflens.tasks import answers_of, memories_of, sought_of
@@ -213,3 +217,44 @@ def _families(
         row["claims"] += len(one["truth"])
         row["mistakes"] += len(told ^ one["truth"])
     return {name: dict(row) for name, row in found.items()}
+
+
+_DETECTORS = "probes/roles/"
+
+
+def depends_on(run: TrainingRun, *, detectors: bool, given: Sequence[Any] = ()) -> str:
+    """The SHA-256 of a run, of some numbers that a measurement was given, and of the sources of
+    tasks, models and measurements, those of the detectors of roles among them or not."""
+    text = json.dumps([digest([run]), _sources(detectors), *given])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def kept(file: Path, name: str, of: str, measure: Callable[[], Any]) -> Any:
+    """What ``measure`` gives, as JSON has it, or what the file has of it.
+
+    Args:
+        file: The model's; made where there is none.
+        name: The measurement's.
+        of: What it depends on.
+        measure: Called if the file has no measurement of that.
+
+    Raises:
+        OutputError: if the disk refuses.
+    """
+    known: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    if known.get(name, {}).get("of") != of:
+        known[name] = {"of": of, "found": measure()}
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with output_file(file, overwrite=True) as draft:
+            draft.write_text(json.dumps(known), "utf-8")
+    return known[name]["found"]
+
+
+@cache
+def _sources(detectors: bool) -> str:
+    root, found = Path(prooflens.__file__).parents[1], hashlib.sha256()
+    for package in ("interp", "probes"):
+        for file in sorted((root / package).rglob("*.py")):
+            if detectors or _DETECTORS not in file.as_posix():
+                found.update(file.read_bytes())
+    return found.hexdigest()

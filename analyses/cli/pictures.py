@@ -1,4 +1,6 @@
-"""``python -m analyses pictures``: draw the README's pictures again, with their numbers inside."""
+"""``python -m analyses pictures`` and ``real-heads``: the README's pictures, their numbers inside.
+
+And the page on which head does what in language models that people use."""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import typer
 
 from prooflens.commands import facts
 
-__all__ = ["pictures"]
+__all__ = ["pictures", "real_heads"]
 
 
 def pictures(
@@ -26,3 +28,21 @@ def pictures(
     facts(pictures=words)
     for name, said in words.items():
         typer.echo(f"{out / name}: {said}")
+
+
+def real_heads(
+    folder: Annotated[
+        Path | None, typer.Argument(help="Folder of an inspection of one of the models.")
+    ] = None,
+    docs: Annotated[Path, typer.Option(help="Folder of the page and its picture.")] = Path("docs"),
+) -> None:
+    """Keep what the page needs of an inspection, if one is given; write page and picture."""
+    from analyses.pictures.real_heads import keep, kept, picture_in_words, write
+
+    written = [] if folder is None else [keep(folder)]
+    written += write(docs)
+    words = picture_in_words(kept())
+    facts(written=[str(path) for path in written], picture=words)
+    for path in written:
+        typer.echo(str(path))
+    typer.echo(words)

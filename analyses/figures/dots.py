@@ -13,13 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from analyses.figures.sweep import sweep
-from prooflens.plot import MUTED, PALETTE, size, style
+from analyses.figures.sweep import COLOURS, MARKERS, sweep
+from prooflens.plot import MUTED, size, style
 
 __all__ = ["accuracy_sweep", "points", "strips"]
-
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-_COLOURS = [colour for name, colour in PALETTE.items() if name != "yellow"]
 
 
 def accuracy_sweep(
@@ -29,7 +26,6 @@ def accuracy_sweep(
     across: str,
     y: str = "accuracy",
     label: str = "accuracy on unseen symbols",
-    panel: str | None = None,
     chance: float | None = None,
     log_x: bool = True,
 ) -> Figure:
@@ -42,7 +38,6 @@ def accuracy_sweep(
         by="model",
         label=label,
         y=y,
-        panel=panel,
         levels={} if chance is None else {"chance": chance},
         middle="mean",
         log_x=log_x,
@@ -124,5 +119,5 @@ def points(
 
 
 def _dots(axes: Axes, x: ArrayLike, y: ArrayLike, name: str, number: int) -> None:
-    colour, marker = _COLOURS[number % len(_COLOURS)], _MARKERS[number % len(_MARKERS)]
+    colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
     axes.scatter(x, y, s=16, color=colour, marker=marker, alpha=0.8, label=name)

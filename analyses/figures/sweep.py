@@ -16,12 +16,10 @@ from matplotlib.ticker import NullLocator
 
 from prooflens.plot import INK, MUTED, PALETTE, size, style
 
-__all__ = ["sweep"]
+__all__ = ["COLOURS", "MARKERS", "sweep"]
 
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-
-
-_COLOURS = [colour for name, colour in PALETTE.items() if name != "yellow"]
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+COLOURS = [colour for name, colour in PALETTE.items() if name != "yellow"]
 
 
 def sweep(
@@ -110,14 +108,14 @@ def _line(
 ) -> None:
     if not len(rows):
         return
-    through, colour = rows.groupby(x)[y].agg(middle), _COLOURS[number % len(_COLOURS)]
+    through, colour = rows.groupby(x)[y].agg(middle), COLOURS[number % len(COLOURS)]
     axes.plot(
         through.index,
         through,
         "--" if loose else "-",
         color=colour,
         label=name,
-        marker="" if loose else _MARKERS[number % len(_MARKERS)],
+        marker="" if loose else MARKERS[number % len(MARKERS)],
     )
     if not loose:
         axes.scatter(rows[x], rows[y], s=10, color=colour, alpha=0.5, lw=0)

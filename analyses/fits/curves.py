@@ -16,7 +16,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analyses.fits.sums import PRECISIONS, fit_sum
-from prooflens.errors import Problems
 from prooflens.proofs import Positions, phi_values
 from prooflens.tasks import MemoryKernel
 
@@ -29,8 +28,6 @@ def error_curves(
     targets: Sequence[int | str],
     heads: Sequence[int],
     *,
-    positions: Sequence[Positions] = ("lin", "log"),
-    precisions: Sequence[str] = ("float64", "float32"),
     done: Callable[[], None] | None = None,
 ) -> pd.DataFrame:
     """A table with one row per target, position function, number of heads and precision.
@@ -41,21 +38,13 @@ def error_curves(
     Args:
         targets: Lags of at least 1, or kernels as texts.
         heads: The numbers of heads to try, each at least 1.
-        positions: The position functions φ, ``lin`` or ``log``.
-        precisions: Names in :data:`~analyses.fits.sums.PRECISIONS`.
         done: Called after every row, such as to advance a progress bar.
 
     Raises:
-        ArgumentError: for unknown precisions, and for what
-            :func:`~analyses.fits.sums.fit_sum` refuses.
+        ArgumentError: for what :func:`~analyses.fits.sums.fit_sum` refuses.
     """
-    problems = Problems("error_curves")
-    rule = f"must be among {', '.join(PRECISIONS)}"
-    for name in precisions:
-        problems.need(name in PRECISIONS, "precisions", rule, name, "name one of them")
-    problems.raise_if_any()
     rows = []
-    for target, kind, h, name in product(targets, positions, heads, precisions):
+    for target, kind, h, name in product(targets, _KINDS, heads, PRECISIONS):
         fit = fit_sum(target, h, positions=kind, unit_roundoff=PRECISIONS[name])
         rows.append((target, kind, h, name, fit.fit_error, fit.rounding_error, fit.error))
         if done is not None:

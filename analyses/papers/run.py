@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from analyses.papers.base import Setting, Verdict
-from analyses.papers.ledger import PROFILES, Claim, chosen, read_ledger
+from analyses.papers.ledger import PROFILES, Claim
 from analyses.papers.results import (
     RESULT,
     STOPPED,
@@ -36,7 +36,7 @@ from prooflens.errors import OutputError, Problems, ProoflensError
 from prooflens.files import alone, drop, need_name, replace_text
 from prooflens.machine import check_device, need_backend
 
-__all__ = ["Failure", "Order", "run_claim", "run_claims"]
+__all__ = ["Failure", "Order", "run_claims"]
 
 
 @dataclass(frozen=True)
@@ -260,35 +260,6 @@ def _attempt(
     if isinstance(came, Failure):
         replace_text(setting.folder / STOPPED, came.words + "\n")
     return claim, came, kept
-
-
-def run_claim(
-    claim: str | Claim, out: str | Path = "results", *, profile: str = "quick", **order: Any
-) -> Result:
-    """Run one claim of the papers and keep its result under ``out``, as ``claims run`` does.
-
-    Args:
-        claim: Its id in the ledger (``python -m analyses claims list``), or a claim of your own.
-        out: The folder for the results.
-        profile: ``zoo`` (shipped models), ``quick`` (two cores) or ``full`` (a GPU).
-        order: ``seeds``, ``resume``, ``overwrite``, ``backend``, ``device`` and ``progress`` of
-            :class:`Order`; ``options`` as a mapping.
-
-    Returns:
-        The verdict with its numbers, rule and seconds.
-
-    Raises:
-        ArgumentError: for an unknown claim, or options that it does not know or refuses.
-        OutputError: if a result by the same rule is there, and neither to be kept nor replaced.
-        ProoflensError: if the claim's function stops with an error.
-    """
-    known = chosen(read_ledger(), [claim], [], False)[0] if isinstance(claim, str) else claim
-    options = tuple(dict(order.pop("options", {})).items())
-    how = Order(profile, options=options, **order)
-    results, failures = run_claims([known], Path(out), how, told=lambda *_: None)
-    if failures:
-        raise ProoflensError(f"claim {known.id} stopped: {failures[0].words}")
-    return results[0]
 
 
 def _result(

@@ -17,14 +17,16 @@ from typing import Any
 
 import pandas as pd
 import torch
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-from analyses.figures.costs import gating_costs_figure
 from analyses.figures.dots import strips
 from analyses.figures.sweep import sweep
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import by_seed, decide, medians, spread, status_of, verdict
 from analyses.papers.memory.fixed_lags import fixed_lag_floor, gating_costs
 from analyses.papers.memory.models import spec_of, with_slower_terms
+from prooflens.plot import PALETTE, size, style
 from prooflens.tasks import AdaptiveMemory
 from prooflens.trained import EVALUATION_SEED
 
@@ -305,3 +307,39 @@ def _neurons_needed(table: pd.DataFrame, level: float) -> dict[int, float]:
 
 def _counts(values: list[float]) -> str:
     return " / ".join("none" if v == float("inf") else f"{v:g}" for v in values)
+
+
+_WAYS = {
+    "gated": ("one group a candidate, gated by the FFN (1 layer)", "orange", "o"),
+    "shifted": ("one group, shifted by the location (2 layers)", "blue", "s"),
+}
+_MEASURES = {"heads": "heads", "neurons": "FFN neurons", "weights": "weights that are not 0"}
+
+
+def gating_costs_figure(table: pd.DataFrame) -> Figure:
+    """Heads, neurons and weights against the number of candidate lags.
+
+    Args:
+        table: Columns ``candidates``, ``way`` (``gated`` or ``shifted``), ``heads``, ``neurons``,
+            ``weights``.
+    """
+    with style():
+        figure = Figure(figsize=size(1.2, len(_MEASURES)))
+        grid = figure.subplots(1, len(_MEASURES))
+        for axes, (column, name) in zip(grid, _MEASURES.items(), strict=True):
+            for way, (legend, colour, marker) in _WAYS.items():
+                rows = table[table["way"] == way].sort_values("candidates")
+                axes.plot(
+                    rows["candidates"],
+                    rows[column],
+                    marker=marker,
+                    color=PALETTE[colour],
+                    label=legend,
+                )
+            axes.set(xlabel="candidate lags A (locations 1 … A)", ylabel=name)
+            axes.set_ylim(bottom=0)
+            for axis in (axes.xaxis, axes.yaxis):
+                axis.set_major_locator(MaxNLocator(integer=True))
+        handles, labels = grid[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=2)
+    return figure

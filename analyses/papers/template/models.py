@@ -73,9 +73,9 @@ def fitted(table: pd.DataFrame) -> pd.DataFrame:
     return table[table["train_accuracy"] >= FITTED]
 
 
-def unfitted(table: pd.DataFrame, by: str = "model") -> dict[str, int]:
+def unfitted(table: pd.DataFrame) -> dict[str, int]:
     """For each model, how many runs :func:`fitted` leaves out."""
-    counts = (table["train_accuracy"] < FITTED).groupby(table[by], sort=False).sum()
+    counts = (table["train_accuracy"] < FITTED).groupby(table["model"], sort=False).sum()
     return {str(name): int(count) for name, count in counts.items() if count}
 
 
@@ -89,10 +89,10 @@ def unanswered(table: pd.DataFrame) -> Verdict | None:
     return Verdict("not run", words, tables={"accuracy": table})
 
 
-def needed(table: pd.DataFrame, *, accuracy: float, by: str = "model") -> dict[str, float]:
+def needed(table: pd.DataFrame, *, accuracy: float) -> dict[str, float]:
     """Smallest n from which on the mean accuracy over seeds stays at a level; ∞ if none."""
     found = {}
-    for name, rows in table.groupby(by, sort=False):
+    for name, rows in table.groupby("model", sort=False):
         means = rows.groupby("n")["accuracy"].mean().sort_index(ascending=False)
         reached = float("inf")
         for n, mean in means.items():

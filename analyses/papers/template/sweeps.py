@@ -3,6 +3,8 @@
     hyperparameters  heads, width, FFN, learning rate, batch, all weights or the readout alone
     norms            with and without residual connections and LayerNorm
     depth            1 to 16 layers
+    authors_setting  the authors' own: two layers with pre-LayerNorm, Gaussian embeddings, a token
+                     for the read-out after every string and no causal mask
 
 Each variation changes one thing. The effect is the gain in accuracy on unseen symbols that the
 scalar brings at the same n, seed by seed, among runs that fit their training strings. Where plain
@@ -17,6 +19,7 @@ are needed to fit them, so this variation has a wider FFN.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -30,9 +33,9 @@ from analyses.papers.experiment import by_seed, decide, interval, verdict
 from analyses.papers.template.models import NAMES, fitted, on_unseen, spec_of, task_sizes, unfitted
 from analyses.papers.template.nngp import feature_kernel, kernel_predict
 from prooflens.architectures import SequenceTransformer
-from prooflens.tasks import same_different
+from prooflens.tasks import TemplateTask, aba_abb, same_different
 
-__all__ = ["depth", "hyperparameters", "norms", "verdict_of"]
+__all__ = ["authors_setting", "depth", "hyperparameters", "norms", "verdict_of", "with_readout"]
 
 _GAIN, _ROOM = 0.05, 0.9
 _TESTS = 1024
@@ -176,3 +179,33 @@ def verdict_of(table: pd.DataFrame, told: str, keeps: Kept, *, least: int = 1) -
         table=table,
         drawing=Drawing(figure, "Accuracy on unseen symbols with and without aI."),
     )
+
+
+_EMBEDDINGS = {"trained": ("*",), "frozen": ("blocks.*", "pos_embed.*", "unembed.*")}
+
+
+def authors_setting(setting: Setting) -> Verdict:
+    """Test the effect of a on two tasks, embeddings trained or frozen (ledger:
+    ``template-authors-setting``).
+
+    The read-out token equals no symbol, so in one layer a is of no use there; with two, the first
+    layer sees at every symbol which others equal it, and the read-out token fetches what it saw.
+    How many strings each model needs is asked by ``template-sample-efficiency``. A gain does not
+    say that the models compute the answer in this way.
+    """
+    options, experiment = setting.options, on_unseen(setting, rows=setting.options["rows"])
+    for make in (same_different, aba_abb):
+        task = with_readout(make(**task_sizes(options)))
+        for embeddings, trained in _EMBEDDINGS.items():
+            name = f"{task.title}, {embeddings} embeddings"
+            for scalars in ("", "a"):
+                spec = spec_of(task, options, scalars, n_layers=2, norm="layernorm", causal=False)
+                labels = {"variation": name, "model": NAMES[scalars]}
+                experiment.add(labels, task, spec, parameters=trained)
+    told = "95 % interval of the gain above 0"
+    return verdict_of(experiment.run()[0], told, lambda gains: interval(gains)[0] > 0, least=2)
+
+
+def with_readout(task: TemplateTask) -> TemplateTask:
+    """The task with a regular token ``→`` after every string, where the answer is read."""
+    return replace(task, templates=tuple(z + "→" for z in task.templates))

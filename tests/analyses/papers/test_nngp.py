@@ -176,8 +176,6 @@ def test_what_is_wrong_is_named() -> None:
         NNGPKernel(beta=0.0, activation="sine")
     with pytest.raises(ArgumentError, match="must have 2 to 3 positions"):
         quadrature_kernel(np.zeros((1, 4), dtype=np.int64), NNGPKernel())
-    with pytest.raises(ArgumentError, match="method must be one of"):
-        template_matrix(aba_abb(), NNGPKernel(), method="exact")
     with pytest.raises(ArgumentError, match="samples must be at least the 20 batches"):
         transformer_kernel(np.array([[0, 1]]), NNGPKernel(), samples=3)
 

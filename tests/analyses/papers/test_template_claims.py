@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from analyses.papers.experiment import interval
-from analyses.papers.template.authors import with_readout
 from analyses.papers.template.copying import _verdict
 from analyses.papers.template.heads import kept_without, statements, worst_first
 from analyses.papers.template.models import fitted, needed, spec_of, unanswered, unfitted
-from analyses.papers.template.sweeps import verdict_of
+from analyses.papers.template.sweeps import verdict_of, with_readout
 from analyses.papers.template.unseen_unembeddings import mean_cosine, shared_move
 from interp.models.transformer import SequenceTransformer
 from interp.tasks.template.task import same_different

@@ -2,7 +2,7 @@
 
 from itertools import product
 
-from analyses.papers.template.pairs import every_template, random_pairs
+from analyses.papers.template.kernels import every_template, random_pairs
 
 
 def canonical(text: str) -> str:

@@ -27,7 +27,6 @@ from analyses.papers.template.nngp.kernel import (
     jackknife,
     quadrature_kernel,
 )
-from prooflens.errors import need
 from prooflens.tasks import TemplateTask, wildcards
 
 __all__ = ["TemplateMatrix", "block_spread", "mlp_matrix", "template_matrix", "template_prediction"]
@@ -61,33 +60,22 @@ def template_matrix(
     task: TemplateTask,
     kernel: NNGPKernel,
     *,
-    method: str = "auto",
     samples: int = 20_000,
-    batches: int = 20,
     nodes: int = 24,
-    seed: int = 0,
 ) -> TemplateMatrix:
     """The matrix N of the transformer kernel between a task's templates.
 
     Args:
         task: The task whose templates are compared.
         kernel: The options of the infinitely wide model.
-        method: ``quadrature`` (at most three positions), ``sampled``, or ``auto`` for the better.
-        samples, batches, seed: Samples, batches and seed of the Monte Carlo estimate.
-        nodes: The number of nodes of the quadrature.
-
-    Raises:
-        ArgumentError: for an unknown method, or strings too long for quadrature.
+        samples: The number of samples of the Monte Carlo estimate, for four positions or more.
+        nodes: The number of nodes of the quadrature, for two or three positions.
     """
-    known = ("auto", "quadrature", "sampled")
-    rule = f"must be one of {', '.join(known)}"
-    need("template_matrix", method in known, "method", rule, method, "pick one")
     strings, r = _two_copies(task), len(task.templates)
-    short = 2 <= task.length <= _QUADRATURE
-    if method == "quadrature" or (method == "auto" and short):
+    if 2 <= task.length <= _QUADRATURE:
         full = quadrature_kernel(strings, kernel, nodes=nodes)[None]
     else:
-        full = batch_kernels(strings, kernel, samples=samples, batches=batches, seed=seed)
+        full = batch_kernels(strings, kernel, samples=samples)
     left_out = (full[:, :r, r:] + full[:, r:, :r]) / 2
     value = left_out.mean(0)
     conditions = np.array([_condition(one) for one in left_out])
@@ -101,8 +89,8 @@ def template_matrix(
     )
 
 
-def mlp_matrix(task: TemplateTask, activation: str = "relu") -> Matrix:
-    """The matrix N of an infinitely wide MLP with one hidden layer on concatenated one-hot tokens.
+def mlp_matrix(task: TemplateTask) -> Matrix:
+    """The matrix N of an infinitely wide ReLU MLP with one hidden layer, on one-hot tokens.
 
     Inputs have k ones; two strings with disjoint substitutions share the regular tokens that
     stand at the same place in both, so the inner product counts those.
@@ -111,7 +99,7 @@ def mlp_matrix(task: TemplateTask, activation: str = "relu") -> Matrix:
     regular = np.isin(letters, list(task.regular))
     shared = (letters[:, None] == letters[None]) & regular[:, None] & regular[None]
     size = np.full((1, 1), float(task.length))
-    return dual(activation, size, size, shared.sum(-1).astype(np.float64))
+    return dual("relu", size, size, shared.sum(-1).astype(np.float64))
 
 
 def block_spread(
