@@ -5,41 +5,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from prooflens.plot import INK, MUTED, PALETTE, size, style
+from prooflens.plot import INK, PALETTE, size, style
 
 __all__ = ["spectra_by_input", "spectra_by_width"]
 
 _FLOOR = 1e-6
+_SHOWN = 8
+"""How many singular values of an input are drawn."""
 
 
-def spectra_by_input(
-    spectra: Mapping[str, NDArray[np.floating]],
-    *,
-    reference: NDArray[np.floating] | None = None,
-    shown: int = 8,
-) -> Figure:
+def spectra_by_input(spectra: Mapping[str, NDArray[np.floating]]) -> Figure:
     """Violin plots of each singular value over inputs, one panel per model.
 
     Args:
         spectra: Model → its singular values, ``[input, value]``.
-        reference: The target's own singular values, drawn as bars across.
-        shown: How many values are drawn, from the largest.
     """
     with style():
         figure = Figure(figsize=size(1.1, len(spectra) + 0.2))
         grid = figure.subplots(1, len(spectra), sharey=True, squeeze=False)[0]
         for axes, (name, values) in zip(grid, spectra.items(), strict=True):
-            kept = values[:, :shown]
+            kept = values[:, :_SHOWN]
             places = np.arange(1, kept.shape[1] + 1)
             parts = axes.violinplot(list(kept.T), places, widths=0.8, showextrema=False)
             for body in parts["bodies"]:
                 body.set(facecolor=PALETTE["blue"], alpha=0.5)
             axes.plot(places, kept.mean(0), "o", color=PALETTE["blue"], label="mean over inputs")
-            _reference(axes, reference, len(places))
             axes.set(title=name, xlabel="index k of the singular value", xticks=places)
             axes.set_ylim(bottom=0)
         grid[0].set_ylabel("singular value of the centred scores\n(÷ length)")
@@ -51,14 +44,12 @@ def spectra_by_width(
     spectra: Mapping[int, NDArray[np.floating]],
     *,
     reference: NDArray[np.floating] | None = None,
-    unit: str = "singular value in the input metric",
 ) -> Figure:
     """The spectra of models with heads of growing width, with their range over seeds.
 
     Args:
         spectra: The head width m_h → singular values ``[seed, value]``.
         reference: The target's singular values.
-        unit: The unit of the values.
     """
     with style():
         figure = Figure(figsize=size(1.25, 1.7))
@@ -73,16 +64,8 @@ def spectra_by_width(
             places = np.arange(1, len(reference) + 1)
             axes.plot(places, reference, "--", color=INK, lw=1.2, label="target, σ_k")
         longest = max(values.shape[1] for values in spectra.values())
-        axes.set(xlabel="index k of the singular value", ylabel=unit, yscale="log")
+        axes.set(xlabel="index k of the singular value", yscale="log")
+        axes.set_ylabel("singular value in the input metric")
         axes.set_xticks(np.arange(1, longest + 1))
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure
-
-
-def _reference(axes: Axes, reference: NDArray[np.floating] | None, count: int) -> None:
-    if reference is None:
-        return
-    for k, value in enumerate(reference[:count], 1):
-        label = "target, σ_k" if k == 1 else ""
-        axes.hlines(value, k - 0.45, k + 0.45, color=PALETTE["red"], lw=1.6, label=label)
-    axes.axhline(0, color=MUTED, lw=0.6)

@@ -90,14 +90,28 @@ def test_the_algorithm_is_there_to_be_read() -> None:
     assert all(s.residual < 1 / (2 * LONGEST) for s in found.sources)
 
 
-def test_sums_of_counts_keep_their_form() -> None:
-    program = parse(
-        'seen = # "b" >= 2\nanswer = 2 * # "a" - 3 * # (seen && !"a") > 1 && min(# "a", # seen) < 5'
-    )
-    found = back(program, "sign")
-    assert found.program is not None
-    assert differences(program, found.program, "abx", 7) == 0
-    assert 'n2 = 3 * # (!"a" && n1 >= 2) - 2 * # "a"' in program_text(found.program)
+@pytest.mark.parametrize(
+    ("text", "precision", "letters", "length", "levels", "says"),
+    [
+        (
+            'seen = # "b" >= 2\n'
+            'answer = 2 * # "a" - 3 * # (seen && !"a") > 1 && min(# "a", # seen) < 5',
+            "sign", "abx", 7, 2, 'n2 = 3 * # (!"a" && n1 >= 2) - 2 * # "a"',
+        ),
+        ('answer = "a" || !("b" || "c")', "ramp", "abcx", 2, 0, ""),
+        ('answer = # "a" >= # ("a" && # "b" > 0)', "ramp", "ab", 6, 0, "true"),
+    ],
+    ids=["sums of counts keep their form", "no count", "always right"],
+)  # fmt: skip
+def test_programs_that_are_written_down_come_back(
+    text: str, precision: Precision, letters: str, length: int, levels: int, says: str
+) -> None:
+    program = parse(text)
+    found = back(program, precision)
+    assert found.program is not None, found.reason
+    assert differences(program, found.program, letters, length) == 0
+    assert depth(found.program) == levels
+    assert says in program_text(found.program)
 
 
 @pytest.mark.parametrize(("seed", "predicates"), [(0, True), (1, False), (5, True)])
@@ -107,20 +121,6 @@ def test_random_programs_come_back(seed: int, predicates: bool) -> None:
     assert found.program is not None, found.reason
     assert differences(program, found.program, "abc", 7) == 0
     assert depth(found.program) == observed_depth(program) == depth(program)
-
-
-def test_programs_without_counts() -> None:
-    program = parse('answer = "a" || !("b" || "c")')
-    found = back(program, "ramp")
-    assert found.program is not None
-    assert depth(found.program) == 0
-    assert differences(program, found.program, "abcx", 2) == 0
-
-
-def test_a_program_that_is_always_right_comes_back_as_true() -> None:
-    found = back(parse('answer = # "a" >= # ("a" && # "b" > 0)'), "ramp")
-    assert found.program is not None
-    assert differences(parse("answer = true"), found.program, "ab", 6) == 0
 
 
 def small(**options: object) -> SequenceTransformer:

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from subjects_apart import need_apart
 
-from analyses.benchmarks import by_content, composed
+from analyses.benchmarks import by_content, composed, language
 from analyses.benchmarks.circuits import CIRCUITS, Sizes, construct_circuit, with_gains
 from analyses.benchmarks.known import loaded
 from analyses.benchmarks.language import decoys, subjects
@@ -107,17 +108,12 @@ def test_a_random_basis_and_gains_keep_the_function() -> None:
 
 
 def test_language_cases_are_many_and_none_was_tuned_on() -> None:
-    scored, tuned = subjects(), subjects(tuning=True)
-    assert len(scored) >= 80
+    names = [one.name for one in need_apart(language, [])]
+    assert len(subjects()) >= 80
     assert len(decoys()) >= 40
     assert sum(bool(one.needed) for one in decoys()) >= 15
     for form in FORMATS:
-        assert sum(one.name.startswith(form) for one in scored) >= 20
-    names = [one.name for one in (*scored, *decoys())]
-    assert len(set(names)) == len(names)
-    assert not set(names) & {one.name for one in (*tuned, *decoys(tuning=True))}
-    seeds = {one.seed for one in (*scored, *decoys())}
-    assert not seeds & {one.seed for one in (*tuned, *decoys(tuning=True))}
+        assert sum(one.name.startswith(form) for one in subjects()) >= 20
     for sort in ("unread", "silent", "constant", "untrained", "shuffled"):
         assert sum(sort in name for name in names) >= 5
 

@@ -127,14 +127,11 @@ def test_constructions_of_different_tasks_have_different_names():
     assert len(names) == len(tasks)
 
 
-def test_a_task_without_a_construction_has_none():
+def test_a_task_without_a_construction_has_none_and_one_that_cannot_be_says_why():
     task = RepeatedTokens(vocabulary=16, length=16, periods=(4, 5))
     assert not has_proof(task)
     with pytest.raises(ArgumentError, match=r"task must be one of AdaptiveMemory, .*got 'Repeated"):
         construct(task)
-
-
-def test_a_construction_that_cannot_be_says_why():
     with pytest.raises(ArgumentError, match=r"float64"):
         construct(FixedMemory((30,), "parity", 40))
 

@@ -10,9 +10,9 @@ senses:
                        cov k = R_kᵀ R_k, which is W_Q W_Kᵀ in the metric of the inputs, biases and
                        gains included. As sequences get longer the first tends to the second.
 
-**Invariance.** A softmax does not see what is constant along a row of scores, so ``centred`` (the
-default) takes each row's mean away: per input from the matrix, in the metric through cov k in place
-of E kkᵀ. Uncentred spectra differ between models that compute the same function.
+**Invariance.** A softmax does not see what is constant along a row of scores, so each row's mean
+is taken away: per input from the matrix, in the metric through cov k in place of E kkᵀ. Without
+that, spectra differ between models that compute the same function.
 
 Effective rank is exp of the entropy of σ/Σσ (:func:`interp.weights.metrics.effective_rank`); the
 decay α is the slope of −log σ_k against log k; C_1 = max_k σ_k k^α is the smallest c with
@@ -43,10 +43,8 @@ from prooflens.errors import ArgumentError, HookError, Problems
 __all__ = [
     "Decay",
     "HeadSpectra",
-    "VectorMoments",
     "convergence",
     "decay_constant",
-    "factor_spectrum",
     "fit_decay",
     "head_spectra",
     "metric_spectrum",
@@ -58,48 +56,16 @@ Spectrum = Float64[np.ndarray, "_"]
 
 
 @dataclass(frozen=True)
-class VectorMoments:
-    """Mean ``[width]`` and second moment ``[width, width]`` of vectors, in float64."""
-
-    mean: Float64[Tensor, " width"]
-    second: Float64[Tensor, "width width"]
-
-    @classmethod
-    def of(cls, batches: Iterable[Float[Tensor, "... width"]]) -> VectorMoments:
-        """The moments of all vectors in all batches, with one batch in memory at a time.
-
-        Raises:
-            ArgumentError: if there is no vector.
-        """
-        total: Tensor | None = None
-        for batch in batches:
-            sums = _sums(batch.reshape(-1, batch.shape[-1]))
-            total = sums if total is None else total + sums
-        if total is None or not total[-1, -1]:
-            raise ArgumentError("VectorMoments: batches must hold a vector, got none: give inputs")
-        return cls(total[-1, :-1] / total[-1, -1], total[:-1, :-1] / total[-1, -1])
-
-    @property
-    def covariance(self) -> Float64[Tensor, "width width"]:
-        """The covariance ``[width, width]``."""
-        return self.second - torch.outer(self.mean, self.mean)
-
-
-@dataclass(frozen=True)
 class HeadSpectra:
     """The spectra of every head of some layers.
 
     Attributes:
         per_input: Layer → singular values of each row, ``[row, head, value]``, largest first.
         metric: Layer → singular values in the input metric, ``[head, value]``, largest first.
-        vectors: Layer → the moments of every head's queries and of its keys.
-        centred: Whether rows of scores had their mean taken away.
     """
 
     per_input: Mapping[int, Float64[np.ndarray, "row head value"]]
     metric: Mapping[int, Float64[np.ndarray, "head width"]]
-    vectors: Mapping[int, Sequence[tuple[VectorMoments, VectorMoments]]]
-    centred: bool = True
 
 
 @dataclass(frozen=True)
@@ -114,13 +80,14 @@ class Decay:
 
 
 def score_spectra(
-    scores: Float[Tensor, "row head query key"], *, centred: bool = True
+    scores: Float[Tensor, "row head query key"],
 ) -> Float64[np.ndarray, "row head value"]:
     """The singular values of every input's score matrix over √(queries · keys), largest first.
 
+    Each row's mean over keys, which a softmax does not see, is taken away.
+
     Args:
         scores: The scores before the softmax, not masked.
-        centred: Take each row's mean over keys away (what a softmax does not see).
 
     Raises:
         ArgumentError: for scores that are not finite.
@@ -131,52 +98,28 @@ def score_spectra(
             "keys instead, or use head_spectra"
         )
     scores = scores.double()
-    if centred:
-        scores = scores - scores.mean(dim=-1, keepdim=True)
+    scores = scores - scores.mean(dim=-1, keepdim=True)
     size = (scores.shape[-1] * scores.shape[-2]) ** 0.5
     found: np.ndarray = (torch.linalg.svdvals(scores) / size).cpu().numpy()
     return found
 
 
 def metric_spectrum(
-    query: VectorMoments, key: VectorMoments, *, scale: float = 1.0, centred: bool = True
+    queries: Float64[Tensor, "width width"], keys: Float64[Tensor, "width width"]
 ) -> Spectrum:
-    """Singular values of ⟨q, k⟩ · scale as an operator between the inputs' functions, falling."""
-    left, right = moment_root(query.second), moment_root(key.covariance if centred else key.second)
-    found: np.ndarray = (torch.linalg.svdvals(left @ right) * abs(scale)).cpu().numpy()
+    """Singular values of ⟨q, k⟩ / √width as an operator between the inputs' functions, falling.
+
+    Args:
+        queries: The second moment E qqᵀ.
+        keys: The covariance of the keys.
+    """
+    left, right = moment_root(queries), moment_root(keys)
+    found: np.ndarray = (torch.linalg.svdvals(left @ right) * len(left) ** -0.5).cpu().numpy()
     return found
 
 
-def factor_spectrum(
-    W_Q: Float[Tensor, "d_model d_head"],
-    W_K: Float[Tensor, "d_model d_head"],
-    inputs: VectorMoments,
-    *,
-    b_Q: Float[Tensor, " d_head"] | None = None,
-    b_K: Float[Tensor, " d_head"] | None = None,
-    scale: float = 1.0,
-    centred: bool = True,
-) -> Spectrum:
-    """Singular values of W_Q W_Kᵀ · scale in the metric of the heads' inputs, falling.
-
-    Args:
-        W_Q, W_K: One head's factors, as :func:`interp.weights.head_weights.head_weights` gives
-            them.
-        inputs: Moments of what the head reads, after the norm if the factors expect it.
-        b_Q, b_K: The biases; b_K matters only if not ``centred``.
-        scale: 1/√d_head for the scores themselves.
-        centred: Whether each row's mean is taken from the scores; see the module's text.
-    """
-    query, key = (_mapped(inputs, W, b) for W, b in ((W_Q, b_Q), (W_K, b_K)))
-    return metric_spectrum(query, key, scale=scale, centred=centred)
-
-
 def head_spectra(
-    model: Any,
-    batches: Iterable[Tensor],
-    *,
-    layers: Sequence[int] | None = None,
-    centred: bool = True,
+    model: Any, batches: Iterable[Tensor], *, layers: Sequence[int] | None = None
 ) -> HeadSpectra:
     """The spectra of a hooked model's heads, added up batch by batch.
 
@@ -185,7 +128,6 @@ def head_spectra(
             Rotary models are read after rotation, and heads that share keys share them here.
         batches: Inputs ``[row, pos]`` or ``[row, pos, channel]``, all of one length.
         layers: The layers to measure; all by default.
-        centred: Whether each row's mean is taken from the scores; see the module's text.
 
     Raises:
         ArgumentError: for batches of different lengths, or no batch.
@@ -203,7 +145,7 @@ def head_spectra(
             q, k = cache[query].double(), cache[key].double()
             k = k.repeat_interleave(q.shape[2] // k.shape[2], dim=2)
             scores = torch.einsum("rqhd,rkhd->rhqk", q, k) / q.shape[-1] ** 0.5
-            found[layer].append(score_spectra(scores, centred=centred))
+            found[layer].append(score_spectra(scores))
             for side, vectors in enumerate((q, k)):
                 by_head = vectors.movedim(2, 0).flatten(1, 2)
                 sums[layer][side] = sums[layer][side] + _sums(by_head)
@@ -212,14 +154,16 @@ def head_spectra(
     problems.need(len(lengths) == 1, "batches", "must be of one length", lengths, "sort them")
     problems.raise_if_any()
     per_input = {layer: np.concatenate(parts) for layer, parts in found.items()}
-    vectors = {layer: _of_heads(*sides) for layer, sides in sums.items()}
     metric = {
         layer: np.stack(
-            [metric_spectrum(q, k, scale=len(q.mean) ** -0.5, centred=centred) for q, k in pairs]
+            [
+                metric_spectrum(_moments(query)[0], _moments(key)[1])
+                for query, key in zip(*sides, strict=True)
+            ]
         )
-        for layer, pairs in vectors.items()
+        for layer, sides in sums.items()
     }
-    return HeadSpectra(per_input, metric, vectors, centred)
+    return HeadSpectra(per_input, metric)
 
 
 def fit_decay(
@@ -299,13 +243,10 @@ def _sums(vectors: Float[Tensor, "*head n width"]) -> Tensor:
     return wide.mT @ wide
 
 
-def _of_heads(query: Tensor, key: Tensor) -> list[tuple[VectorMoments, VectorMoments]]:
-    """Each head's query and key moments from the sums of :func:`_sums`."""
-    sides = [
-        [VectorMoments(s[-1, :-1] / s[-1, -1], s[:-1, :-1] / s[-1, -1]) for s in side]
-        for side in (query, key)
-    ]
-    return list(zip(*sides, strict=True))
+def _moments(sums: Tensor) -> tuple[Tensor, Tensor]:
+    """The second moment and the covariance ``[width, width]`` from the sums of :func:`_sums`."""
+    mean, second = sums[-1, :-1] / sums[-1, -1], sums[:-1, :-1] / sums[-1, -1]
+    return second, second - torch.outer(mean, mean)
 
 
 def moment_root(moment: Tensor) -> Tensor:
@@ -313,17 +254,6 @@ def moment_root(moment: Tensor) -> Tensor:
     values, vectors = torch.linalg.eigh(moment)
     found: Tensor = vectors * values.clamp_min(0).sqrt() @ vectors.mT
     return found
-
-
-def _mapped(inputs: VectorMoments, W: Tensor, b: Tensor | None) -> VectorMoments:
-    """The moments of x W + b, given those of x."""
-    W = W.double()
-    shift = torch.zeros(W.shape[1], dtype=W.dtype) if b is None else b.double()
-    mean = inputs.mean @ W
-    cross = torch.outer(mean, shift)
-    return VectorMoments(
-        mean + shift, W.mT @ inputs.second @ W + cross + cross.mT + torch.outer(shift, shift)
-    )
 
 
 def _hooks(model: Any, layer: int) -> tuple[str, str]:
