@@ -22,8 +22,8 @@ KEPT = json.loads((DOCS / "data" / "families.json").read_text())
 NAMED = {case.name: case for case in CASES}
 CONFIGURED = [case for case in CASES if case.change is None and case.group != "files"]
 """The cases that are decided by what their config says."""
-AGAIN = ("GPT-2", "Gemma 2", "GPT-OSS", "Cohere", "LLaVA", "BERT", "Jamba", "LoRA alone",
-         "LoRA merged", "GGUF, 8 bits")  # fmt: skip
+AGAIN = ("GPT-2", "Gemma 2", "GPT-OSS", "BERT", "Jamba", "LoRA alone", "LoRA merged",
+         "GGUF, 8 bits")  # fmt: skip
 MIXERS = re.compile("Mamba|Mixer|Recurrent|ShortConv|GatedDelta|RwkvSelf|Linear.*Attention$")
 LISTS = re.compile(r"(encoder|decoder)\.(?:layers|block)\.")
 TRUE = {"encoder-decoder", "encoder", "not attention", "latent attention", "norms after"}
