@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from analyses.papers.coupling.spec import coupling_spec
+from analyses.papers.coupling.models import coupling_spec
 from interp.errors import ArgumentError
 from interp.models.kinds import build
 

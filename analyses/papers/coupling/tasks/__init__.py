@@ -4,10 +4,8 @@ They are registered under their kinds when this package is imported, so that rec
 of the laboratory can name them; a program that does not import it knows no such kind and says so.
 """
 
-from analyses.papers.coupling.tasks.averages import IndexedAverage
 from analyses.papers.coupling.tasks.images import PermutedPatches
-from analyses.papers.coupling.tasks.points import NearestPoint
-from analyses.papers.coupling.tasks.segments import SegmentCentres
+from analyses.papers.coupling.tasks.readable import IndexedAverage, NearestPoint, SegmentCentres
 from analyses.papers.coupling.tasks.sentences import PermutedTranslation
 from prooflens.tasks import register_task
 
