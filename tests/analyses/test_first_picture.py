@@ -55,11 +55,3 @@ def test_the_picture_of_forming_heads_shows_todays_numbers() -> None:
         "Share of each head's attention on the token after an earlier equal one. "
         f"{forming_in_words(shares)}"
     )
-
-
-def test_words_follow_the_numbers() -> None:
-    table = pd.DataFrame([[0.2, 0.8], [0.0, 0.05]], index=["L0H0", "L0H1"])
-    assert (
-        picture_in_words({"made up": table})
-        == "made up: L0H0 0.20 at lag 0, 0.80 at lag 1, L0H1 no lag"
-    )

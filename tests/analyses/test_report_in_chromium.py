@@ -147,14 +147,6 @@ def test_a_claims_own_table_is_sorted_by_number_and_filtered(page) -> None:
     assert page.locator("#table-verdicts tbody tr:visible").count() == 3
 
 
-def test_keyboard_reaches_the_first_claim(page) -> None:
-    reached = set()
-    for _ in range(25):
-        page.keyboard.press("Tab")
-        reached.add(page.evaluate("document.activeElement.getAttribute('href')"))
-    assert "#memory-b" in reached
-
-
 def test_dark_light_and_print(page) -> None:
     background = "getComputedStyle(document.body).backgroundColor"
     seen = {}

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from analyses.papers.coupling.models import coupling_spec
-from interp.errors import ArgumentError
 from interp.models.kinds import build
 
 
@@ -36,8 +35,3 @@ def test_the_model_is_the_papers_formula(positions: str) -> None:
             )
             y = network(model.blocks[0].mlp, z @ attn.W_O[0] + attn.b_O) @ model.W_U + model.b_U
             assert torch.allclose(output[row, t], y, atol=1e-10)
-
-
-def test_impossible_sizes_are_refused() -> None:
-    with pytest.raises(ArgumentError, match="d_head must be at least 1"):
-        coupling_spec(1, 1, 4, m_h=0)

@@ -46,32 +46,30 @@ HELD = (
 )
 
 
-def test_steps_are_found_layer_after_layer_by_heads_alone_or_together() -> None:
-    assert layers_of_steps(located(*HELD), STEPS) == (0, 2)
-    assert weakest(located(*HELD), STEPS) == 0.92
+EARLY = (("t_2", "L0H0", "attention", 0, "0", 1.0, "holds"),
+         ("x", "L0H0", "output", 0, "0", 1.0, "holds"))  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("changed", "why"),
+    ("at", "row", "layers"),
     [
-        ((2, ("t_2", "L0H0", "attention", 0, "0", 0.97, "holds")), "the same layer"),
-        ((3, ("x", "L1H0", "output", 1, "0", 0.92, "holds")), "looked and fetched apart"),
-        ((3, ("x", "L2", "output", 2, "0", 0.92, "holds")), "a layer with its FFN"),
-        ((3, ("x", "L2 FFN", "output", 2, "", 0.92, "holds")), "an FFN"),
-        ((0, ("t_1", "L0H1", "attention", 0, "1", 0.85, "part")), "a part"),
-        ((0, ("t_1", "L0H1", "output", 0, "1", 0.99, "holds")), "the other circuit"),
+        (0, HELD[0], (0, 2)),
+        (2, ("t_2", "L0H0", "attention", 0, "0", 0.97, "holds"), ()),  # the same layer
+        (3, ("x", "L1H0", "output", 1, "0", 0.92, "holds"), ()),  # looked and fetched apart
+        (3, ("x", "L2", "output", 2, "0", 0.92, "holds"), ()),  # a layer with its FFN
+        (3, ("x", "L2 FFN", "output", 2, "", 0.92, "holds"), ()),  # an FFN
+        (0, ("t_1", "L0H1", "attention", 0, "1", 0.85, "part"), ()),  # a part
+        (0, ("t_1", "L0H1", "output", 0, "1", 0.99, "holds"), ()),  # the other circuit
     ],
 )
-def test_what_is_not_the_proof(changed: tuple[int, tuple[Any, ...]], why: str) -> None:
-    rows = list(HELD)
-    rows[changed[0]] = changed[1]
-    assert layers_of_steps(located(*rows), STEPS) == (), why
-
-
-def test_a_step_is_not_taken_from_a_layer_that_comes_too_early() -> None:
-    rows = (*HELD, ("t_2", "L0H0", "attention", 0, "0", 1.0, "holds"))
-    early = (*rows, ("x", "L0H0", "output", 0, "0", 1.0, "holds"))
-    assert layers_of_steps(located(*early), STEPS) == (0, 2)
+def test_steps_are_found_layer_after_layer_by_heads_alone_or_together(
+    at: int, row: tuple[Any, ...], layers: tuple[int, ...]
+) -> None:
+    rows = [*HELD[:at], row, *HELD[at + 1 :]]
+    assert layers_of_steps(located(*rows), STEPS) == layers
+    if layers:
+        assert weakest(located(*rows), STEPS) == 0.92
+        assert layers_of_steps(located(*rows, *EARLY), STEPS) == layers, "not from a layer before"
 
 
 def test_no_share_where_a_latent_was_not_exchanged() -> None:
