@@ -82,7 +82,7 @@ def test_the_shipped_show_and_its_control_are_told_apart() -> None:
     steps = models.memory(options, 0).steps
     for name, layers in (("adaptive-memory", (1,)), ("adaptive-memory-gated", ())):
         shipped = load(name)
-        table = locate(shipped.model, shipped.task, rows=96)
+        table = locate(shipped.model, shipped.task, rows=48)
         assert layers_of_steps(table, steps) == layers
 
 
@@ -97,7 +97,7 @@ def test_the_shipped_show_and_its_control_are_told_apart() -> None:
 def test_the_proof_itself_works_as_the_proof_does(name: str, changes: dict[str, Any]) -> None:
     sought = BUILDERS[name]({**LEDGER[name]["quick"], **changes}, 1)
     proof = sought.proof()
-    layers, least = sought.located(locate(proof.model, proof.task, rows=96, seed=1))
+    layers, least = sought.located(locate(proof.model, proof.task, rows=48, seed=1))
     assert len(layers) == len(sought.steps)
     assert least >= 0.99
 
@@ -105,7 +105,7 @@ def test_the_proof_itself_works_as_the_proof_does(name: str, changes: dict[str, 
 def test_a_last_count_may_be_held_with_the_symbol() -> None:
     options = {**LEDGER["training-finds-counting"]["quick"], "blocks": 3}
     shipped = load("depth-L3-layers1")
-    table = locate(shipped.model, shipped.task, rows=96)
+    table = locate(shipped.model, shipped.task, rows=48)
     assert layers_of_steps(table, models.counting(options, 1).steps) == ()
     assert models.counting(options, 1).located(table) == ((0,), 1.0)
 
