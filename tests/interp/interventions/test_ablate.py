@@ -1,4 +1,5 @@
 import weakref
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,8 +24,6 @@ GEN = torch.Generator().manual_seed(0)
 
 
 def model_of(**changes: object) -> SequenceTransformer:
-    from dataclasses import replace
-
     model = SequenceTransformer(replace(SPEC, **changes), seed=3)
     if model.spec.identity_ov:
         for block in model.blocks:
@@ -141,12 +140,13 @@ def test_copies_of_one_row_keep_their_masks(bridge: object) -> None:
         torch.testing.assert_close(output, three[part][:1])
 
 
-@pytest.mark.parametrize("changes", [{}, {"identity_ov": True}], ids=["z", "result"])
-@pytest.mark.parametrize("how", ["mean", "zero", "resample", "swap"])
+@pytest.mark.parametrize(
+    ("how", "changes"), [("mean", {}), ("resample", {"identity_ov": True}), ("swap", {})]
+)
 def test_rows_a_few_at_a_time_do_not_change_outputs(how: str, changes: dict[str, object]) -> None:
-    """In chunks of one, two and three rows, and with copies of all five."""
+    """In chunks of one and of three rows, and with copies of all five."""
     model, rows, other = model_of(**changes), tokens(), tokens()
-    places = [Component("position", layer, position=p) for layer in range(3) for p in (0, 6)]
+    places = [Component("position", layer, position=p) for layer in (0, 2) for p in (0, 6)]
     parts, options = [*every_component(model), *places], {"how": how, "reference": other, "seed": 2}
     whole = dict(ablated(model, rows, parts, tokens=10_000, **options))
     for few in (1, 23):
@@ -229,24 +229,18 @@ WRONG = [
 
 def test_every_component_that_is_not_there_is_named_at_once() -> None:
     model, rows, there = model_of(), tokens(), [Component("head", 0, 0)]
-    for part, text in WRONG:
-        with pytest.raises(ArgumentError, match=f"parts must be in the model, got .{text}"):
-            ablated(model, rows, [*there, part])
     every = "; ".join(text for _, text in WRONG)
-    with pytest.raises(ArgumentError, match=every):
-        ablated(model, rows, [part for part, _ in WRONG])
+    with pytest.raises(ArgumentError, match=f"parts must be in the model, got .{every}"):
+        ablated(model, rows, [*there, *(part for part, _ in WRONG)])
 
 
 def test_activations_that_are_not_finite_are_named_where_they_begin() -> None:
     model = model_of()
     with torch.no_grad():
         model.blocks[1].attn.W_V[0, 0, 0] = torch.nan
-    for use in (
-        lambda: list(ablated(model, tokens())),
-        lambda: list(ablated(model, tokens(), how="zero")),
-    ):
+    for how in ("mean", "zero"):
         with pytest.raises(ArgumentError, match=r"not a number, first at blocks\.1\.attn\.hook_v"):
-            use()
+            list(ablated(model, tokens(), how=how))
 
 
 class Parallel(SequenceTransformer):
@@ -268,7 +262,7 @@ class Parallel(SequenceTransformer):
         return block.hook_resid_post(out)
 
 
-@pytest.mark.parametrize("how", ["mean", "zero", "resample"])
+@pytest.mark.parametrize("how", ["mean", "resample"])
 def test_parallel_blocks_are_ablated_one_run_for_each_component(how: str) -> None:
     model, rows = Parallel(), tokens()
     found = dict(ablated(model, rows, every_component(model, 2), how=how, seed=4))
@@ -278,8 +272,7 @@ def test_parallel_blocks_are_ablated_one_run_for_each_component(how: str) -> Non
 
     def instead(name: str) -> torch.Tensor:
         value = cache[name]
-        kinds = {"mean": value.mean(0).expand_as(value), "zero": value * 0}
-        return kinds[how] if how in kinds else value[others]
+        return value.mean(0).expand_as(value) if how == "mean" else value[others]
 
     def edit(name: str, head: int) -> Any:
         def put(value: torch.Tensor) -> torch.Tensor:

@@ -1,5 +1,7 @@
 """Patching tables against losses of runs with hooks that swap one activation by hand."""
 
+from functools import partial
+
 import pytest
 import torch
 from losses import row_losses
@@ -37,8 +39,9 @@ def by_name(table, column: str = "score") -> dict[tuple[str, int, int], float]:
 
 
 def test_patching_is_the_loss_with_the_value_of_the_paired_row(model) -> None:
+    """In every chunk of rows; without pairs a row would be swapped for itself."""
     batch, corrupted = next_tokens(rows(0)), rows(1)
-    found = by_name(patch(model, batch, corrupted))
+    found = by_name(patch(model, batch, corrupted, rows=2))
     _, cache = model.run_with_cache(corrupted)
     clean = row_losses(model(batch.inputs), batch)
     for layer in range(2):
@@ -86,10 +89,11 @@ def test_every_row_of_a_path_names_its_receiver(model, receiver, site) -> None:
 
 def test_swapping_needs_the_other_rows_and_nothing_else_takes_them(model) -> None:
     batch = next_tokens(rows(5))
-    with pytest.raises(ArgumentError, match="corrupted goes with how='swap'"):
-        patch_paths(model, batch, Receiver("logits"), how="swap")
-    with pytest.raises(ArgumentError, match="corrupted goes with how='swap'"):
-        patch_paths(model, batch, Receiver("logits"), how="mean", corrupted=rows(6))
+    for use in (partial(patch_paths, receiver=Receiver("logits")), ablate):
+        with pytest.raises(ArgumentError, match=r"corrupted goes with how='swap', .*, got None"):
+            use(model, batch, how="swap")
+        with pytest.raises(ArgumentError, match=r"corrupted goes with .*inputs with how='mean'"):
+            use(model, batch, how="mean", corrupted=rows(6))
     with pytest.raises(ArgumentError, match=r"corrupted must be shaped \(5, 6\)"):
         patch(model, batch, rows(6)[:, :4])
 

@@ -14,14 +14,14 @@ from interp.run import LogitDifference, next_tokens
 from interp.tasks.base import Batch
 
 SPEC = TransformerSpec(
-    d_in=6, d_out=6, n_ctx=7, d_model=8, n_layers=3, n_heads=2, d_head=4, ffn=(5,),
+    d_in=6, d_out=6, n_ctx=4, d_model=8, n_layers=3, n_heads=2, d_head=4, ffn=(5,),
     norm="layernorm", positions="learned", dtype="float64",
 )  # fmt: skip
 GEN = torch.Generator().manual_seed(0)
 
 
 def pair() -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.randint(6, (4, 7), generator=GEN), torch.randint(6, (4, 7), generator=GEN)
+    return torch.randint(6, (4, 4), generator=GEN), torch.randint(6, (4, 4), generator=GEN)
 
 
 @pytest.fixture(autouse=True)
@@ -121,16 +121,14 @@ EACH = [
 @pytest.mark.parametrize(("receiver", "changes"), EACH)
 def test_batched_paths_equal_frozen_runs(receiver: Receiver, changes: dict) -> None:
     model, (clean, corrupt) = model_of(**changes), pair()
-    parts = senders(model, receiver, length=7)
+    parts = senders(model, receiver, length=4)
     options = {"how": "swap", "reference": corrupt}
-    found = list(path_patched(model, clean, receiver, parts, tokens=60, **options))
+    found = list(path_patched(model, clean, receiver, parts, tokens=35, **options))
     assert [part for part, _ in found] == list(parts)
     for part, output in found:
         expected = slowly(model, clean, corrupt, part, receiver)
         torch.testing.assert_close(output, expected, msg=part.name)
     assert not model.cfg.use_split_qkv_input
-    kinds = {part.kind for part, _ in path_patched(model, clean, receiver, **options)}
-    assert "layer" in kinds or (receiver.input == "ffn" and changes)
 
 
 @pytest.mark.parametrize(("receiver", "changes"), [e for e in EACH if "residual" in e.values[1]])
@@ -138,7 +136,7 @@ def test_what_is_no_sender_changes_nothing_that_the_receiver_reads(
     receiver: Receiver, changes: dict
 ) -> None:
     model, (clean, corrupt) = model_of(**changes), pair()
-    others = set(every_component(model, 7)) - set(senders(model, receiver, length=7))
+    others = set(every_component(model, 4)) - set(senders(model, receiver, length=4))
     at = receiver.layer if receiver.layer >= 0 else 3
     before = [part for part in others if part.layer < at]
     assert before
@@ -159,11 +157,11 @@ def test_all_positions_and_all_later_writers_make_the_references_input() -> None
         )
         for layer in range((receiver.layer if receiver.layer >= 0 else 2) + 1):
             parts = [
-                part for part in senders(model, receiver, 7)
+                part for part in senders(model, receiver, 4)
                 if part.layer >= layer and part.kind != "layer"
                 and (part.kind != "position" or part.layer == layer)
             ]  # fmt: skip
-            assert sum(part.kind == "position" for part in parts) == 7
+            assert sum(part.kind == "position" for part in parts) == 4
             read: list[torch.Tensor] = []
             watch = (
                 [(name, lambda v, hook, read=read: read.append(v))] if receiver.layer >= 0 else []
@@ -171,32 +169,11 @@ def test_all_positions_and_all_later_writers_make_the_references_input() -> None
             total = first.clone()
             with model.hooks(fwd_hooks=watch):
                 for _, output in path_patched(
-                    model, clean, receiver, parts, how="swap", reference=corrupt, tokens=28
+                    model, clean, receiver, parts, how="swap", reference=corrupt, tokens=16
                 ):
                     total += (read[-1] if read else output) - first
             head = (..., receiver.head, slice(None)) if receiver.input == "q" else ...
             torch.testing.assert_close(total[head], whole[head])
-
-
-@pytest.mark.parametrize("how", ["mean", "zero", "resample", "swap"])
-def test_one_sender_alone_gives_what_it_gives_among_others(how: str) -> None:
-    model, (clean, corrupt) = model_of(), pair()
-    options = {"how": how, "reference": corrupt}
-    for receiver in RECEIVERS:
-        found = dict(path_patched(model, clean, receiver, **options))
-        for part in (Component("ffn", 0), Component("layer", 0)):
-            ((_, alone),) = path_patched(model, clean, receiver, [part], **options)
-            torch.testing.assert_close(alone, found[part])
-
-
-def test_a_layer_is_its_heads_and_its_ffn_together() -> None:
-    model, (clean, corrupt) = model_of(norm="none"), pair()
-    options = {"how": "swap", "reference": corrupt}
-    found, base = dict(path_patched(model, clean, Receiver("logits"), **options)), model(clean)
-    for layer in range(3):
-        parts = [p for p in components(model) if p.layer == layer]
-        together = sum(found[part] - base for part in parts)
-        torch.testing.assert_close(found[Component("layer", layer)] - base, together)
 
 
 def test_paths_of_a_bridge_equal_frozen_runs(tmp_path) -> None:
@@ -210,8 +187,8 @@ def test_paths_of_a_bridge_equal_frozen_runs(tmp_path) -> None:
     bridge = TransformerBridge.boot_transformers(str(tmp_path), device="cpu").eval()
     clean, corrupt = pair()
     for receiver in (Receiver("k", 1, 2), Receiver("ffn", 0), Receiver("logits")):
-        parts = senders(bridge, receiver, length=7)
-        for tokens in (14, 1024):
+        parts = senders(bridge, receiver, length=4)
+        for tokens in (8, 1024):
             found = dict(path_patched(
                 bridge, clean, receiver, parts, how="swap", reference=corrupt, tokens=tokens
             ))  # fmt: skip
@@ -225,7 +202,7 @@ def test_attribution_is_exact_for_the_last_writers_and_a_linear_metric() -> None
     """Without a final norm the last layer's writes reach the output linearly."""
     model = SequenceTransformer(replace(SPEC, norm="none"), seed=2)
     clean, corrupt = pair()
-    batch = Batch(clean, torch.zeros_like(clean), torch.arange(7).eq(6).expand(4, 7))
+    batch = Batch(clean, torch.zeros_like(clean), torch.arange(4).eq(3).expand(4, 4))
     table = attributions(model, batch, corrupt, metric=lambda output, targets: output[:, 2])
     with torch.no_grad():
         base = model(clean)[:, -1, 2].mean()
@@ -241,7 +218,7 @@ def test_attribution_is_that_of_transformer_lens() -> None:
     from transformer_lens.tools.analysis.attribution_patching import attribution_patch
 
     model, (clean, corrupt) = model_of(), pair()
-    batch = Batch(clean, torch.full_like(clean, 2), torch.arange(7).eq(6).expand(4, 7))
+    batch = Batch(clean, torch.full_like(clean, 2), torch.arange(4).eq(3).expand(4, 4))
     table = attributions(model.eval(), batch, corrupt, metric=LogitDifference(4))
     found = table.set_index(["component", "layer", "head"])["score"]
     kinds = {"attn_head_out": "head", "mlp_out": "ffn"}
@@ -259,11 +236,11 @@ def test_attribution_is_that_of_transformer_lens() -> None:
 @pytest.mark.parametrize("receiver", RECEIVERS, ids=lambda r: r.input)
 def test_rows_a_few_at_a_time_do_not_change_paths(receiver: Receiver) -> None:
     model, (clean, corrupt) = model_of(), pair()
-    parts = [part for part in senders(model, receiver, 7) if part.position in (-1, 0, 6)]
+    parts = [part for part in senders(model, receiver, 4) if part.position in (-1, 0, 3)]
     for how in ("mean", "resample", "swap"):
         options = {"how": how, "reference": corrupt, "seed": 3}
         whole = dict(path_patched(model, clean, receiver, parts, **options))
-        for part, output in path_patched(model, clean, receiver, parts, tokens=14, **options):
+        for part, output in path_patched(model, clean, receiver, parts, tokens=8, **options):
             torch.testing.assert_close(output, whole[part], msg=f"{how} {part.name}")
 
 
@@ -276,8 +253,8 @@ def test_rows_a_few_at_a_time_do_not_change_paths(receiver: Receiver) -> None:
          r"must come before the receiver, got \['L1', 'L2 position 0'\]"),
         (Receiver("k", 1, 2), None, "head must be one of the 2 k heads of layer 1, got 2"),
         (Receiver("ffn", 3), None, "layer must be below 3, got 3"),
-        (Receiver("logits"), [Component("mlp", 0), Component("position", 0, position=7)],
-         r"L0 mlp \(kinds are head, ffn.*\); L0 position 7 \(positions are 0 to 6\)"),
+        (Receiver("logits"), [Component("mlp", 0), Component("position", 0, position=4)],
+         r"L0 mlp \(kinds are head, ffn.*\); L0 position 4 \(positions are 0 to 3\)"),
     ],
     ids=["same layer", "later", "no head", "no layer", "no part"],
 )  # fmt: skip
@@ -287,20 +264,14 @@ def test_refusals(receiver: Receiver, parts: list[Component] | None, text: str) 
         path_patched(model, clean, receiver, parts)
 
 
-def test_a_part_that_no_residual_carries_on_is_refused() -> None:
-    model, (clean, _) = model_of(residual=False), pair()
+def test_what_cannot_be_asked_is_refused() -> None:
+    clean, corrupt = pair()
     with pytest.raises(ArgumentError, match=r"receiver and be read by it directly, got \['L0 FFN'"):
-        path_patched(model, clean, Receiver("q", 2, 0), [Component("ffn", 0)])
-
-
-def test_receivers_name_a_head_or_a_layer() -> None:
+        part = [Component("ffn", 0)]
+        path_patched(model_of(residual=False), clean, Receiver("q", 2, 0), part)
     with pytest.raises(ArgumentError, match="input must be one of q, k, v, ffn, logits, got 'x'"):
         Receiver("x", 1)
-    with pytest.raises(ArgumentError, match=r"head goes with q, k and v, got -1"):
+    with pytest.raises(ArgumentError, match="head goes with q, k and v, got -1"):
         Receiver("q", 1)
-
-
-def test_attribution_says_what_it_cannot_do() -> None:
-    clean, corrupt = pair()
     with pytest.raises(ArgumentError, match="must be the 4 paired rows to swap in, got 2"):
         attributions(model_of(), next_tokens(clean), corrupt[:2])
