@@ -41,8 +41,3 @@ def test_cases_solve_their_tasks_exactly(case) -> None:  # type: ignore[no-untyp
     assert (output == batch.targets)[batch.mask].all()
     heads = [part for part in made.mechanism.parts if part.role == "uniform"]
     assert {part.layer for part in heads} == set(range(made.model.spec.n_layers))
-
-
-def test_cases_are_of_all_depths() -> None:
-    depths = {case.construct().model.spec.n_layers for case in CASES}
-    assert depths == {1, 2, 3, 4}

@@ -42,7 +42,7 @@ def test_untrained_models_are_rarely_beyond_their_null() -> None:
     p = []
     for seed in range(12):
         model = pl.SequenceTransformer(SPEC, seed=seed).eval()
-        p += pl.probes.null(first, model, draws=40, seed=10_000 + 100 * seed)["p"].tolist()
+        p += pl.probes.null(first, model, draws=20, seed=10_000 + 100 * seed)["p"].tolist()
     assert (np.array(p) < 0.1).mean() < 0.2
     assert 0.35 < np.mean(p) < 0.65
 
@@ -59,7 +59,7 @@ def test_a_planted_score_is_beyond_it_and_the_model_is_left_as_it_is() -> None:
         *[torch.randint(7, (4, 8), generator=torch.Generator().manual_seed(2))] * 2,
         torch.ones(4, 8).bool(),
     )
-    table = pl.probes.null(first, model, batch, name="sink", draws=200, seed=1).set_index(
+    table = pl.probes.null(first, model, batch, name="sink", draws=100, seed=1).set_index(
         ["layer", "head"]
     )
     assert table.loc[(1, 2), "q"] < 0.01

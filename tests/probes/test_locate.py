@@ -175,7 +175,7 @@ def test_a_head_that_looks_there_and_writes_nothing_holds_nothing() -> None:
     assert heads[heads["component"] != "L1"]["verdict"].eq("leaves").all()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_random_weights_hold_nothing(seed: int) -> None:
     task = SuccessorWalk(12, 24, symbols=8)
     spec = TransformerSpec(

@@ -64,7 +64,7 @@ def test_heads_with_the_right_pattern_and_no_effect_are_rejected() -> None:
 
 def test_idle_heads_change_no_role() -> None:
     """Many more tests, hardly any of them true: q must still be small where it was."""
-    spec = replace(PROOF.model.spec, n_heads=24)
+    spec = replace(PROOF.model.spec, n_heads=12)
     padded = SequenceTransformer(spec)
     for name, tensor in padded.state_dict().items():
         tensor.zero_()

@@ -76,12 +76,6 @@ def test_whether_all_folds_have_rows_is_no_matter_of_the_seed(
         assert mask[at.rows[:, None], at.positions].all()
 
 
-def test_positions_are_seeded() -> None:
-    one, same, other = (sample_positions(MASK, STRINGS, seed=seed).positions for seed in (0, 0, 1))
-    np.testing.assert_array_equal(one, same)
-    assert one.shape != other.shape or (one != other).any()
-
-
 def test_equal_rows_are_one_group_and_those_that_see_the_whole_row_keep_their_prefixes() -> None:
     twice = np.concatenate((STRINGS[:40], STRINGS[:40]))
     mask = np.ones(twice.shape, dtype=bool)
