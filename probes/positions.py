@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interp.errors import ArgumentError, HookError
-from interp.hooks.axes import axis_labels
 from interp.hooks.capture import attached, evaluating, model_device
-from interp.hooks.hook_names import nearest
+from interp.hooks.hook_names import axis_labels, nearest
 from interp.hooks.transformer_lens_adapter import HookedModel
 from interp.interventions.components import stream_after
 from interp.store import ActivationStore

@@ -18,7 +18,7 @@ from probes.roles import explain as explain
 from probes.roles import find_roles as find_roles
 from probes.roles.decision import no_roles as no_roles
 from probes.roles.gathering import evidence_of as evidence_of
-from probes.roles.shipped import SHIPPED as SHIPPED
+from probes.roles.registry import SHIPPED as SHIPPED
 from probes.roles.surrogates import Fitting as Fitting
 from probes.roles.surrogates import fitted as fitted
 from probes.roles.trials import Trial as Trial

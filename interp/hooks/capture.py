@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from interp.errors import HookError, Problems, StoreError
-from interp.hooks.axes import axis_labels, is_standard
+from interp.hooks.hook_names import axis_labels, is_standard
 from interp.hooks.limits import need_hooks, need_within
 
 if TYPE_CHECKING:

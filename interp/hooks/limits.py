@@ -23,18 +23,20 @@ def need_hooks(model: Any) -> None:
     refuse_unless(hasattr(model, "hook_dict"), "model", "must have hooks", model, advice)
 
 
-def need_within(problems: Problems, model: Any, inputs: Tensor, name: str = "inputs") -> None:
+def need_within(problems: Problems, model: Any, inputs: Tensor) -> None:
     """Note what of inputs ``[row, pos(, channel)]`` is beyond the model's limits."""
     if inputs.ndim < 2 or not inputs.numel():
         return
     longest = getattr(getattr(model, "cfg", None), "n_ctx", None)
     if isinstance(longest, int) and longest > 0:
         rule = f"must have at most {longest} positions, as the model"
-        problems.need(inputs.shape[1] <= longest, name, rule, inputs.shape[1], "shorten the rows")
+        problems.need(
+            inputs.shape[1] <= longest, "inputs", rule, inputs.shape[1], "shorten the rows"
+        )
     vocabulary = vocabulary_of(model)
     if vocabulary is None or inputs.is_floating_point() or inputs.ndim != 2:
         return
     ends = int(inputs.min()), int(inputs.max())
     rule = f"must be ids from 0 to {vocabulary - 1}"
     known = ends[0] >= 0 and ends[1] < vocabulary
-    problems.need(known, name, rule, ends, "use the model's own tokenizer")
+    problems.need(known, "inputs", rule, ends, "use the model's own tokenizer")

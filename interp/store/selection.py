@@ -1,8 +1,8 @@
 """Which part of an activation is stored: positions, heads and dtype.
 
-Positions and heads are cut along axes that are known by name (:mod:`interp.hooks.axes`), never
-along guessed ones. Casts are done by torch, and every finite value that a cast makes infinite is
-counted: HDF5 would make infinities in silence.
+Positions and heads are cut along axes that are known by name (:mod:`interp.hooks.hook_names`),
+never along guessed ones. Casts are done by torch, and every finite value that a cast makes infinite
+is counted: HDF5 would make infinities in silence.
 """
 
 from __future__ import annotations

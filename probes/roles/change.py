@@ -44,7 +44,7 @@ NONE = RowMean(0.0, 0.0, 0.0, 1.0)
 
 
 def over_rows(
-    rows: Float[np.ndarray, " row"], *, than: float = 0.0, seed: int = 0, of: int | None = None
+    rows: Float[np.ndarray, " row"], *, than: float = 0.0, of: int | None = None
 ) -> RowMean:
     """A mean over rows with its bootstrap interval, and a one-sided t test that it is above
     ``than``.
@@ -52,7 +52,6 @@ def over_rows(
     Args:
         rows: The numbers.
         than: What p is against.
-        seed: Seed of the bootstrap.
         of: How many rows there are, if these are the first of them: the interval is Student's then,
             and p is paid for the looks.
     """
@@ -61,7 +60,7 @@ def over_rows(
         return NONE
     null = paired_null(rows - than)
     if of is None:
-        return RowMean(mean, *row_interval(rows, seed=seed), null.p, rows)
+        return RowMean(mean, *row_interval(rows, seed=0), null.p, rows)
     wide = float(stdtrit(len(rows) - 1, 0.975)) * null.std
     return RowMean(mean, mean - wide, mean + wide, min(1.0, null.p * len(looks_at(of))), rows)
 

@@ -18,7 +18,6 @@ from interp.hooks.limits import need_hooks
 from interp.hooks.site import Site
 from interp.hooks.transformer_lens_adapter import vocabulary_of
 from interp.interventions.components import Component, components, stream_after
-from interp.store import ActivationStore
 from interp.store.attention_mask import AttentionMask, attention_mask_of, mask_from_patterns
 from interp.tasks.base import Batch
 from probes.roles.evidence import Evidence
@@ -42,7 +41,6 @@ def evidence_of(
     *,
     latents: bool = False,
     targets: bool = True,
-    stores: Mapping[str, ActivationStore] | None = None,
     seed: int = 0,
     exhaustive: bool = False,
 ) -> Evidence:
@@ -54,7 +52,6 @@ def evidence_of(
     Args:
         model, rows, profile, targets, seed: The arguments of :func:`probes.roles.find.find_roles`.
         latents: Whether the residual stream is to be read by probes.
-        stores: Kind of rows → a store with the patterns on these rows, to be read instead.
         exhaustive: Whether every change is run on every row.
 
     Raises:
@@ -87,7 +84,6 @@ def evidence_of(
         views,
         profile,
         targets=targets,
-        stores=stores,
         sites=sites if latents else [],
         mask=mask,
         seed=seed,

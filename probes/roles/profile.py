@@ -6,7 +6,7 @@ a score must be.
     LANGUAGE   random tokens that repeat and the same tokens in random order, in-context templates,
                text. An effect is a rise of the loss, in nats a token
 
-The rules are the same in both: a role is one entry of :mod:`probes.roles.shipped`. A floor of 0
+The rules are the same in both: a role is one entry of :mod:`probes.roles.registry`. A floor of 0
 asks nothing. Floors were chosen on other models than those that the detection of roles is scored
 on; the level bounds the false-discovery rate of every test.
 """

@@ -1,22 +1,550 @@
 """Every role, once: what it means, what is asked of a component for it, and where that is from.
 
 A role's *behaviours* must all hold for a row of a role table, and its *causes* for a row that is
-``confirmed`` (:mod:`probes.roles.decision`). A new role is an entry of
-:mod:`probes.roles.shipped` and a detector that gives its tests (:mod:`probes.roles.detectors`); an
-installed package adds one under the entry points ``prooflens.roles`` (:mod:`interp.plugins`).
+``confirmed`` (:mod:`probes.roles.decision`). A new role is an entry of :data:`SHIPPED` and a
+detector that gives its tests (:mod:`probes.roles.detectors`); an installed package adds one under
+the entry points ``prooflens.roles`` (:mod:`interp.plugins`).
 """
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from typing import Any
 
 from interp.errors import Problems
 from interp.plugins import Registry
+from interp.tasks.base import Batch
+from probes.roles import surrogates
+from probes.roles.decision import Found, Lacking
+from probes.roles.detectors.attention import attention_roles
+from probes.roles.detectors.circuits import circuit_roles
+from probes.roles.detectors.composition import composition_roles
+from probes.roles.detectors.counting import counting_roles
+from probes.roles.detectors.gating import gating_roles
+from probes.roles.detectors.mapping import copying_roles, mapping_roles
+from probes.roles.detectors.memories import memory_roles
+from probes.roles.detectors.mixtures import mixture_roles
+from probes.roles.detectors.readouts import readout_roles, round_roles
+from probes.roles.detectors.suppression import suppression_roles
+from probes.roles.examined import Examined
 from probes.roles.profile import PROFILES, Floors
-from probes.roles.role import CONTROLS, Role, RoleCase
-from probes.roles.shipped import SHIPPED
+from probes.roles.surrogates import Surrogate
 
-__all__ = ["ROLES", "Role", "RoleCase", "markdown"]
+Detector = Callable[[Examined], Iterable[Found | Lacking]]
+"""What it finds of every component, and what it could not look for; it changes nothing that it is
+given."""
+
+CONTROLS = {
+    "events": "the loss rises (the output changes) where its event happens, and not as much at "
+    "other positions",
+    "keys": "it does so without that attention, and not as much without the head's other attention",
+    "straight": "it does so without the head, and not as much when later layers alone lose what it "
+    "writes; and of what is lost without what it adds to the logits half is due to the tokens it "
+    "attends to (of a map, to their images)",
+    "pattern": "it does so without the head, and not as much when its attention is the mean over "
+    "rows",
+}
+"""Which controls there are (:mod:`probes.roles.specificity`) → what they ask, in words."""
+
+
+@dataclass(frozen=True)
+class RoleCase:
+    """A model in which it is known what plays a role, for judging the role's detector.
+
+    Attributes:
+        name: What the model is called in the benchmark.
+        model: A hooked model.
+        rows: The rows to look for the role on.
+        plays: The component, layer and head of each that plays it, head −1 for what is no head;
+            empty for a decoy, in which nothing plays it.
+    """
+
+    name: str
+    model: Any
+    rows: Batch
+    plays: tuple[tuple[str, int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Role:
+    """A role: what a component does, and what is tested for it.
+
+    Attributes:
+        name: The name in the column ``role``.
+        sentence: What a component of this role does, in a sentence.
+        behaviours: What must be observed of the component.
+        causes: What must be lost without it.
+        floors: Names of the :class:`~probes.roles.profile.Floors` that its tests are compared with.
+        strength: What the column ``strength`` holds; ``effect`` holds the last cause.
+        source: The publication that describes the role.
+        profiles: The profiles in which the role is looked for.
+        detectors: The detectors that give its tests; each is asked once for all roles that name it.
+        keys: The class of keys that the role is about, if it says where a head looks.
+        control: What a cause must be specific against, one of :data:`CONTROLS`; empty if it has
+            none.
+        uncontrolled: Why it has none, or none in the profile ``task``.
+        cases: Models of known truth that a package's role is judged on
+            (``python -m analyses benchmark plugin_roles``); shipped roles have their own
+            benchmark.
+        surrogate: What runs in the component's place (:mod:`probes.roles.explanation`); None where
+            the role does not say.
+    """
+
+    name: str
+    sentence: str
+    behaviours: tuple[str, ...]
+    causes: tuple[str, ...]
+    floors: tuple[str, ...]
+    strength: str
+    source: str
+    detectors: tuple[Detector, ...]
+    profiles: tuple[str, ...] = ("task",)
+    keys: str = ""
+    control: str = ""
+    uncontrolled: str = ""
+    cases: Callable[[], Iterable[RoleCase]] | None = None
+    surrogate: Surrogate | None = None
+
+
+_BOTH = ("task", "language")
+_WITHOUT_HEAD = ("without the head the output changes, or the loss rises",)
+_WITHOUT_KEYS = ("without that attention the output changes, or the loss rises",)
+_EVERYWHERE = "its event happens at every position and with every key"
+_ITS_OWN = "what is lost is what the role itself names"
+"""Why a role that names what is lost has no controls."""
+
+SHIPPED = (
+    Role(
+        "previous-token",
+        "A head that attends to the token before.",
+        (
+            "share of attention to the token before, and beyond even attention",
+            "or less of it, where an induction head's attention falls without it",
+        ),
+        _WITHOUT_KEYS,
+        ("share", "excess", "writer", "fall"),
+        "share of attention on those keys",
+        "Elhage et al. 2021",
+        (attention_roles,),
+        _BOTH,
+        keys="previous",
+        control="keys",
+        surrogate=surrogates.PREVIOUS,
+    ),
+    Role(
+        "sink",
+        "A head that rests on the first position.",
+        ("share of attention to the first position, and beyond even attention",),
+        _WITHOUT_KEYS,
+        ("share", "excess"),
+        "share of attention on it",
+        "Xiao et al. 2023",
+        (attention_roles,),
+        _BOTH,
+        keys="first",
+        control="keys",
+        surrogate=surrogates.SINK,
+    ),
+    Role(
+        "local",
+        "A head that attends to the last few positions.",
+        (
+            "share of attention to the last few positions, and beyond even attention",
+            "no single position gets most of it",
+        ),
+        _WITHOUT_KEYS,
+        ("local", "excess", "share", "window"),
+        "share of attention within the window",
+        "memory §1.4",
+        (attention_roles,),
+        keys="local",
+        control="keys",
+        surrogate=surrogates.LAGS,
+    ),
+    Role(
+        "duplicate-token",
+        "A head that attends to earlier tokens equal to the query's.",
+        (
+            "share of attention to earlier equal tokens, and beyond that of other rows' tokens",
+            "little of it stays on the query itself",
+        ),
+        _WITHOUT_KEYS,
+        ("share", "excess", "elsewhere"),
+        "share of attention on those keys",
+        "Wang et al. 2022",
+        (attention_roles,),
+        _BOTH,
+        keys="same",
+        control="events",
+        surrogate=surrogates.DUPLICATE,
+    ),
+    Role(
+        "induction",
+        "A head that attends to what followed earlier tokens equal to the query's, and finds it by "
+        "what a previous-token head wrote there.",
+        (
+            "share of attention to what followed equal tokens, and beyond that to other rows' "
+            "tokens",
+        ),
+        (
+            "that share falls without the earlier previous-token heads",
+            "where targets are known, the loss rises without that attention",
+            *_WITHOUT_KEYS,
+        ),
+        ("share", "excess", "writer", "fall", "loss"),
+        "share of attention on those keys",
+        "Olsson et al. 2022",
+        (attention_roles,),
+        _BOTH,
+        keys="after_same",
+        control="events",
+        surrogate=surrogates.INDUCTION,
+    ),
+    Role(
+        "positional",
+        "A head whose attention is the same whatever the row holds, and neither on the token "
+        "before nor on the first.",
+        ("cosine of its attention on different rows beyond permuted attention",),
+        _WITHOUT_HEAD,
+        ("positional", "excess"),
+        "cosine of attention on different rows",
+        "ours",
+        (attention_roles,),
+        ("language",),
+        control="pattern",
+        surrogate=surrogates.LAGS,
+    ),
+    Role(
+        "copying",
+        "A head that raises the tokens it attends to; with a negative strength it suppresses them.",
+        (
+            "task: W_E OV W_U is as near to c·I on the tokens in use as its rank allows, "
+            "tokens lead their row, and its eigenvalues have one sign",
+            "language: the logits of attended tokens rise above those of other rows' tokens",
+        ),
+        (
+            "task: without what it writes straight to the output, alone or with such heads of its "
+            "layer, the output changes",
+            f"language: {_WITHOUT_HEAD[0]}",
+        ),
+        ("identity", "leading", "positive", "copying", "mixed"),
+        "share of the circuit that c·I explains, of what its rank allows, or logits; negative for "
+        "suppression",
+        "template §2.3",
+        (circuit_roles, copying_roles),
+        _BOTH,
+        control="straight",
+        uncontrolled="its cause takes away nothing but what the head writes straight to the output",
+        surrogate=surrogates.COPY,
+    ),
+    Role(
+        "copy-suppression",
+        "A head that attends to an earlier occurrence of the token that the stream before it "
+        "predicts, and lowers that token.",
+        (
+            "share of attention to earlier places of the token that is predicted before its layer, "
+            "and beyond even attention",
+            "it lowers that token's logit, and those of the tokens it attends to",
+        ),
+        (
+            "that share falls when the stream no longer predicts the token",
+            "without that attention the loss rises",
+        ),
+        ("share", "excess", "copying", "fall"),
+        "share of attention on those keys",
+        "McDougall et al. 2023",
+        (suppression_roles,),
+        ("language",),
+        keys="predicted",
+        control="keys",
+    ),
+    Role(
+        "successor",
+        "A head that raises, of the token that it attends to, the image under a fixed map of "
+        "tokens, such as the next number; with a negative strength it lowers it.",
+        (
+            "the logits of the images of attended tokens rise above those of other rows' tokens' "
+            "images",
+            "the map is the same on other rows, takes tokens to tokens of their own, and to others",
+        ),
+        ("without the head the loss rises",),
+        ("copying", "mapped"),
+        "logits of the images of attended tokens",
+        "Gould et al. 2023",
+        (mapping_roles,),
+        ("language",),
+        control="straight",
+        surrogate=surrogates.TABLE,
+    ),
+    Role(
+        "bos-gated",
+        "A head that rests on the first position unless its event happens: the query's token came "
+        "before, or is of a class.",
+        (
+            "attention on the first position tells whether the event happens, and more than "
+            "another row's event",
+            "it is nearly all of its attention or nearly none, and both are common",
+        ),
+        _WITHOUT_KEYS,
+        ("gated", "excess", "mixed"),
+        "AUC with which resting tells the event",
+        "Guo et al. 2024",
+        (gating_roles,),
+        ("language",),
+        keys="moved",
+        control="events",
+        surrogate=surrogates.DUPLICATE,
+    ),
+    Role(
+        "virtual-copying",
+        "A head that raises what an earlier head fetched for it: the two act as one (a virtual "
+        "attention head, by V-composition); with a negative strength it lowers it.",
+        (
+            "the logits of the tokens that an earlier head fetched where it attends, other than "
+            "those that stand there, rise above those of other rows' such tokens",
+        ),
+        (
+            "that rise is lost when its values lack what the earlier head wrote, and not when they "
+            "lack what the loudest other heads of that layer wrote",
+            "without that in its values the loss rises",
+            *_WITHOUT_HEAD,
+        ),
+        ("copying", "specific", "fall"),
+        "logits of those tokens",
+        "Elhage et al. 2021",
+        (composition_roles,),
+        ("language",),
+        control="straight",
+    ),
+    Role(
+        "composed-equality",
+        "A head that compares tokens by what an earlier head fetched: it attends to where that was "
+        "the query's token (K-composition), or to tokens equal to what was fetched for the query "
+        "(Q-composition). With a previous-token head, K-composition is induction and is called so.",
+        (
+            "share of attention to those keys, but for the query's own token and what followed it, "
+            "and beyond that to other rows' such keys",
+        ),
+        (
+            "that share falls when its keys (K) or queries (Q) lack what the earlier head wrote, "
+            "and not as much when they lack what the loudest other heads of that layer wrote",
+            "without that attention the loss rises",
+        ),
+        ("share", "excess", "fall"),
+        "share of attention on those keys",
+        "Elhage et al. 2021",
+        (composition_roles,),
+        ("language",),
+        keys="matched",
+        control="keys",
+    ),
+    Role(
+        "symbol-equality",
+        "A head whose scores compare tokens: equal ones attend to each other.",
+        (
+            "W_E QK W_Eᵀ is as near to c·I on the tokens in use as its rank allows, with c > 0, "
+            "tokens lead their row, and its eigenvalues are positive",
+        ),
+        ("without attention to equal tokens the output changes",),
+        ("identity", "leading", "positive", "change"),
+        "share of the circuit that c·I explains, of what its rank allows",
+        "template §2.3",
+        (circuit_roles,),
+        uncontrolled=_EVERYWHERE,
+        surrogate=surrogates.EQUAL,
+    ),
+    Role(
+        "uniform",
+        "A head that attends evenly to everything before, or to all of it but the first position.",
+        ("closeness to even attention, over all positions or all but the first",),
+        (
+            "somewhere on the way to its mean the output changes more steeply than in fresh "
+            "models; or, where fresh heads are not even, it is more even than they are",
+            "without the head the output changes",
+        ),
+        ("even", "change"),
+        "closeness to even attention; 1 is even",
+        "depth §3.3",
+        (attention_roles,),
+        uncontrolled=_EVERYWHERE,
+        surrogate=surrogates.UNIFORM,
+    ),
+    Role(
+        "fixed-position",
+        "A head that attends to one position that follows from the query's own, i → f(i), whatever "
+        "the row holds.",
+        (
+            "share of attention to the position that was most attended to in other rows, and "
+            "beyond even attention",
+            "that is mostly neither the query's own position, the one before, nor the first",
+        ),
+        _WITHOUT_KEYS,
+        ("share", "excess"),
+        "share of attention on that position",
+        "ours",
+        (attention_roles,),
+        keys="fixed",
+        control="keys",
+        surrogate=surrogates.FIXED,
+    ),
+    Role(
+        "token-comparison",
+        "A head that attends evenly to all tokens that are equal to, different from, smaller or "
+        "greater than the query's, by their numbers.",
+        (
+            "closeness to even attention over those tokens, and beyond that of other rows' tokens",
+            "the relation is not that of earlier equal tokens, which is duplicate-token",
+        ),
+        _WITHOUT_KEYS,
+        ("selected", "excess"),
+        "closeness to even attention over those tokens; 1 is even",
+        "Weiss et al. 2021",
+        (attention_roles,),
+        keys="related",
+        control="keys",
+        surrogate=surrogates.RELATED,
+    ),
+    Role(
+        "positional-periodic",
+        "A head that attends evenly to every p-th position.",
+        ("closeness to even attention over those positions, and beyond even attention",),
+        _WITHOUT_KEYS,
+        ("selected", "excess"),
+        "closeness to even attention over those positions; 1 is even",
+        "ours",
+        (attention_roles,),
+        keys="periodic",
+        control="keys",
+        surrogate=surrogates.PERIODIC,
+    ),
+    Role(
+        "counting",
+        "A head that counts what a line of the task's program asks for, evenly or not.",
+        (
+            "the line follows from the head's output at each position, by a network, and is open "
+            "before the layer",
+        ),
+        (
+            "exchanged between rows the head's output moves the answers as the line would",
+            "answers that must stay do",
+        ),
+        ("determined", "readout_gain", "exchange"),
+        "share of the way to the answers of the program with the line exchanged",
+        "depth §3.3",
+        (counting_roles,),
+        uncontrolled=_ITS_OWN,
+        surrogate=surrogates.PAIRS,
+    ),
+    Role(
+        "dense",
+        "A head that attends unevenly in a way that has no name.",
+        ("distance from even attention, and none of the other attention roles",),
+        (
+            "unevenness and steepness together are beyond those of fresh models, or its attention, "
+            "exchanged between rows, moves the answers as the weights of the task's average would",
+            "without the head the output changes",
+        ),
+        ("even", "share", "change", "exchange"),
+        "distance from even attention",
+        "coupling §4.2",
+        (attention_roles,),
+        uncontrolled=_EVERYWHERE,
+        surrogate=surrogates.DENSE,
+    ),
+    Role(
+        "memory-location",
+        "A head that fetches a memory of the task, alone or with others of its layer.",
+        (
+            "the layer's heads together select the memory's lag, and the head has its share of it; "
+            "or the head alone selects it",
+            "the memory is decodable after them and was not before; an average more exactly than "
+            "in fresh models, or what they do to the output is done through it alone",
+        ),
+        (
+            "without the head the memory is less decodable (of an average: or the output changes; "
+            "where others hold it too: or the output takes it from the head's attention to it)",
+            "without the memory's heads of the layer it is lost (unless others hold it too), and "
+            "the output changes",
+        ),
+        (
+            "concentration",
+            "kernel_share",
+            "decodable",
+            "absent",
+            "carried",
+            "mixed",
+            "drop",
+            "memory_change",
+        ),
+        "r² of the memory lost without the memory's heads of the layer together",
+        "memory §1.4",
+        (memory_roles,),
+        uncontrolled=_ITS_OWN,
+        surrogate=surrogates.MEMORY,
+    ),
+    Role(
+        "memory-correction",
+        "A head that cancels what the other heads of a memory let through.",
+        ("as for memory-location, but the head has no part of its own at the memory's lag",),
+        ("without the head the memory is less decodable, and the output changes",),
+        ("kernel_part", "kernel_beside", "drop", "memory_change"),
+        "r² of the memory lost without the memory's heads of the layer together",
+        "memory §1.4",
+        (memory_roles,),
+        uncontrolled=_ITS_OWN,
+        surrogate=surrogates.MEMORY,
+    ),
+    Role(
+        "memory-mixture",
+        "A head of a group whose joint output holds several memories, unmixed by an FFN.",
+        (
+            "several memories, or the contents of all lags of a named one, are decodable after the "
+            "layer's heads and were not before",
+            "some head of the layer has a share of the kernels of two, and without it two are less "
+            "decodable",
+            "without the head itself one is",
+        ),
+        (
+            "without the group all of them are less decodable, and the output changes",
+            "without the FFN the output changes",
+        ),
+        ("decodable", "absent", "drop", "mixed", "kernel_beside", "memory_change"),
+        "least r² of the contents after the layer's heads",
+        "ours",
+        (mixture_roles,),
+        uncontrolled=_ITS_OWN,
+        surrogate=surrogates.MEMORY,
+    ),
+    Role(
+        "nested-round",
+        "A layer that extracts one round of nested memories.",
+        ("first layer at which the round's content is decodable",),
+        ("it is not when the round before, or the first round's location, is patched away",),
+        ("decodable", "stops"),
+        "r² of the round's content lost with the round before patched away",
+        "memory §1.4",
+        (round_roles,),
+        uncontrolled=_ITS_OWN,
+    ),
+    Role(
+        "readout",
+        "An FFN that computes an answer from arguments that are there before it.",
+        (
+            "the answer is linearly decodable after the FFN, and less so before, where a network "
+            "reads it",
+            "the answer is a larger share of what the FFN writes than in fresh models",
+        ),
+        ("without the FFN the answer is lost, its arguments are not, and the output changes",),
+        ("decodable", "readout_gain", "written", "readout_drop", "kept", "memory_change"),
+        "r² of the answer lost without the FFN",
+        "memory §1.4",
+        (readout_roles,),
+        uncontrolled=_ITS_OWN,
+        surrogate=surrogates.ANSWER,
+    ),
+)
+"""In the order in which they are listed."""
 
 
 def _problem(name: str, role: object) -> str:

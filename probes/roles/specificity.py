@@ -59,9 +59,9 @@ from torch.nn import functional
 
 from interp.run import Array, Replace
 from interp.run.edits import Edits
-from probes.roles.attended import unraised
 from probes.roles.change import RowMean, beyond, over_rows
 from probes.roles.decision import SAME_ANSWER, Found, Test, holds
+from probes.roles.direct import unraised
 from probes.roles.effects import DECISIONS, Effects
 from probes.roles.evidence import Place
 from probes.roles.registry import ROLES, Role

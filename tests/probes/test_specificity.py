@@ -13,8 +13,7 @@ from interp.tasks.base import Batch
 from interp.tasks.induction import RepeatedTokens
 from probes.roles import LANGUAGE, find_roles, views
 from probes.roles.decision import STATUSES, Found, Test, decide
-from probes.roles.registry import ROLES
-from probes.roles.role import CONTROLS
+from probes.roles.registry import CONTROLS, ROLES
 from probes.roles.specificity import matched
 from probes.roles.views import SCORED, elsewhere, positions_scored
 from probes.roles.views import WIDE as VOCABULARY
