@@ -16,13 +16,10 @@ and on the same hook of a model with random weights: what the architecture gives
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from interp.errors import Problems
-from probes.activations import Samples
 from probes.linear import (
     Decoding,
     Features,
@@ -121,11 +118,3 @@ def raw_input(
     rank = np.argsort(np.argsort(-counts, kind="stable"))
     columns = np.minimum(rank, most - 1)[which.reshape(inputs.shape)]
     return np.concatenate((np.eye(min(len(kinds), most))[columns], place), axis=-1)
-
-
-def need_latents(subject: str, samples: Samples, hooks: Mapping[str, str]) -> None:
-    """Raise an error for latents that the rows do not have."""
-    problems, known = Problems(subject), ", ".join(samples.latents)
-    absent = [name for name in hooks if name not in samples.latents]
-    problems.need(not absent, "hooks", f"must name latents among {known}", absent, "drop them")
-    problems.raise_if_any()

@@ -38,7 +38,6 @@ from interp.stats.head_table import adjust
 from interp.stats.nulls import paired_null
 from interp.tasks.base import Batch
 from probes.activations import Samples, collect
-from probes.controls import need_latents
 from probes.exchange import run_at
 from probes.linear import Features, Kind, Latent, direction, logistic
 
@@ -231,7 +230,9 @@ def interchange_table(
     if not hooks:
         return pd.DataFrame(columns=list(INTERCHANGE_COLUMNS))
     samples = collect(model, batch, list(dict.fromkeys(hooks.values())), seed=seed)
-    need_latents("interchange_table", samples, hooks)
+    absent = [name for name in hooks if name not in samples.latents]
+    rule = f"must name latents among {', '.join(samples.latents)}"
+    need("interchange_table", not absent, "hooks", rule, absent, "drop them")
     rows = [
         _of_latent(model, batch, samples, name, hooks[name], seed) for name in watch(list(hooks))
     ]

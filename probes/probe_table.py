@@ -102,7 +102,7 @@ def probe_table(
         untrained = untrained_like(source, seed=seed + 1)
     random = None
     if untrained is not None:
-        rows = samples_inputs(source, inputs)
+        rows = _store_batch(source) if inputs is None else inputs
         random = collect(untrained, rows, hooks, positions=samples.places)
     raw = raw_input(samples.inputs, positions=samples.positions)
     from_input = {name: _decode(raw, samples, name).score for name in names}
@@ -127,12 +127,8 @@ def untrained_like(model: SequenceTransformer, *, seed: int) -> SequenceTransfor
     return SequenceTransformer(model.spec, seed=seed)
 
 
-def samples_inputs(source: Any, inputs: Any) -> Any:
-    """The inputs that a second model is run on: the batch, or the store's own inputs."""
-    return inputs if inputs is not None else _store_batch(source)
-
-
 def _store_batch(store: Any) -> Any:
+    """A store's own inputs, for a second model that is run on them."""
     import torch
 
     from interp.tasks.base import Batch

@@ -18,6 +18,7 @@ from interp.tasks.coupling import PodCoupling
 from interp.tasks.memory import FixedMemory
 from interp.tasks.relation import TokenRelation
 from interp.tasks.template.task import same_different
+from probes import fresh_models
 from probes.agreement import agree, overall, statements_of
 
 CONSTRUCTIONS: dict[str, tuple[Callable[[], Construction], int]] = {
@@ -33,7 +34,10 @@ CONSTRUCTIONS: dict[str, tuple[Callable[[], Construction], int]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CONSTRUCTIONS)
-def test_a_hidden_construction_agrees_and_a_random_model_does_not(name: str) -> None:
+def test_a_hidden_construction_agrees_and_a_random_model_does_not(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fresh_models, "_DRAWS", 200)
     build, rows = CONSTRUCTIONS[name]
     proof = build()
     hidden = random_basis(proof, seed=4)

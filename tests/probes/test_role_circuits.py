@@ -11,6 +11,7 @@ from interp.errors import ArgumentError
 from interp.interventions.patching import Receiver, paths_to
 from interp.models.pretrained import load_pretrained
 from interp.run.gate import next_tokens
+from probes import fresh_models
 from probes.roles import TASK, find_roles
 from probes.roles.detectors.circuits import circuit_roles, identity_share
 from probes.roles.effects import Effects
@@ -78,7 +79,10 @@ def test_heads_that_share_keys_and_values_have_their_groups(llama: tuple[Path, A
 
 
 @pytest.mark.slow
-def test_a_grouped_models_copying_heads_are_found(llama: tuple[Path, Any]) -> None:
+def test_a_grouped_models_copying_heads_are_found(
+    llama: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fresh_models, "_DRAWS", 200)
     model, rows = load_pretrained(llama[0]).model, next_tokens(tokens())
     roles = find_roles(model, rows, profile="task", targets=False)  # nobody trained it on them
     copying = roles[roles["role"] == "copying"]

@@ -158,6 +158,7 @@ def test_few_rows_and_broken_models_are_refused() -> None:
 
 @pytest.mark.slow
 def test_roles_do_not_depend_on_how_many_rows_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fresh_models, "_DRAWS", 40)
     shipped = zoo.load("fixed-memory-multiplexer")
     batch = shipped.task.sample(24, seed=3)
     known = {"memories": shipped.task.memories(), "answers": shipped.task.answers()}

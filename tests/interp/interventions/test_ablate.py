@@ -48,14 +48,12 @@ def bridge(tmp_path_factory: pytest.TempPathFactory) -> object:
     return TransformerBridge.boot_transformers(str(folder), device="cpu").eval()
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{}, {"identity_ov": True}, {"residual": False, "ffn": (5,)}, {"ffn": ()}],
-    ids=["norm", "identity", "no residual", "attention only"],
-)
+@pytest.mark.parametrize("changes", [{}, {"identity_ov": True}], ids=["norm", "identity"])
 def test_mean_ablation_equals_one_run_for_each_component(changes: dict[str, object]) -> None:
     model, rows = model_of(**changes), tokens()
     parts = components(model)
+    named = [part.name for part in parts]
+    assert named == ["L0H0", "L0H1", "L0 FFN", "L1H0", "L2H0", "L2H1", "L2H2", "L2 FFN"]
     means = mean_outputs(model, rows, parts)
     found = dict(ablated(model, rows, parts, tokens=80))
     assert list(found) == list(parts)
@@ -103,14 +101,6 @@ def test_zero_and_resample_of_every_kind_equal_hooks() -> None:
         z = "blocks.0.attn.hook_z"
         edits = {z: put(other(z), everything), ffn: put(other(ffn), everything)}
         torch.testing.assert_close(found[Component("layer", 0)], hooked(model, rows, edits))
-
-
-def test_swap_takes_the_paired_row() -> None:
-    model, clean, corrupt = model_of(), tokens(), tokens()
-    _, other = model.run_with_cache(corrupt)
-    name = "blocks.0.hook_mlp_out"
-    ((_, output),) = ablated(model, clean, [Component("ffn", 0)], how="swap", reference=corrupt)
-    torch.testing.assert_close(output, hooked(model, clean, {name: lambda _: other[name]}))
 
 
 def test_a_bridge_gives_what_its_hooks_give(bridge: object) -> None:

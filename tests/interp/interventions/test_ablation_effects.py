@@ -6,7 +6,6 @@ import torch
 from by_hooks import mean_outputs, run_without
 from losses import row_losses
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from interp.errors import ArgumentError
 from interp.interventions.ablation_effects import (
@@ -17,23 +16,11 @@ from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.run.gate import next_tokens
 from interp.stats.nulls import need_null, others_moments, paired_null
-from interp.tasks.base import Batch
 
 GEN = torch.Generator().manual_seed(0)
 SPEC = TransformerSpec(
     d_in=6, d_out=6, n_ctx=7, d_model=8, n_layers=2, n_heads=2, d_head=4, ffn=(5,), dtype="float64"
 )
-
-
-def test_losses_are_pytorchs() -> None:
-    tokens = torch.randint(6, (3, 7), generator=GEN)
-    batch, output = next_tokens(tokens, start=2), torch.randn((3, 7, 6), generator=GEN)
-    expected = [float(cross_entropy(output[r, 2:6].double(), tokens[r, 3:])) for r in range(3)]
-    assert row_losses(output, batch).tolist() == pytest.approx(expected)
-    mask = torch.tensor([[True, False, True]])
-    real = Batch(tokens[:1, :3], torch.zeros(1, 3, 2), mask)
-    out = torch.tensor([[[1.0, 3.0], [9.0, 9.0], [0.0, 2.0]]])
-    assert row_losses(out, real).tolist() == [(5.0 + 2.0) / 2]
 
 
 def test_table_holds_the_losses_of_single_ablations() -> None:
@@ -94,11 +81,6 @@ def test_what_would_give_silent_zeros_is_refused(
 
 def test_a_loss_that_is_not_finite_is_no_zero() -> None:
     batch = next_tokens(torch.randint(6, (8, 7), generator=GEN))
-    model = SequenceTransformer(SPEC, seed=1)
-    with torch.no_grad():
-        model.blocks[1].mlp.W_in[0, 0] = torch.nan
-    with pytest.raises(ArgumentError, match=r"not a number, first at blocks\.1\.mlp\.hook_pre"):
-        ablate(model, batch)
     model = SequenceTransformer(SPEC, seed=1)
     with torch.no_grad():
         model.unembed.b_U[0] = torch.nan
