@@ -60,9 +60,10 @@ LEAST_ROWS = 8
 CHEAP = 512
 """Edits times rows up to which every edit is run on every row."""
 
-_FIRST = 2
-_MANY = 4
+MANY = 4
 """The least number of edits for which slopes, which cost two passes over all rows, are taken."""
+
+_FIRST = 2
 _SCREEN = 0.2
 """The share of the floor below which an edit is screened after the first look."""
 _EARLY = 0.1
@@ -168,7 +169,7 @@ def gather_evidence(
     order = row_order(count, seed)
     exhaustive = exhaustive or (most is None and len(many) * count <= cheap)
     slopes = None
-    if len(many) >= _MANY and not (exhaustive or measured.compares or count <= _FIRST):
+    if len(many) >= MANY and not (exhaustive or measured.compares or count <= _FIRST):
         slopes = (measured.worse * run.slopes(many, measured))[:, order].numpy()
     found: dict[int, Finding] = {}
     left = list(range(len(many)))

@@ -212,7 +212,11 @@ class _Given(nn.Module):
 
 def _twin_of(wrapped: Any) -> Any:
     """A model of the same class and configuration with the same parameters, not wrapped."""
-    _register()
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface, eager_mask
+
+    AttentionInterface.register(_NAME, _attention)
+    AttentionMaskInterface.register(_NAME, eager_mask)
     config = copy.deepcopy(wrapped.config)
     with torch.device("meta"):
         twin = type(wrapped)._from_config(config, attn_implementation=_NAME).eval()
@@ -232,15 +236,6 @@ def _twin_of(wrapped: Any) -> Any:
         module, _, leaf = name.rpartition(".")
         twin.get_submodule(module)._buffers[leaf] = tensors[name]
     return twin
-
-
-def _register() -> None:
-    """Make our attention function known to transformers, under its own name."""
-    from transformers import AttentionInterface
-    from transformers.masking_utils import AttentionMaskInterface, eager_mask
-
-    AttentionInterface.register(_NAME, _attention)
-    AttentionMaskInterface.register(_NAME, eager_mask)
 
 
 def _attention(

@@ -33,6 +33,8 @@ too.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -41,6 +43,10 @@ from interp.interventions.ablation_effects import loss_unit
 from interp.run import Run
 from interp.tasks.base import Batch
 from probes.roles.change import over_rows
+from probes.roles.decision import Found, Test
+from probes.roles.evidence import Evidence
+
+CANNOT = "cause: the model cannot do these rows: a guess would lose no more"
 
 _FEWEST = 4
 _FEW_ANSWERS = 1 / 3
@@ -75,6 +81,30 @@ def cannot_do(run: Run, floor: float) -> bool:
         return False
     above = run.by_row(run.value(_above_even))[run.batch.mask.any(1)]
     return only_guesses(run) or over_rows(above.double().numpy()).low > floor
+
+
+def able_kinds(evidence: Evidence) -> tuple[str, ...]:
+    """The kinds of rows on which what is lost counts: those that the model can do, or where it does
+    better on none those on which it does more than guess one of few answers."""
+    kinds = [kind for kind in evidence.views if kind != "shuffled"]
+    runs = {kind: evidence.run(kind) for kind in kinds}
+    if any(does_better(run) for run in runs.values()):
+        floor = evidence.floors.loss
+        return tuple(kind for kind in kinds if not cannot_do(runs[kind], floor))
+    return tuple(kind for kind in kinds if not only_guesses(runs[kind]))
+
+
+def count_causes(evidence: Evidence, found: Sequence[Found]) -> list[Found]:
+    """What was found, where causes that hold count for nothing if the model cannot do a task's
+    rows: if it does no better on them than always the same answer. What fails there stays."""
+    known = evidence.profile.unit != "nats" and "given" in evidence.views and evidence.targets
+    if not known or does_better(evidence.run("given")):
+        return list(found)
+    none = Test(CANNOT, 0.0, evidence.floors.change, 1.0, untested=CANNOT)
+    causes = [
+        [none if test.score >= test.floor else test for test in one.cause or ()] for one in found
+    ]
+    return [replace(one, cause=cause) for one, cause in zip(found, causes, strict=True)]
 
 
 def _constant(batch: Batch) -> tuple[Tensor, Tensor]:

@@ -25,11 +25,11 @@ from torch import Tensor
 from interp.interventions.ablation_effects import loss_unit
 from interp.run import gather_evidence
 from interp.run.edits import Edits
-from interp.run.evidence import CHEAP
+from interp.run.evidence import CHEAP, MANY
 from interp.stats.head_table import adjust
-from probes.roles.ability import cannot_do, does_better, only_guesses
+from probes.roles.ability import CANNOT, able_kinds
 from probes.roles.change import NONE, RowMean, beyond, from_finding, over_rows
-from probes.roles.decision import Found, Test
+from probes.roles.decision import Test
 from probes.roles.evidence import Evidence, KeysOf, Place
 from probes.roles.falls import AttentionFalls
 from probes.roles.rises import LossRises
@@ -38,16 +38,11 @@ from probes.roles.writes import Writes
 _FEWEST = 8
 """The least number of rows on which losses are compared."""
 
-_MANY = 4
-"""The least number of edits whose slopes are worth a pass back."""
-
 _MISSED = 0.05
 """Twice the odds with which something needed is taken for not needed, on some of the rows."""
 
 DECISIONS = "decisions"
 """What families of tests begin with that say how many answers are no longer right."""
-
-_CANNOT = "cause: the model cannot do these rows: a guess would lose no more"
 
 
 class Effects:
@@ -159,27 +154,8 @@ class Effects:
 
     @cached_property
     def trials(self) -> tuple[str, ...]:
-        """The kinds of rows on which the loss may rise: those that the model can do, or where it
-        does better on none those on which it does more than guess one of few answers."""
-        kinds = [kind for kind in self.evidence.views if kind != "shuffled"]
-        runs = {kind: self.evidence.run(kind) for kind in kinds}
-        if any(does_better(run) for run in runs.values()):
-            return tuple(kind for kind in kinds if not cannot_do(runs[kind], self._floors.loss))
-        return tuple(kind for kind in kinds if not only_guesses(runs[kind]))
-
-    def count_causes(self, found: Sequence[Found]) -> list[Found]:
-        """What was found, where causes that hold count for nothing if the model cannot do a task's
-        rows: if it does no better on them than always the same answer. What fails there stays."""
-        given = self.evidence.views.get("given")
-        known = not self._nats and given is not None and self.evidence.targets
-        if not known or does_better(self.evidence.run("given")):
-            return list(found)
-        none = Test(_CANNOT, 0.0, self._floors.change, 1.0, untested=_CANNOT)
-        causes = [
-            [none if test.score >= test.floor else test for test in one.cause or ()]
-            for one in found
-        ]
-        return [replace(one, cause=cause) for one, cause in zip(found, causes, strict=True)]
+        """The kinds of rows on which a rise of the loss counts."""
+        return able_kinds(self.evidence)
 
     def decides(self, kind: str) -> bool:
         """Whether right answers can be counted on rows of one kind, in a task's profile."""
@@ -227,7 +203,7 @@ class Effects:
         for kind in self.trials if not self.evidence.exhaustive else ():
             edits = [one[kind] for some in many for one in some if kind in one]
             most = max(map(len, many), default=0) * len(self.evidence.batch(kind))
-            if len(edits) >= _MANY and most > CHEAP:  # else all rows are run
+            if len(edits) >= MANY and most > CHEAP:  # else all rows are run
                 self.evidence.run(kind).slopes(edits)  # of all at once; the run remembers them
         for some in many:
             self._gather_many(some)
@@ -260,7 +236,7 @@ class Effects:
         """
         (changes,) = self._gather([edits])
         if not edits:
-            return Test(_CANNOT, 0.0, self._floors.loss, 1.0, family="loss", untested=_CANNOT)
+            return Test(CANNOT, 0.0, self._floors.loss, 1.0, family="loss", untested=CANNOT)
         if not changes:
             return Test.too_few("the loss at scored positions", _FEWEST, self._floors.loss, "loss")
         kind = max(changes, key=lambda name: changes[name].score)

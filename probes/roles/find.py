@@ -32,6 +32,7 @@ from interp.store.attention_mask import attention_mask_of
 from interp.store.rows import scored_mask
 from interp.tasks.base import Batch, Memory
 from interp.tasks.counterfactual import Variable
+from probes.roles.ability import count_causes
 from probes.roles.decision import Found, Lacking, decide
 from probes.roles.effects import Effects
 from probes.roles.evidence import Evidence
@@ -162,7 +163,7 @@ def examine(
     told = [one for detector in watch([*detectors]) for one in detector(of)]
     found = [one for one in told if isinstance(one, Found) and one.role in names]
     if effects is not None:
-        found = effects.count_causes(found)
+        found = count_causes(evidence, found)
     for settle in watch([with_groups, with_controls] if effects is not None else []):
         found = settle(found, effects)
     evidence.close_controls()
