@@ -47,7 +47,18 @@ def number() -> Check:
 
 
 def truth(value: Any, place: str) -> list[str]:
-    """True or false, and no text or number for it."""
+    """Check that a JSON value is a Boolean.
+
+    Numbers (0, 1) and texts ("true") are refused.
+
+    Args:
+        value: The parsed value.
+        place: Where it stands in the file, for the error message.
+
+    Returns:
+        ``[]`` if the value is ``True`` or ``False``; otherwise one sentence with the place and
+        the value.
+    """
     return [] if value is True or value is False else _fault(place, "true or false", value)
 
 

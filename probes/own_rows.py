@@ -169,20 +169,32 @@ def token_counts(path: str | Path, vocabulary: int) -> Tensor:
 def read_ids(
     path: str | Path, vocabulary: int, tokenizer: Any = None, length: int = 0
 ) -> list[Row]:
-    """Every row of a file, with the answer that is due at each position, or −100.
+    """Read rows of token ids from a file, with the target at every position.
 
     Args:
-        path: See the module.
-        vocabulary: Ids must be below it.
-        tokenizer: The model's, for a text.
-        length: Length in tokens of the rows that a text is cut into.
+        path: A ``.jsonl``, ``.npy``, ``.safetensors`` or ``.json`` file, in the formats that
+            :mod:`probes.own_rows` lists. With a tokenizer, a file with any other suffix is read
+            as plain text; without one, its format is recognised from its first bytes.
+        vocabulary: Number of token ids; every id must be smaller.
+        tokenizer: The model's tokenizer; only used for plain text.
+        length: Number of tokens per row into which plain text is cut; must be positive for plain
+            text. A shorter rest at the end is dropped.
+
+    Returns:
+        One dictionary per row. ``input_ids`` has the tokens, and ``answers`` the target id at each
+        position: the label of the next token, or −100 where nothing is scored. ``labels`` and
+        ``mask`` are as in the file, by default the tokens themselves and all true; they are None
+        if the file gives ``answers``.
 
     Raises:
-        ArgumentError: if the file cannot be read, holds something else, or nothing.
+        ArgumentError: if the file cannot be read, is in another format or has no rows, or if a row
+            has ids or labels outside the vocabulary, or lists of different lengths.
     """
     path = Path(path)
     kind = kind_of(path, tokenizer)
     text = kind == TEXT and tokenizer is not None
+    rule, advice = "must be at least 1 for a text", "give a card that says how long rows may be"
+    refuse_unless(length >= 1 or not text, "length", rule, length, advice)
     found = list(_pieces(path, tokenizer, length) if text else _rows(path, kind))
     for number, row in enumerate(found, start=1):
         _check(path, number, row, vocabulary)

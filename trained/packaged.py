@@ -17,17 +17,18 @@ from interp.errors import MissingDependencyError
 
 @dataclass(frozen=True)
 class PackagedModel:
-    """A model of a package.
+    """A language model in GGUF format that other Python packages distribute.
 
     Attributes:
-        about: What it is, in words.
-        quantisation: The format that its numbers were packed in.
-        licence: The licence of its weights.
-        parts: Package → the file in it that the model is in, or a part of it, in order.
-        version: The version of each package.
-        sha256: The digest of the whole file.
-        extra: The extra of prooflens that brings it.
-        megabytes: What is downloaded.
+        about: A short description.
+        quantisation: The GGUF quantisation format of the weights, such as ``Q4_1``.
+        licence: The licence of the weights.
+        parts: Package name → path of its GGUF file. If the file is split over several packages,
+            the entries are the pieces, in the order in which they are joined.
+        version: The required version, the same for all of these packages.
+        sha256: SHA-256 of the complete, joined file, in hexadecimal.
+        extra: The optional dependency of prooflens that installs it: ``prooflens[extra]``.
+        megabytes: Size of the download in MB.
     """
 
     about: str

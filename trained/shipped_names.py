@@ -10,7 +10,8 @@ from pathlib import Path
 
 
 def names() -> list[str]:
-    """The names of the shipped models of tasks, sorted."""
+    """The names of the shipped models that were trained on tasks, sorted; language models are
+    listed by :func:`languages`."""
     return sorted(file.parent.name for file in _checkpoints().glob("*/model.json"))
 
 

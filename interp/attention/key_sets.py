@@ -17,11 +17,22 @@ from interp.errors import Problems, is_count
 def positional_key_sets(
     rows: int, length: int, window: int, *, causal: bool = True
 ) -> dict[str, Bool[Tensor, "row q k"]]:
-    """The key sets ``previous``, ``own``, ``first`` and ``local`` (both sides of the query if not
-    causal).
+    """Build the key sets that depend on positions alone.
+
+    For query i, ``previous`` has key i − 1, ``own`` has key i, ``first`` has key 0 (for i ≥ 1), and
+    ``local`` has keys j with 0 ≤ i − j < window, or |i − j| < window if not causal.
+
+    Args:
+        rows: Number of rows; all have the same masks.
+        length: Number of positions.
+        window: Number of positions in ``local``, counted back from and including the query's own.
+        causal: Whether queries attend to no later keys; only ``local`` depends on it.
+
+    Returns:
+        Name → Boolean mask, true for keys in the set.
 
     Raises:
-        ArgumentError: if the window is empty.
+        ArgumentError: if the window is smaller than 1.
     """
     problems = Problems("positional_key_sets")
     problems.need(window >= 1, "window", "must be at least 1", window, "1 is the own position")

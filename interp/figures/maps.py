@@ -43,12 +43,13 @@ _SEEN = 0.005
 
 @dataclass(frozen=True)
 class Panel:
-    """One map of the figure: a matrix of shares with the names of its rows.
+    """One heat map of the figure drawn by :func:`share_maps`.
 
     Attributes:
         title: The title above the map.
-        values: The numbers, ``[row, column]``; NaN where nothing was measured.
-        rows: The names of the rows.
+        values: The numbers, ``[row, column]``; NaN where nothing was measured. Colours run from 0
+            to 1; a value outside has the colour of the nearer end.
+        rows: The names of the rows. The names of the columns are an argument of the figure.
     """
 
     title: str

@@ -121,7 +121,18 @@ class HookPoint(nn.Module):
         return attached
 
     def add_perma_hook(self, hook: Callable[..., Any], dir: Literal["fwd", "bwd"] = "fwd") -> None:
-        """Attach a function that stays until permanent ones are removed."""
+        """Attach a function that ordinary calls of ``remove_hooks`` leave in place.
+
+        Only ``remove_hooks(..., including_permanent=True)`` removes it.
+
+        Args:
+            hook: Called as ``hook(tensor, hook=self)``. If it returns a tensor, this replaces the
+                value; None leaves the value unchanged.
+            dir: ``fwd`` for activations, ``bwd`` for gradients.
+
+        Raises:
+            ArgumentError: if ``dir`` is neither.
+        """
         self.add_hook(hook, dir, is_permanent=True)
 
     def has_hooks(

@@ -179,13 +179,15 @@ class RNNSpec(BaselineSpec):
 
 @dataclass(frozen=True)
 class LSTMSpec(BaselineSpec):
-    """An LSTM; the forget gates' biases start at 1.
+    """An LSTM with one or more layers.
 
     Attributes:
-        d_hidden: Width of the state and of the cell.
-        n_layers: Number of layers; each reads the states of the layer below.
-        initial: The layers' initial weights, as in :class:`RNNSpec`; ``uniform`` biases, the forget
-            gates' among them, are those of ``torch.nn.LSTM``, one for its two.
+        d_hidden: Width of the hidden state and of the cell state.
+        n_layers: Number of layers; each reads the hidden states of the layer below.
+        initial: Distribution of the initial weights. ``gaussian``: variance 1/fan-in, with
+            forget-gate biases 1 and other biases 0. ``uniform``: all weights and biases, the
+            forget gates' included, uniform on ±1/√d_hidden. ``torch.nn.LSTM`` draws likewise, but
+            has two bias vectors per layer where this model has one.
     """
 
     kind: ClassVar[str] = "lstm"

@@ -160,7 +160,14 @@ class _Parts:
         raise _refusal(part)
 
     def either(self, one: int, other: int) -> int:
-        """One of two formulas and not both."""
+        """The exclusive or of two formulas.
+
+        Args:
+            one, other: Numbers of the formulas, as indices into ``self.formulas``.
+
+        Returns:
+            The number of the new formula.
+        """
         only = (self.all(one, self.opposite(other)), self.all(self.opposite(one), other))
         return self.any(*only)
 

@@ -64,7 +64,19 @@ def unary(name: str, function: Callable[[int], bool]) -> Predicate:
 
 
 def binary(name: str, function: Callable[[int, int], bool]) -> Predicate:
-    """A guard from a Python function of the position here (i) and the counted one (j)."""
+    """Make a predicate of two positions, for use as the guard of a count.
+
+    A guard restricts a count to the positions j for which ``function(i, j)`` is true.
+
+    Args:
+        name: The name under which programs import it: letters, digits and underscores, not
+            starting with a digit.
+        function: Called with single integers: i is the position at which the count is evaluated
+            and j the position that may be counted. Both start at 0, the first token after BOS.
+
+    Raises:
+        ArgumentError: if the name breaks this rule.
+    """
     return Predicate(name, 2, np.vectorize(function, otypes=[bool]))
 
 

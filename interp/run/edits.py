@@ -251,12 +251,13 @@ class Resample(Edit):
 
 @dataclass(frozen=True)
 class Swap(Edit):
-    """Replaces the value at the site by its value on chosen rows, or on other inputs.
+    """Activation patching: replaces the value at the site by its clean value on another input row.
 
     Attributes:
-        rows: For each of the run's rows, the row that it gets its values from; by default the row
-            of the same number.
-        inputs: The inputs that these are rows of; the run's own by default.
+        rows: For each row of the run, the index of the source row; by default the same index.
+            Entries index ``inputs`` if given, otherwise the run's own rows.
+        inputs: The source inputs, with rows of the same shape as the run's; by default the run's
+            own inputs.
     """
 
     rows: tuple[int, ...] | None = None

@@ -86,17 +86,24 @@ def create(
     batch: int,
     compression: str | None = None,
 ) -> h5py.Dataset:
-    """Create a chunked dataset with checksums, NaN fill and dimension labels.
+    """Create an HDF5 dataset with named axes, stored in chunks with checksums.
+
+    Values that are not written yet read as NaN for floating-point data and as 0 otherwise. A
+    dataset of size 0 has no chunks, checksums or compression.
 
     Args:
-        group: the HDF5 group to create it in.
-        name: the dataset's name, without slashes.
-        shape: all rows of the part, ``[row, …]``.
-        stored: the NumPy dtype on disk.
-        logical: the dtype it stands for; differs from ``stored`` for bfloat16.
-        labels: the names of the axes; the first is ``row``.
-        batch: how many rows are written at a time.
-        compression: one of :data:`COMPRESSIONS`, or ``None``.
+        group: The HDF5 group in which the dataset is created.
+        name: The dataset's name, without slashes.
+        shape: Its full shape; the first axis counts the rows of this file.
+        stored: The NumPy dtype on disk.
+        logical: Name of the dtype of the values. It differs from ``stored`` only for bfloat16,
+            which NumPy does not have; its bits are then stored as integers.
+        labels: Names of the axes; the first is ``row``.
+        batch: Number of rows that are written at a time; it decides the chunk shape.
+        compression: One of :data:`COMPRESSIONS`, or None.
+
+    Returns:
+        The new dataset.
     """
     empty = math.prod(shape) == 0
     options: dict[str, Any] = {}

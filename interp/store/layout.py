@@ -49,7 +49,7 @@ _SHAPE = many(whole(most=2**40), most=32)
 
 
 def part_name(number: int) -> str:
-    """The file name of a part."""
+    """The name of a store's HDF5 file number ``number``, such as ``part-00000.h5``."""
     return f"part-{number:05d}.h5"
 
 

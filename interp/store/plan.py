@@ -162,11 +162,29 @@ def make_plan(
     part_rows: int | None,
     compression: str | None,
 ) -> StorePlan:
-    """Survey the model, check every option and make the plan.
+    """Check the options of an extraction and plan its store, without storing anything.
+
+    The model runs twice: on at most two rows, to record what each hook gives, and on the first
+    batch, to time a forward pass.
+
+    Args:
+        model: The model.
+        source: The input rows.
+        hooks: Hook names or globs; ``!GLOB`` excludes hooks.
+        seed: Seed of the source, for the record.
+        batch: Rows per forward pass.
+        selection: Positions, heads and dtype that are stored.
+        part_rows: Rows per file, a multiple of ``batch``; None for about 64 MiB per file.
+        compression: ``gzip``, ``lzf`` or None.
+
+    Returns:
+        The plan, with an estimate of bytes and time.
 
     Raises:
-        ArgumentError: naming every option that breaks a rule.
-        HookError: if a hook does not exist or does not fire.
+        ArgumentError: if options are invalid, or the source has no rows or rows that the model
+            cannot take.
+        HookError: if a glob matches nothing, or a hook does not fire, fires more than once or
+            gives values that cannot be stored.
         StoreError: if the model fails on the first rows.
     """
     _check_options(batch, part_rows, selection, compression)

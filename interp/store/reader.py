@@ -175,7 +175,7 @@ class ActivationStore:
 
     @property
     def parts(self) -> tuple[SealedPart, ...]:
-        """The sealed parts."""
+        """The store's finished HDF5 files; a file that is still being written is not listed."""
         return self._index.parts
 
     def canonical(self, hook: str) -> str:

@@ -171,15 +171,18 @@ _VALUES = {("relation", "counter"): "uniform"}
 def register_task(kind: str, task: type[Any]) -> None:
     """Register a task class of your own, so that recipes, checkpoints and stores can name it.
 
+    A class with the same module and name may be registered again; the newer one replaces it.
+
     Args:
-        kind: The name under which ``task.to_dict()["kind"]`` gives it: small letters, digits and
-            underscores, starting with a letter.
-        task: A frozen dataclass with ``name``, ``sample`` and ``to_dict`` (:class:`Task`); its
-            fields are the arguments, of types that JSON has, lists as tuples.
+        kind: The class's identifier, equal to ``to_dict()["kind"]`` of its instances: lower-case
+            letters, digits and underscores, starting with a letter.
+        task: A frozen dataclass with ``name``, ``sample`` and ``to_dict``, as :class:`Task` has
+            them. Its fields are the task's arguments, and must have values that JSON can
+            represent; use tuples for JSON lists.
 
     Raises:
-        ArgumentError: if ``kind`` is not such a name or belongs to another class, or if ``task`` is
-            not a task class.
+        ArgumentError: if ``kind`` is not a valid identifier or is taken by another class, or if
+            ``task`` is not a frozen dataclass with these members.
     """
     problem, known = _problem(kind, task), KINDS.get(kind)
     again = known is not None and kind not in _SHIPPED and _place(known) == _place(task)

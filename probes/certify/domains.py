@@ -74,7 +74,16 @@ class Domain(ABC):
 
     @abstractmethod
     def boxes(self) -> Iterator[Cells]:
-        """The domain as one cell a judged position."""
+        """Cover the domain with a few large cells, for the black-box proof.
+
+        A cell is a set of inputs for which one bound is proved. Here a cell leaves the inputs free
+        over all their values in the domain; it fixes only what determines the right answer (an
+        address, membership in the language) where the bound needs it. Most domains have one cell
+        per position at which the output is judged.
+
+        Yields:
+            Batches of cells whose inputs have the same length.
+        """
 
     @abstractmethod
     def sample(self, n: int, rng: np.random.Generator) -> Iterator[Cells]:
@@ -82,9 +91,15 @@ class Domain(ABC):
 
 
 class Signs(Domain):
-    """Every ±1 sequence of ``length`` inputs, judged wherever the task asks for an answer.
+    """All 2^length sequences of ``length`` inputs ±1, for a fixed-memory task.
 
-    The error is |output − f|, f = ±1; always answering 0 has error 1.
+    The right answer f = ±1 is a function of the current input and the inputs at the task's lags.
+    It exists at positions max(lags) … length − 1, and the model's output is judged there. The
+    error is |output − f|; a constant output of 0 has error 1.
+
+    Args:
+        task: The task, which gives the lags and the truth table of f.
+        length: Number of inputs in a sequence.
     """
 
     kind = "error"

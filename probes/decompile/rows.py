@@ -147,16 +147,26 @@ class Split:
 
 
 def split(rows: TokenRows, *, seed: int = 0, held: float = 0.25, queries: int = 200) -> Split:
-    """Rows to fit and rows to judge on.
+    """Split rows into training and test sets for decompilation.
+
+    Duplicate rows and rows without a scored position are dropped. The longest third (by number of
+    tokens) becomes ``longer``, which tests generalisation to length. The other rows are divided at
+    random into ``fit`` and ``held``. ``queries`` (for fitting) and ``off_task`` (for testing) are
+    made from ``fit`` by changing tokens, and have no labels. ``every`` has all strings of a
+    recogniser (:func:`every_string`), and is empty for other rows.
 
     Args:
-        rows: Any number; equal ones count once, those that ask nothing not at all.
-        seed: Seed for choosing the held-out rows and the rows outside the task.
-        held: Share of the shorter two thirds that is held out.
-        queries: Rows off the task, to fit and again to judge on.
+        rows: The rows to split.
+        seed: Seed of the division and of the changed tokens.
+        held: Share of the shorter two thirds that goes to ``held``, at least two rows.
+        queries: Number of rows in each of ``queries`` and ``off_task``. Both are empty if fewer
+            than two tokens vary between the rows.
+
+    Returns:
+        The six sets.
 
     Raises:
-        ArgumentError: for fewer than eight different rows that ask something.
+        ArgumentError: if fewer than eight distinct rows with a scored position remain.
     """
     rows = rows[rows.asked.any(1)]
     _, first = np.unique(rows.tokens, axis=0, return_index=True)
@@ -262,11 +272,25 @@ _QUOTES = set('"\r\n')
 
 
 def read_worded_rows(path: str | Path) -> TokenRows:
-    """Rows from a JSON file.
+    """Read rows of tokens and their labels from a JSON file.
+
+    The file holds one object with three keys. ``vocabulary`` maps each token's text to its code
+    0, 1, 2, …. ``objective`` is ``"sets"`` or ``"next token"``. ``rows`` is a list of objects with
+    the lists ``tokens`` (codes) and ``label`` (one label per token). With ``sets``, ``label[t]``
+    is a list of 0 and 1 that says for every token whether it may follow position t. With
+    ``next token``, ``label[t]`` is the code of the right prediction at position t − 1, and the
+    code of ``<pad>`` marks predictions that are not scored.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The rows, padded with −1 to the longest row. The last position of a row is never scored.
 
     Raises:
-        ArgumentError: if the file cannot be read or is no such JSON; otherwise for everything in it
-            that breaks a rule, each with the first row that does.
+        ArgumentError: if the file cannot be read, is not valid JSON or does not have this format.
+            One message lists all violated rules that could be checked; for rules about rows it
+            gives the first offending row and the number of further ones.
     """
     try:
         data = read_json(path)

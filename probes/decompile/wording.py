@@ -36,7 +36,20 @@ _AS_COMPARISON: dict[tuple[str, int], syntax.Relation] = {
 
 
 def shortened(program: Program) -> Program:
-    """The program with repeated counts and differences named."""
+    """Factor repeated subexpressions out of a program, without changing its outputs.
+
+    A count, or a difference of counts, that occurs more than once in the program's outputs gets a
+    line of its own, and the occurrences are replaced by the line's name. A subexpression of an
+    expression that gets a line gets none. A difference of two counts that is still compared with
+    0, 1 or −1 becomes a comparison of the counts where this is equivalent:
+    ``count(…) - count(…) <= -1`` becomes ``count(…) < count(…)``.
+
+    Args:
+        program: The program.
+
+    Returns:
+        The rewritten program; the argument is not modified.
+    """
     repeated = Counter(
         part
         for output in program.outputs

@@ -122,7 +122,18 @@ def shares_of(table: pd.DataFrame, null: str) -> dict[tuple[int, int, str], Shar
 
 
 def scores_of(table: pd.DataFrame, metric: str) -> dict[tuple[int, int, str], Share]:
-    """(layer, head, "") → the score of a metric that has one null."""
+    """Look up every head's score of a metric that is compared with only one null.
+
+    Args:
+        table: A head table, with one row per head and metric.
+        metric: ``copying`` or ``positional``. ``attention_mass`` has two nulls: see
+            :func:`shares_of`.
+
+    Returns:
+        (layer, head, target) → the score, its excess over the null mean, the p-value, and the
+        95 % interval of the excess. The target is ``""``, because these metrics have no key set.
+        A head whose score is NaN gets :data:`NO_KEYS`.
+    """
     return _by_head(table[table["metric"] == metric])
 
 

@@ -110,7 +110,16 @@ def _label(metric: str, unit: str) -> str:
 
 
 def mass(keys: str, trial: str) -> dict[str, str]:
-    """The columns of a head table's rows about attention to a class of keys."""
+    """Build the filter for the rows of a head table that hold the attention mass on a key set.
+
+    Args:
+        keys: The key set, such as ``previous``, ``first``, ``same`` or ``after_same``.
+        trial: The kind of input rows, such as ``given``, ``repeated`` or ``shuffled``.
+
+    Returns:
+        Column name → required value, for :func:`matching`. The scores of the matching rows are
+        tested against the null ``positions``, which permutes each query's attention weights.
+    """
     return {"metric": "attention_mass", "target": keys, "null": "positions", "trial": trial}
 
 

@@ -45,7 +45,16 @@ def in_short(row: Any) -> str:
 
 
 def last_cause(row: Any) -> str:
-    """What is lost, in the words of the test whose score is the row's effect; empty without one."""
+    """Describe the result of the last causal test of a role, such as "the loss rises by 8.92 nats".
+
+    Args:
+        row: A row of a role table, with a ``tests`` column in JSON.
+
+    Returns:
+        The test's name with its score and unit, or its name alone if the test could not be made;
+        an empty string if the role has no causal test. Its score is the row's ``effect``, or
+        ``effect_of_group`` for a head that was ablated together with others.
+    """
     cause = [test for test in tests_of(row) if test["kind"] == "cause"]
     return _score_in_words(cause[-1]) if cause else ""
 

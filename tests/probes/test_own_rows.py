@@ -15,7 +15,7 @@ from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from probes.inspection.inspected_rows import inspected_rows
 from probes.measure import measure
-from probes.own_rows import OwnRows, read_own_rows
+from probes.own_rows import OwnRows, read_ids, read_own_rows
 from probes.roles.trials import token_trials
 
 SPEC = TransformerSpec(d_in=32, d_out=32, n_ctx=20, d_model=8, n_layers=1, n_heads=1, d_head=8)
@@ -104,6 +104,12 @@ def test_files_of_other_kinds_are_refused(tmp_path: Path) -> None:
         read(tmp_path / "b.npy")
     with pytest.raises(ArgumentError, match="data"):
         read(tmp_path / "nowhere.jsonl")
+
+
+def test_a_text_needs_to_know_how_long_rows_may_be(tmp_path: Path) -> None:
+    (text := tmp_path / "text.txt").write_text("some words")
+    with pytest.raises(ArgumentError, match=r"^length must be at least 1 for a text, got 0"):
+        read_ids(text, 9, lambda words, **_: {"input_ids": [1, 2]})
 
 
 @pytest.mark.parametrize("bos", [-1, 0, 11])

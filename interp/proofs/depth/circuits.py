@@ -149,7 +149,13 @@ class FfnCircuit:
         return max([self.layers, *self._levels])
 
     def write(self, ffn: FFN) -> None:
-        """Write the circuit into the weights of an FFN with these widths."""
+        """Write the circuit into an FFN's weights, in place.
+
+        Entries that the circuit does not use are not touched, so they must be 0.
+
+        Args:
+            ffn: An FFN made with the hidden widths :attr:`widths`.
+        """
         layout = self._layout()
         before = {signal: signal for signal in range(self.d_model)}
         with torch.no_grad():

@@ -178,7 +178,20 @@ class RelayedRises:
         return one.sign * self._of(one.place, one.writers[:1], value)[:, 0]
 
     def named(self, kind: str, writer: Place) -> Int[Tensor, "row key"]:
-        """The tokens that an earlier head fetched, where they are not the keys' own; else −1."""
+        """The token that an earlier head attends to at each position, if it is another one.
+
+        The head's attention at a position is summed over keys that hold the same token. A token
+        counts if it gets at least half of this attention.
+
+        Args:
+            kind: The kind of rows, a key of the evidence's views.
+            writer: The earlier head, as (layer, head).
+
+        Returns:
+            Token ids ``[row, position]``; −1 where no token gets half of the attention, or where
+            that token is the one at the position itself. The positions are the ones that a later
+            head reads as keys.
+        """
         inputs = self.evidence.batch(kind).inputs
         tokens = self._fetching.by(kind, writer[0]).tokens[:, writer[1]]
         return torch.where(tokens != inputs, tokens, -1)

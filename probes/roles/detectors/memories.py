@@ -190,8 +190,15 @@ class Kernels:
     shape: NDArray[np.float64]
 
     def weights(self) -> NDArray[np.float64]:
-        """Each head's absolute weight over all lags, relative to the sum at the memory,
-        ``[head]``."""
+        """Each head's total kernel weight, relative to the summed kernel at the memory.
+
+        A head's total weight is Σ_o |K_h(o)| over offsets o. The denominator is
+        |Σ_o shape(o) Σ_h K_h(o)|, the summed kernel's projection onto the memory's shape; it is
+        replaced by 1 if it is 0. The ratio is large for heads whose kernels cancel each other.
+
+        Returns:
+            Non-negative ratios ``[head]``, not bounded by 1.
+        """
         found: NDArray[np.float64] = np.abs(self.mean).sum(1)
         return found / (abs(float(self.mean.sum(0) @ self.shape)) or 1.0)
 

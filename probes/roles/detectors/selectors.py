@@ -57,7 +57,22 @@ def rules(evidence: Evidence) -> tuple[dict[str, str], list[Lacking]]:
 
 
 def selected(of: Examined, place: Place, asked: Mapping[str, str]) -> Iterator[Found]:
-    """Test one head against some roles' rules."""
+    """Test whether one head attends evenly to the keys that a simple predicate selects.
+
+    For each role, a predicate of its kind is fitted to the head's attention on rows 0, 2, 4, …
+    and tested on rows 1, 3, 5, …. If the behaviour tests pass and a model can be run, the causal
+    test takes the head's attention away from the selected keys.
+
+    Args:
+        of: The model's evidence, and the effects of ablations on it.
+        place: The head, as (layer, head).
+        asked: Role name → kind of predicate: ``fixed`` (one position that depends on the query's
+            position), ``related`` (a relation between the two tokens) or ``periodic`` (every p-th
+            position). See :func:`rules`.
+
+    Yields:
+        One result per role, whether or not its tests pass.
+    """
     if not asked:
         return
     seen = of.evidence.seen(place)

@@ -135,7 +135,21 @@ class Forecasts:
         return (inputs[:, None, :] == tokens[..., None]) & told[..., None] & earlier
 
     def raised(self, kind: str, place: Place) -> Float[Tensor, "row query"]:
-        """By how much a head raises the predicted token's logit above the mean over tokens."""
+        """A head's direct effect on the logit of the token predicted before its layer.
+
+        The predicted token has the largest logit when the final norm and the unembedding are
+        applied to the residual stream before the layer (logit lens). The head's output is read by
+        the unembedding with the final norm's scale held fixed; effects through later layers are
+        not included.
+
+        Args:
+            kind: The kind of rows, a key of the evidence's views.
+            place: The head, as (layer, head).
+
+        Returns:
+            The change of the logit minus the mean change over the vocabulary, at every query, in
+            nats; negative where the head lowers the logit.
+        """
         return self._direct.at(kind, place, self._tokens(kind, place[0])[0])
 
     def forgotten(self, kind: str, layer: int) -> Edits:
