@@ -34,15 +34,12 @@ LONGEST_FIRST = (
     "test_roles.py",
     "test_role_circuits.py",
     "test_trained_roles.py",
-    "test_same_roles.py",
     "test_store_cluster.py",
     "test_grid.py",
     "test_plugin.py",
     "test_report_page.py",
-    "test_memory_claims.py",
-    "test_template_claims.py",
+    "test_claims_in_miniature.py",
     "test_depth_claims.py",
-    "test_coupling_claims.py",
     "test_packaging.py",
 )
 """Files that take longest, in the order in which workers are to take them."""

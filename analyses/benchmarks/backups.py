@@ -104,6 +104,7 @@ def measure(one: Backup) -> dict[str, Any]:
     members = roles[(roles["group"] == name) & (roles["role"] == one.role)]
     held = len(right) == 1 and bool((members["status"] == "confirmed").all())
     decoys = {f"L{part}H{head}" for part, head in _others(one, planted)}
+    told = "; ".join(f"{row.role} {row.group} {row.status}" for row in groups.itertuples())
     return {
         "name": one.name,
         "found": held and len(members) == len(mine) + 1,
@@ -111,12 +112,8 @@ def measure(one: Backup) -> dict[str, Any]:
         "decoys": len(decoys),
         "grouped": sorted(grouped & decoys),
         "uneven": _uneven(right, one.shared.heads),
-        "told": _words(groups) if not held else "",
+        "told": "" if held else told,
     }
-
-
-def _words(groups: pd.DataFrame) -> str:
-    return "; ".join(f"{row.role} {row.group} {row.status}" for row in groups.itertuples())
 
 
 def _others(one: Backup, planted: set[tuple[int, int]]) -> Sequence[tuple[int, int]]:

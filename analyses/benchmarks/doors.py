@@ -155,7 +155,8 @@ def _language(make: Callable[[], Built]) -> Iterator[Said]:
         stored = candidates(store, profile=LANGUAGE)
         yield "Python, store", _lacking(reference, stored, weights=False, causes=False)
         for name, place in (("our checkpoint", own), ("GPT-2 folder", exported)):
-            yield f"inspect, {name}", differences(reference, _inspected(place))
+            found = inspect(str(place), seed=_SEED).roles
+            yield f"inspect, {name}", differences(reference, found)
 
 
 def _task(name: str) -> Iterator[Said]:
@@ -222,11 +223,6 @@ def _heads(model: str, out: Path, *more: str) -> tuple[pd.DataFrame, str]:
     """The table that ``prooflens inspect`` writes, and what it prints."""
     said = _command("inspect", model, "--out", str(out), "--seed", str(_SEED), *more)
     return pd.read_csv(out / "roles.csv"), said
-
-
-def _inspected(place: Path) -> pd.DataFrame:
-    """The role table that ``pl.inspect`` finds."""
-    return inspect(str(place), seed=_SEED).roles
 
 
 def _command(*words: str) -> str:

@@ -51,10 +51,6 @@ def scored(name: str, *, decoys: int | None = None) -> dict[str, Any]:
     return {key: found[key] for key in ("f1", "decoy_rate", "cases", "decoys", "wrong")}
 
 
-def _on_all(name: str) -> dict[str, Any]:
-    return scored(name)
-
-
 def _outcome(
     role: str, name: str, model: Any, rows: Batch, plays: set[tuple[str, int, int]]
 ) -> Outcome:
@@ -85,5 +81,5 @@ def main() -> None:
     if not asked:
         known = ", ".join(added) or "none"
         raise SystemExit(f"no such role of an installed package (there are: {known})")
-    found = measured(_on_all, asked, options.workers)
+    found = measured(scored, asked, options.workers)
     write_result(dict(zip(asked, found, strict=True)), options.out)

@@ -116,7 +116,7 @@ def phase_table(
                 heads, error = heads_needed(
                     lag, epsilon, positions=kind, unit_roundoff=u, most=most
                 )
-                status = _status(heads, _bits(u) <= impossible)
+                status = _status(heads, round(-log2(u)) <= impossible)
                 rows.append((kind, lag, name, heads, error, status, impossible, possible))
                 if done is not None:
                     done()
@@ -132,10 +132,6 @@ def phase_table(
     ]
     whole = {"heads": "Int64", "possible_bits": "Int64"}
     return pd.DataFrame(rows, columns=columns).astype(whole)
-
-
-def _bits(unit_roundoff: float) -> int:
-    return round(-log2(unit_roundoff))
 
 
 def _status(heads: int | None, impossible: bool) -> str:

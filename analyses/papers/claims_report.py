@@ -187,7 +187,10 @@ def write_report(ledger: Mapping[str, Claim], out: Path) -> Path:
         title="Claims and verdicts",
         summary=_summary(entries),
         doubts=_doubts(entries),
-        verdicts=sorted((e for e in entries if e.status != "not run"), key=_place),
+        verdicts=sorted(
+            (entry for entry in entries if entry.status != "not run"),
+            key=lambda entry: PAPERS.index(entry.claim.paper),
+        ),
         papers=_papers(entries, models),
         statuses=_STATUSES,
         models=models,
@@ -200,11 +203,6 @@ def write_report(ledger: Mapping[str, Claim], out: Path) -> Path:
     with output_file(out / REPORT, overwrite=True) as draft:
         draft.write_text(text, encoding="utf-8")
     return out / REPORT
-
-
-def _place(entry: _Entry) -> int:
-    """The order of verdicts in the report: paper by paper."""
-    return PAPERS.index(entry.claim.paper)
 
 
 def _papers(entries: list[_Entry], models: list[ModelPage]) -> list[dict[str, Any]]:
