@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from interp.run.linear_layers import use_onednn
+from interp.run.plain import use_onednn
 
 
 def layer(kind: str) -> nn.Module:
