@@ -6,7 +6,7 @@ import torch
 from store_models import Echo, TinyTransformer
 
 from interp.errors import ArgumentError, HookError, OutputError, StoreError
-from interp.store import ActivationStore, extract, verify
+from interp.store import extract, verify
 
 ALL_PATTERNS = "blocks.*.attn.hook_pattern"
 
@@ -117,6 +117,8 @@ def test_all_problems_are_named_at_once(tmp_path):
         )  # fmt: skip
     with pytest.raises(ArgumentError, match=r"heads must be 0\.\.1 for .*got \(0, 5\)"):
         extract(TinyTransformer(), Echo(), [ALL_PATTERNS], tmp_path / "s", rows=4, heads=[0, 5])
+    with pytest.raises(ArgumentError, match="compression must be one of gzip, lzf"):
+        extract(TinyTransformer(), Echo(), ["*"], tmp_path / "s", rows=4, compression="zip")
     with pytest.raises(ArgumentError, match="rows must be given for a task"):
         extract(TinyTransformer(), Echo(), ["*"], tmp_path / "s")
 
@@ -137,12 +139,3 @@ def test_existing_output_is_refused(tmp_path):
 def test_model_error_names_the_rows(tmp_path):
     with pytest.raises(StoreError, match="the model fails on rows"):
         extract(TinyTransformer(d_in=4), Echo(), ["*"], tmp_path / "s", rows=4)
-
-
-def test_the_store_pickles_as_its_path(tmp_path):
-    import pickle
-
-    store = extract(TinyTransformer(), Echo(), ["hook_embed"], tmp_path / "s", rows=4)
-    again = pickle.loads(pickle.dumps(store))  # noqa: S301
-    assert isinstance(again, ActivationStore)
-    assert np.array_equal(again.inputs(), store.inputs())

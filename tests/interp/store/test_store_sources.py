@@ -216,10 +216,3 @@ def test_compression_is_lossless(tmp_path, name):
     sizes = [sum(p.stat().st_size for p in s.path.glob("part-*")) for s in (plain, small)]
     assert sizes[1] < sizes[0]
     assert verify(small.path) == []
-
-
-def test_unknown_compression_is_refused(tmp_path):
-    with pytest.raises(ArgumentError, match="compression must be one of gzip, lzf"):
-        extract(
-            TinyTransformer(), Echo(), ["hook_embed"], tmp_path / "s", rows=4, compression="zip"
-        )
