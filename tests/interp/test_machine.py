@@ -15,20 +15,10 @@ class _Blocks(ctypes.Structure):
     _fields_ = [
         (name, ctypes.c_size_t)
         for name in (
-            [
-                "arena",
-                "ordblks",
-                "smblks",
-                "hblks",
-                "hblkhd",
-                "usmblks",
-                "fsmblks",
-                "uordblks",
-                "fordblks",
-                "keepcost",
-            ]
+            "arena", "ordblks", "smblks", "hblks", "hblkhd",
+            "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost",
         )
-    ]
+    ]  # fmt: skip
 
 
 def _mapped() -> int:

@@ -1,5 +1,6 @@
 """Reading: slices against whole arrays, caches, data sets, measurements."""
 
+import pickle
 import subprocess
 import sys
 
@@ -146,11 +147,14 @@ def test_bfloat16_and_float16(model, tmp_path):
     assert half.activation("hook_embed").dtype == np.float16
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_dataset_in_worker_processes(store, method):
+@pytest.mark.parametrize("pickled", [False, True])
+def test_dataset_in_worker_processes(store, pickled):
+    """Files that are open here are opened again there, and do not travel with a pickle."""
     dataset = store.torch_dataset([PATTERN, RESID], shuffle=5)
-    loader = DataLoader(dataset, batch_size=5, num_workers=2, multiprocessing_context=method)
+    assert len(dataset[0][PATTERN])
+    if pickled:
+        dataset = pickle.loads(pickle.dumps(dataset))  # noqa: S301
+    loader = DataLoader(dataset, batch_size=5, num_workers=2, multiprocessing_context="fork")
     batches = list(loader)
     rows = torch.cat([batch["row"] for batch in batches])
     assert rows.tolist() == dataset.order.tolist()

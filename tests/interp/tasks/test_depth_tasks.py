@@ -14,7 +14,6 @@ from interp.program.analysis import depth
 from interp.program.evaluation import evaluate
 from interp.program.languages import membership_program, subsequence_program, two_sided_program
 from interp.proofs.depth.compiler import token_ids
-from interp.tasks.catalogue import task_from_dict
 from interp.tasks.depth import Membership, PrefixPrediction
 from interp.tasks.depth.languages import language
 from interp.tasks.depth.strings import letters_of, prefixes
@@ -152,20 +151,11 @@ def test_a_near_miss_is_one_change_away() -> None:
     assert (lead == 2).float().mean() > 0.5  # one bracket turned round; at random only 7 in 32
 
 
-def test_same_seed_same_rows_and_lengths_are_shared_out() -> None:
+def test_lengths_are_shared_out() -> None:
     task = PrefixPrediction("L_4", ((4, 10), (11, 20), (21, 40)))
-    first, second = task.sample(20, seed=5), task.sample(20, seed=5)
-    assert torch.equal(first.inputs, second.inputs)
-    assert not torch.equal(first.inputs, task.sample(20, seed=6).inputs)
-    lengths = first.mask.sum(1)
+    lengths = task.sample(20, seed=5).mask.sum(1)
     shares = [int(((lengths >= a) & (lengths <= b)).sum()) for a, b in task.bins]
     assert shares == [7, 7, 6]
-
-
-@pytest.mark.parametrize("task", [PrefixPrediction("L_5"), Membership("dyck-1", ((2, 8), (9, 30)))])
-def test_round_trip(task: PrefixPrediction | Membership) -> None:
-    data = task.to_dict() | {"bins": [list(pair) for pair in task.bins]}
-    assert task_from_dict(data) == task
 
 
 @pytest.mark.parametrize("kind", [PrefixPrediction, Membership])

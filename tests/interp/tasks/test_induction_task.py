@@ -2,11 +2,8 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from interp.errors import ArgumentError
-from interp.tasks.catalogue import task_from_dict
 from interp.tasks.induction import InContextTemplate, RepeatedTokens
 
 
@@ -98,20 +95,6 @@ def test_templates_equal_a_direct_loop(template: str, shuffled: bool) -> None:
             assert len(rule) == 2 or shuffled
     assert batch.mask.sum() > 0
     assert not batch.mask[:, [0, 1, 3, 4]].any()
-
-
-@settings(max_examples=25, deadline=None)
-@given(
-    vocabulary=st.integers(12, 50), least=st.integers(2, 4), more=st.integers(0, 4),
-    seed=st.integers(0, 99),
-)  # fmt: skip
-def test_tasks_survive_json_and_repeat_themselves(
-    vocabulary: int, least: int, more: int, seed: int
-) -> None:
-    task = RepeatedTokens(vocabulary, 2 * (least + more) + 3, (least, least + more))
-    again = task_from_dict(task.to_dict())
-    assert again == task
-    assert torch.equal(task.sample(3, seed=seed).inputs, again.sample(3, seed=seed).inputs)
 
 
 def test_all_problems_are_reported_together() -> None:

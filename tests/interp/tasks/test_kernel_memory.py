@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interp.errors import ArgumentError
-from interp.tasks.catalogue import task_from_dict
 from interp.tasks.memory import KernelMemory
 from interp.tasks.memory.kernels import SHAPES, KernelTerm, MemoryKernel
 
@@ -88,13 +87,6 @@ def test_no_kernel_and_infinite_numbers_are_refused() -> None:
         KernelMemory((), "mean")
     with pytest.raises(ArgumentError, match="exponential must have finite numbers"):
         KernelMemory(("exponential(1e999)",))
-
-
-@given(st.lists(st.sampled_from(sorted(FORMULAS)), min_size=2, max_size=4), st.integers(0, 9))
-def test_round_trip_through_data(kernels: list[str], burn_in: int) -> None:
-    task = KernelMemory(tuple(kernels), "mean", length=10, burn_in=burn_in)
-    assert task_from_dict(task.to_dict()) == task
-    assert task.name.startswith("kernel-memory-mean-")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,4 @@
 import pytest
-import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from interp.errors import ArgumentError
 from interp.tasks.catalogue import task_from_dict
@@ -42,27 +39,11 @@ def test_random_table_is_its_truth_table_and_depends_on_its_seed() -> None:
     assert len(tables) == 8
 
 
-def test_same_seed_same_rows() -> None:
-    task = FixedMemory((1, 3))
-    assert torch.equal(task.sample(4, seed=1).inputs, task.sample(4, seed=1).inputs)
-    assert not torch.equal(task.sample(4, seed=1).inputs, task.sample(4, seed=2).inputs)
-
-
 def test_all_problems_are_reported_together() -> None:
     with pytest.raises(ArgumentError) as caught:
         FixedMemory((0, 5, 5), "multiplexer", length=5)
     for part in ("at least 1", "distinct", "exceed the largest lag 5", "two for a multiplexer"):
         assert part in str(caught.value)
-
-
-@given(
-    lags=st.lists(st.integers(1, 9), min_size=1, max_size=4, unique=True),
-    readout=st.sampled_from(["parity", "table"]),
-    seed=st.integers(0, 5),
-)
-def test_round_trip_through_data(lags: list[int], readout: str, seed: int) -> None:
-    task = FixedMemory(tuple(lags), readout, length=12, table_seed=seed)
-    assert task_from_dict(task.to_dict()) == task
 
 
 @pytest.mark.parametrize(

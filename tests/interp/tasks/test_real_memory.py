@@ -3,11 +3,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from interp.errors import ArgumentError
-from interp.tasks.catalogue import task_from_dict
 from interp.tasks.memory import RealMemory
 from interp.tasks.memory.readouts import REAL, Readout
 
@@ -84,16 +81,3 @@ def test_all_problems_are_reported_together() -> None:
         assert part.replace("gaussian, signs", "signs, gaussian") in told
     with pytest.raises(ArgumentError, match="one memory for the readout single, got 2"):
         RealMemory((1, 2))
-
-
-@given(
-    lags=st.lists(st.integers(1, 9), min_size=2, max_size=4, unique=True),
-    readout=st.sampled_from(["mean", "maximum", "waves", "network"]),
-    inputs=st.sampled_from(["signs", "gaussian"]),
-    frequency=st.floats(0.1, 9),
-)
-def test_round_trip_through_data(
-    lags: list[int], readout: str, inputs: str, frequency: float
-) -> None:
-    task = RealMemory(tuple(lags), readout, inputs, length=12, frequency=frequency)
-    assert task_from_dict(task.to_dict()) == task

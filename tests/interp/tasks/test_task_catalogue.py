@@ -1,5 +1,6 @@
 """What the catalogue says of a task's arguments, and tasks of one's own."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
@@ -9,12 +10,16 @@ import torch
 
 from interp.errors import ArgumentError
 from interp.tasks import catalogue
-from interp.tasks.base import Batch
+from interp.tasks.base import Batch, Task
 from interp.tasks.catalogue import KINDS, arguments_of, known_task, register_task, task_from_dict
-from interp.tasks.coupling import PodCoupling
-from interp.tasks.memory import FixedMemory
+from interp.tasks.coupling import LinearKernel, PodCoupling
+from interp.tasks.depth import Membership, PrefixPrediction
+from interp.tasks.induction import InContextTemplate, RepeatedTokens
+from interp.tasks.maximum import Maximum
+from interp.tasks.memory import AdaptiveMemory, FixedMemory, KernelMemory, RealMemory
 from interp.tasks.relation import TokenRelation
 from interp.tasks.template import TemplateTask
+from interp.tasks.walks import SuccessorWalk
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,39 @@ class Own:
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": "own_first", "tokens": self.tokens, "length": self.length}
+
+
+TASKS: list[Task] = [
+    AdaptiveMemory((1, 2, 4), rounds=2, concurrent=1, bits=3, readout="mean", table_seed=7),
+    FixedMemory((1, 3, 4), "table", length=12, table_seed=3),
+    RealMemory((2, 5), "waves", "signs", length=12, frequency=0.3),
+    KernelMemory(("2 bump(4, 1.5)", "heavy(2)"), "mean", length=10, burn_in=4),
+    LinearKernel("random", "mixing", filter_seed=4),
+    PodCoupling("infinite", mask_self=True),
+    PodCoupling(2, sigmas=(3.0, 0.5), left="legendre", right="cosine", length=4),
+    Maximum(5, 40),
+    PrefixPrediction("L_5"),
+    Membership("dyck-1", ((2, 8), (9, 30)), "bits"),
+    RepeatedTokens(20, 17, (3, 6), bos=7),
+    InContextTemplate("aba", 60, examples=6, bos=3, shuffled=True),
+    SuccessorWalk(vocabulary=20, length=30, symbols=6, jump=0.3, bos=4),
+    TokenRelation("previous-token", "copy", symbols=6, length=9),
+    TemplateTask(("αxβα", "xαββ"), ("β", "x"), train=(3, 10), test=(12, 20), split="test"),
+]
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
+def test_tasks_survive_json_and_rows_depend_on_the_seed_alone(task: Task) -> None:
+    again = task_from_dict(json.loads(json.dumps(task.to_dict())))
+    assert again == task
+    first, second = task.sample(20, seed=1), again.sample(20, seed=1)
+    for one, two in ((first.inputs, second.inputs), (first.targets, second.targets)):
+        assert torch.equal(one, two)
+    assert not torch.equal(task.sample(20, seed=2).inputs, first.inputs)
+
+
+def test_every_kind_is_among_the_tasks() -> None:
+    assert {task.to_dict()["kind"] for task in TASKS} == set(KINDS)
 
 
 @pytest.fixture(autouse=True)

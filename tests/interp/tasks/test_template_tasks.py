@@ -1,5 +1,6 @@
 """Template tasks against a direct reading of the definition."""
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -97,14 +98,12 @@ def test_tasks_survive_json_and_have_their_vocabulary(task: TemplateTask) -> Non
     assert int(batch.inputs.max()) < task.vocabulary
 
 
-def test_unseen_symbols_are_unseen_and_rows_depend_on_the_seed_alone() -> None:
+def test_unseen_symbols_are_unseen() -> None:
     task = ODD
     seen, unseen = task.sample(500, seed=1), task.unseen().sample(500, seed=1)
     n = len(task.regular)
     used = [set(b.inputs[b.inputs >= n].tolist()) for b in (seen, unseen)]
     assert not used[0] & used[1]
-    assert torch.equal(task.sample(500, seed=1).inputs, seen.inputs)
-    assert not torch.equal(task.sample(500, seed=2).inputs, seen.inputs)
     counts = Counter(seen.latents["template"][:, 0].tolist())
     assert min(counts.values()) > 120
 
@@ -118,13 +117,13 @@ def test_nothing_depends_on_the_order_of_hashes() -> None:
         "text = [(t.to_dict(), t.regular, t.sample(8, seed=3).inputs.tolist()) for t in tasks]\n"
         "print(hashlib.sha256(repr(text).encode()).hexdigest())"
     )
-    told = []
-    for seed in ("0", "1"):
-        env = {**os.environ, "PYTHONHASHSEED": seed}
-        done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True,
-                              text=True, check=True)  # fmt: skip
-        told.append(done.stdout)
-    assert told[0] == told[1]
+    seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
+    env = {**os.environ, "PYTHONHASHSEED": seed}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    made = [*(make() for make in NAMED.values()), random_task(6, 5, wildcards=3, regular=2, seed=4)]
+    text = [(t.to_dict(), t.regular, t.sample(8, seed=3).inputs.tolist()) for t in made]
+    assert done.stdout.strip() == hashlib.sha256(repr(text).encode()).hexdigest()
 
 
 def test_first_rows_are_the_ones_they_always_were() -> None:
