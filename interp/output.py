@@ -216,14 +216,14 @@ def output_folder(
 
 
 @contextmanager
-def output_file(out: Path, *, overwrite: bool, inputs: Sequence[Path | str] = ()) -> Iterator[Path]:
+def output_file(out: Path, *, overwrite: bool) -> Iterator[Path]:
     """A draft file that becomes ``out`` when the block ends without an error.
 
     Raises:
         OutputError: before the block as :func:`check_output`; in it and after it if the disk
             refuses.
     """
-    check_output(out, overwrite=overwrite, inputs=inputs)
+    check_output(out, overwrite=overwrite)
     target = _real(out)
     draft = draft_of(target)
     with _refusals_of(out):

@@ -155,20 +155,18 @@ def read_json(
     what: str = "",
     error: Error = ArgumentError,
     check: Check | None = None,
-    *,
-    most: int = MOST_BYTES,
 ) -> Any:
     """A file's JSON: :func:`read_bytes`, then :func:`parse_json`."""
-    data = read_bytes(path, what, error, most=most)
+    data = read_bytes(path, what, error)
     return parse_json(data, f"{what} {path}".strip(), error, check)
 
 
 def read_toml(
-    path: str | Path, what: str = "", error: Error = ArgumentError, *, most: int = MOST_BYTES
+    path: str | Path, what: str = "", *, most: int = MOST_BYTES
 ) -> tuple[dict[str, Any], str]:
     """A file's TOML under the same bounds, and its text."""
-    said = read_text(path, what, error, most=most)
-    return parse_toml(said, f"{what} {path}".strip(), error), said
+    said = read_text(path, what, most=most)
+    return parse_toml(said, f"{what} {path}".strip()), said
 
 
 def parse_toml(text: str, subject: str, error: Error = ArgumentError) -> dict[str, Any]:

@@ -4,8 +4,8 @@
     faults = part(entry, "line 3")          # [] or sentences, each with the place
 
 A check takes a value and the words for its place, and gives a sentence a fault. Keys that a table
-does not name are allowed unless it is closed: a newer minor version may say more. A fitting shape
-says nothing about whether the numbers are true: that is what checksums are for.
+does not name are allowed: a newer minor version may say more. A fitting shape says nothing about
+whether the numbers are true: that is what checksums are for.
 """
 
 from __future__ import annotations
@@ -115,12 +115,7 @@ def each(inner: Check) -> Check:
     return check
 
 
-def table(
-    needed: Mapping[str, Check],
-    optional: Mapping[str, Check] | None = None,
-    *,
-    closed: bool = False,
-) -> Check:
+def table(needed: Mapping[str, Check], optional: Mapping[str, Check] | None = None) -> Check:
     """A table with these keys."""
     known = {**needed, **(optional or {})}
 
@@ -131,8 +126,6 @@ def table(
         for key, inner in known.items():
             if key in value:
                 faults += inner(value[key], f"{place}.{key}")
-        if closed:
-            faults += [f"{place} has an unknown {key!r}" for key in value if key not in known]
         return faults
 
     return check

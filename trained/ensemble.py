@@ -176,26 +176,18 @@ class State:
 
 
 class Ensemble:
-    """Runs of one shape (:func:`trained.grouping.shape_of`), trained together.
+    """Runs of one shape (:func:`shape_of`), trained together.
 
     Args:
         runs: The members, which have equal numbers of steps and equal batch sizes.
         device: The torch device to compute on, such as ``cpu`` or ``cuda``.
-        starts: The models that the members start from, each of its run's spec; drawn from the
-            runs' seeds by default.
     """
 
-    def __init__(
-        self,
-        runs: Sequence[TrainingRun],
-        *,
-        device: str = "cpu",
-        starts: Sequence[Any] | None = None,
-    ) -> None:
+    def __init__(self, runs: Sequence[TrainingRun], *, device: str = "cpu") -> None:
         self.runs, self.device = list(runs), device
         self.trainings = [run.training for run in runs]
         self.steps, self.batch = self.trainings[0].steps, self.trainings[0].batch
-        models = [started(run) for run in runs] if starts is None else list(starts)
+        models = [started(run) for run in runs]
         self.model = build(common_spec([run.spec for run in runs])).to(device).train()
         named = dict(self.model.named_parameters())
         self.shapes = {name: p.shape for name, p in named.items()}
