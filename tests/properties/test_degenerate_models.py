@@ -86,13 +86,11 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> None:
         importlib.import_module(module)
 
 
-SEEDS = (3, 26, 43, 50, 0, 8, 16, 24, 32)
-"""bfloat16; equal heads of rank one, inspected too; heads of nothing; products that overflow; and
-some of every kind."""
+SEEDS = (0, 3, 5, 6, 7, 18, 26, 43, 50)
+"""Every fault, kind of task, number format, norm and FFN of :mod:`degenerate_models`."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_degenerate_model(seed: int, tmp_path: Path) -> None:
-    found = wrong(seed, tmp_path)
-    assert not found, "\n".join(found)
+def test_degenerate_models(seed: int, tmp_path: Path) -> None:
+    assert not wrong(seed, tmp_path)
