@@ -19,6 +19,8 @@ CALLS = {
     "train": ("train", "tiny.toml", "--out=ck"),
     "train-grid": ("train", "grid.toml", "--out=grid"),
     "extract": ("extract", "ck", "--rows=40", *HOOKS, "--out=st"),
+    # A model whose sums are shared between threads.
+    "extract-large": ("extract", "code-lm", "--data=long.jsonl", *HOOKS, "--out=large"),
     "probe": ("probe", "ck", "--rows=24", "--out=probed"),
     "inspect-task": ("inspect", "ck", "--rows=16", "--out=headed"),
     "inspect-store": ("inspect", "st", "--out=headed-store"),
@@ -31,8 +33,6 @@ CALLS = {
     "decompile": ("decompile", "small", "--data=rows.json", "--lines=3", "--out=found"),
 }
 """In this order: some take what another wrote."""
-LARGE = {"extract-large": ("extract", "code-lm", "--data=long.jsonl", *HOOKS, "--out=large")}
-"""Of a model whose sums are shared between threads; run where there are several."""
 LOADED = (
     "prooflens.pages.certify",
     "prooflens.pages.decompiled",
@@ -86,8 +86,7 @@ def run_all(home: Path) -> list[str]:
         setattr(time, clock, lambda: 0.0)
     home.mkdir()
     make(home)
-    calls = CALLS | (LARGE if torch.get_num_threads() > 1 else {})
-    ended = {name: call(home, lambda: None, words) for name, words in calls.items()}
+    ended = {name: call(home, lambda: None, words) for name, words in CALLS.items()}
     return [f"{name}: {code} {said}" for name, (code, said, _) in ended.items() if code]
 
 

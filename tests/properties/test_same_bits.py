@@ -1,7 +1,7 @@
 """The same command with the same seed writes the same bytes: from another process, in one place.
 
 The two processes order sets differently (``PYTHONHASHSEED``) and share nothing. What a clock says
-is left out: :mod:`every_command` stops it. On two threads, which other tests do not have.
+is left out: :mod:`every_command` stops it. On two threads, which share sums.
 """
 
 import os
