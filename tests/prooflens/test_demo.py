@@ -5,12 +5,15 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import jsonschema
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 from interp.proofs.memory import construct_fixed_memory
 from interp.store import ActivationStore
-from prooflens.demo.run import ComparedModels, compared, findings, run_demo
+from prooflens.cli.main import app
+from prooflens.demo.run import ComparedModels, compared, findings
 from trained import zoo
 
 
@@ -27,8 +30,12 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("probes.fresh_models._DRAWS", 200)
         out = tmp_path_factory.mktemp("demo") / "out"
-        said = run_demo(out, overwrite=False, step=lambda words: None)
-    return Demo(out, said)
+        done = CliRunner().invoke(app, ["demo", "--out", str(out), "--json"])
+    assert done.exit_code == 0, repr(done.exception)
+    printed = json.loads(done.stdout)
+    schema = json.loads((Path(__file__).parents[2] / "docs/schemas/demo.json").read_text())
+    jsonschema.validate(printed, schema)
+    return Demo(out, printed["findings"])
 
 
 def test_findings_name_heads_and_ffn_with_numbers(demo: Demo) -> None:

@@ -59,7 +59,6 @@ RUNS = [
     "crasp p.cr a b a",
     "crasp p.cr --compile --longest 20 --out compiled",
     "decompile depth-L3-layers1 --rows 64 --lines 2 --out program",
-    pytest.param("demo --out demo", marks=pytest.mark.slow),
     "decompile apply p.txt --data rows.json",
     STORE,
     f"{STORE} --dry-run",
@@ -112,13 +111,20 @@ _OF_SOME = {"by_position", "text_attention", "text_loss", "text_first", "revisio
 """Columns that the tables of language models, or of several checkpoints, have alone."""
 
 
-def seal(model: str, out: Path, **options: Any) -> set[str]:
-    """The names of the tables that an inspection seals, each held against its schema."""
-    inspect(model, out=out, **options)
-    store, seen = ActivationStore(out / "store"), set()
-    for name in store.measurements:
+def sealed(model: str, out: Path) -> Inspected:
+    """The tables that an inspection sealed."""
+    inspect(model, out=out, count=8)
+    store = ActivationStore(out / "store")
+    tables = {name: store.measurement(name) for name in store.measurements}
+    return Inspected(Measurements(tables, {}))
+
+
+def held(found: Inspected) -> set[str]:
+    """The names of an inspection's tables, each held against its schema."""
+    seen = set()
+    for name in found.measured.tables:
         kind = re.sub("^loss-.*", "loss-TRIAL", re.sub("^attention-.*", "attention-ROLE", name))
-        rows = Inspected(Measurements({name: store.measurement(name)}, {})).records(name)
+        rows = found.records(name)
         schema = checker(f"tables/{kind}.json")
         assert [error.message for error in schema.iter_errors(rows)][:3] == [], name
         if rows:
@@ -135,16 +141,13 @@ def test_every_sealed_table_is_as_its_schema_says(
 ) -> None:
     monkeypatch.setattr("probes.fresh_models._DRAWS", 20)
     monkeypatch.setattr("prooflens.inspection.inspection_page", lambda *_: "")
-    seen = seal("nested-memory-2", tmp_path / "a", count=8)
-    seen |= seal("induction-mlp-table", tmp_path / "b", count=8)
+    seen = held(sealed("nested-memory-2", tmp_path / "a"))
+    seen |= held(sealed("induction-mlp-table", tmp_path / "b"))
     assert seen == set(TABLES) - {"explained"}, "that one is of language models"
 
 
-@pytest.mark.slow
-def test_every_table_of_a_language_model_is_as_its_schema_says(tmp_path: Path) -> None:
-    text = Path(json.decoder.__file__).read_text()
-    seen = seal("code-lm", tmp_path / "a", count=16, text=text, prompts=["x = x"])
-    assert seen >= {"explained", "raised", "shown-heads"}
+def test_every_table_of_a_language_model_is_as_its_schema_says(language: Inspected) -> None:
+    assert held(language) >= {"explained", "raised", "shown-heads"}
 
 
 def names_of(schema: Any) -> set[str]:
