@@ -127,7 +127,7 @@ def test_activations_of_another_device_are_stored(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_inspection() -> None:
-    both("nested-memory-2-gated", lambda model, task: pl.inspect(model, task=task).roles)
+    both("nested-memory-2-gated", lambda model, task: pl.inspect(model, task=task, count=16).roles)
 
 
 def test_a_certificate() -> None:
