@@ -103,6 +103,12 @@ def test_folder_holds_tables_figures_and_findings(model, monkeypatch) -> None:
     assert len(about["heads"]) == 24
     assert about["findings"] == (out / "findings.txt").read_text().splitlines()
     assert not list(model.parent.glob(".page-*"))
+    html = (out / "report.html").read_text()
+    assert '<table class="sortable">' in html
+    assert "<script>" in html
+    assert "://" not in html, "numbers of pictures may spell anything else"
+    for kind in ("q", "k", "v"):
+        assert (out / f"pairs-{kind}_composition.png").stat().st_size > 1000
 
 
 def test_existing_output_is_refused_without_overwrite(model, monkeypatch, capsys) -> None:
@@ -255,18 +261,6 @@ def test_weights_of_ours_that_are_not_those_described_are_refused(tmp_path, monk
     said = capsys.readouterr().err
     assert "does not match the weights_sha256 in model.json" in said
     assert said.count("\n") == 1
-
-
-@pytest.mark.slow
-def test_the_page_sorts_its_heads_and_draws_who_reads_whom(model, monkeypatch) -> None:
-    out = model.parent / "page"
-    assert run(monkeypatch, model, "--out", out) == 0
-    html = (out / "report.html").read_text()
-    assert '<table class="sortable">' in html
-    assert "<script>" in html
-    assert "://" not in html, "numbers of pictures may spell anything else"
-    for kind in ("q", "k", "v"):
-        assert (out / f"pairs-{kind}_composition.png").stat().st_size > 1000
 
 
 SMALLEST = {

@@ -57,15 +57,6 @@ def test_probing_a_shipped_model_writes_table_and_map(
     assert "x[t] can be read from the raw input as well." in page
 
 
-def test_a_store_gets_the_table_sealed_into_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shipped = zoo.load(NAME)
-    store = extract(shipped.model, shipped.task, ["hook_embed"], tmp_path / "s", rows=60, batch=30)
-    assert run(store.path, monkeypatch=monkeypatch) == 0
-    assert store.measurement("probes")["hook"].unique().tolist() == ["hook_embed"]
-
-
 def test_each_row_may_be_scored_elsewhere(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,22 +95,16 @@ def test_what_has_no_position_axis_is_left_out_by_name() -> None:
     assert findings(found)[-1] == f"not probed, since they have no position axis: {left}"
 
 
-def test_hooks_come_in_the_order_of_the_network() -> None:
-    shipped = zoo.load(NAME)
-    batch = shipped.task.sample(40, seed=0)
-    found = probe_source(shipped.model, batch, hooks=["*mlp_out", "*resid_mid"], latents=["x[t-1]"])
-    order = ["blocks.0.hook_resid_mid", "blocks.0.hook_mlp_out"]
-    assert found.table["hook"].tolist() == order == found.about["hooks"]
-    assert found.first["hook"].tolist() == order[:1]
-
-
-def test_hooks_of_a_store_come_in_the_order_of_the_network(tmp_path: Path) -> None:
+def test_hooks_come_in_the_order_of_the_network(tmp_path: Path) -> None:
     shipped = zoo.load(NAME)
     batch = shipped.task.sample(40, seed=0)
     wanted = ["*mlp_out", "*resid_mid"]
     store = extract(shipped.model, batch, wanted, tmp_path / "s", batch=20)
-    found = probe_source(store, None, hooks=wanted, latents=["x[t-1]"])
-    assert found.about["hooks"] == ["blocks.0.hook_resid_mid", "blocks.0.hook_mlp_out"]
+    order = ["blocks.0.hook_resid_mid", "blocks.0.hook_mlp_out"]
+    for source, rows in ((shipped.model, batch), (store, None)):
+        found = probe_source(source, rows, hooks=wanted, latents=["x[t-1]"])
+        assert found.table["hook"].tolist() == order == found.about["hooks"]
+        assert found.first["hook"].tolist() == order[:1]
 
 
 def test_a_star_lists_the_hooks(
