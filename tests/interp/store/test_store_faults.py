@@ -16,6 +16,7 @@ from store_models import Echo, TinyTransformer
 
 from interp.errors import OutputError, StoreError
 from interp.store import ActivationStore, extract, layout, repair, verify, writer
+from interp.store.layout import INDEX, read_index, writing
 
 HERE = Path(__file__).parent
 
@@ -165,6 +166,15 @@ def test_a_second_process_is_refused_and_the_lock_dies_with_its_holder(tmp_path)
     assert run(folder).complete
 
 
+def test_a_second_writer_is_refused(tmp_path):
+    run(tmp_path / "s", rows=4)
+    with (
+        writing(tmp_path / "s"),
+        pytest.raises(StoreError, match=rf"another process \(pid {os.getpid()} on .+\) is writing"),
+    ):
+        run(tmp_path / "s", rows=4, resume=True)
+
+
 @pytest.mark.parametrize(
     ("change", "match"),
     [
@@ -242,6 +252,32 @@ def test_damage_outside_chunks_is_found(tmp_path):
     assert [str(f) for f in verify(out)] == [
         "part-00002.h5: SHA-256 is not the sealed one (no dataset shows the damage)"
     ]
+
+
+def test_verify_finds_rows_in_no_part(tmp_path):
+    out = tmp_path / "s"
+    run(out)
+    lines = (out / INDEX).read_text().splitlines(keepends=True)
+    (out / INDEX).write_text("".join(lines[:1] + lines[2:]))
+    assert [str(f) for f in verify(out)] == ["index.jsonl: rows 12..23 are in no part"]
+    assert len(read_index(out)) == len(lines) - 1
+
+
+class FailsLate(TinyTransformer):
+    """Refuses the last rows of the source."""
+
+    def forward(self, x):
+        if (x == 7).any():
+            raise RuntimeError("seven")
+        return super().forward(x)
+
+
+def test_a_failing_model_keeps_the_parts_before_it(tmp_path):
+    inputs = torch.randn(40, 6, 3, generator=torch.Generator().manual_seed(0))
+    inputs[35] = 7
+    with pytest.raises(StoreError, match=r"part 3 \(rows 30\.\.39\): RuntimeError: seven"):
+        extract(FailsLate(), inputs, HOOKS, tmp_path / "s", batch=5, part_rows=10)
+    assert ActivationStore(tmp_path / "s").rows == 30
 
 
 @pytest.mark.parametrize("lanes", [1, 2])

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
 import h5py
@@ -45,6 +46,17 @@ def test_plain_h5py_reads_a_part(store):
         assert pattern.chunks[1:] == pattern.shape[1:]
         assert np.array_equal(pattern[:], store.activation(HOOKS[0], [8, 9]))
         assert file.libver[0] == "earliest"
+
+
+def test_h5ls_reads_a_part(store):
+    program = shutil.which("h5ls")
+    if program is None:
+        pytest.skip("h5ls is not installed (hdf5-tools)")
+    done = subprocess.run(
+        [program, "-r", str(store.path / "part-00000.h5")],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "/activations/blocks.0.attn.hook_pattern Dataset {8, 2, 6, 6}" in done.stdout
 
 
 def test_index_and_manifest_say_what_is_there(store):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,7 @@ from typer.testing import CliRunner
 from interp.errors import OutputError, StoreError
 from interp.output import append_line
 from interp.store import ActivationStore, extract, repair, verify
-from interp.store.layout import INDEX, MANIFEST, read_index, rewrite_index
+from interp.store.layout import INDEX, MANIFEST, digest, read_index, rewrite_index
 from interp.store.measurements import settle_replacements, write_measurement
 from prooflens.cli.main import app
 
@@ -140,11 +139,14 @@ def replaced_plan(store: Path) -> None:
 
 WRONG: dict[str, tuple[Callable[[Path], None], str]] = {
     "no plan": (without("plan"), "has no 'plan'"),
+    "no hooks": (without("hooks"), "has no 'hooks'"),
     "plan of text": (manifest(plan="x"), r"plan must be a table"),
     "another plan": (replaced_plan, "plan_digest is not that of the plan"),
+    "wrong digest": (manifest(plan_digest="0" * 64), "plan_digest is not that of the plan"),
     "digest of text": (manifest(plan_digest="x"), "plan_digest must be a SHA-256"),
     "complete as text": (manifest(complete="yes"), "complete must be true or false"),
     "rows as text": (manifest(rows="8"), "rows must be a whole number"),
+    "negative rows": (manifest(rows=-8), "rows must be a whole number"),
     "too many rows": (manifest(rows=2**70), "64 bits"),
     "fewer rows": (manifest(rows=4), "its parts have more"),
     "more rows": (manifest(rows=10), "rows 8..9 are in no part"),
@@ -157,6 +159,7 @@ WRONG: dict[str, tuple[Callable[[Path], None], str]] = {
     "other number of rows": (rewrite(n=3), "rows must hold n = 3"),
     "no shapes": (rewrite(shapes={}), "must have row and inputs"),
     "part of text": (rewrite(part="0"), "part must be a whole number"),
+    "hash of text": (rewrite(sha256=7), "sha256 must be a SHA-256"),
     "another hash": (rewrite(sha256="0" * 64), "SHA-256 is not the sealed one"),
     "another size": (rewrite(bytes=1, sha256="0" * 64), "bytes, was sealed with 1"),
     "a line twice": (twice, "line 4 names part-00000.h5, as line 1 does"),
@@ -168,12 +171,18 @@ WRONG: dict[str, tuple[Callable[[Path], None], str]] = {
         lambda s: ((s / "part-00000.h5").unlink(), os.mkfifo(s / "part-00000.h5")),  # type: ignore[func-returns-value, dict-item]
         "is no regular file",
     ),
+    "a folder for a part": (
+        lambda s: ((s / "part-00000.h5").unlink(), (s / "part-00000.h5").mkdir()),  # type: ignore[func-returns-value, dict-item]
+        "Is a directory",
+    ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_wrong_does_not_verify(store: Path, name: str) -> None:
     """``verify`` says it, and no command ends in a mistake of ours."""
+    import re
+
     spoil, said = WRONG[name]
     spoil(store)
     try:
@@ -212,3 +221,8 @@ def test_a_table_that_was_being_replaced_is_whichever_is_there(store: Path) -> N
     assert verify(store) == []
     settle_replacements(store)
     assert read_index(store) == entries
+
+
+def test_plans_have_one_digest(store: Path) -> None:
+    manifest = json.loads((store / MANIFEST).read_text())
+    assert digest(manifest["plan"]) == manifest["plan_digest"]
