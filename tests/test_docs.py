@@ -64,7 +64,7 @@ def run_command(line: str) -> None:
 @pytest.fixture(autouse=True)
 def few_fresh_models(monkeypatch: pytest.MonkeyPatch) -> None:
     """No sentence of the pages hangs on the thousandth draw of a null; minutes do."""
-    monkeypatch.setattr("probes.fresh_models._DRAWS", 200)
+    monkeypatch.setattr("probes.fresh_models._DRAWS", 100)
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from interp.tasks.base import answers_of, memories_of
 from probes import fresh_models
 from probes.locate import HOLDS, holders, locate
 from probes.roles import find_roles
-from trained.zoo import load, names
+from trained.zoo import load
 
-ROWS = 64
+ROWS = 32
 SHOWN = {
     "fixed-memory-multiplexer": {"x[t-1]": "L0H1", "x[t-3]": "L0H0"},
     "fixed-memory-table": {"x[t-1]": "L0H1", "x[t-2]": "L0H0", "x[t-4]": "L0H2"},
@@ -92,11 +92,6 @@ def test_copying_without_b_is_by_weights_that_grew_to_the_identity() -> None:
         tokens = shipped.model.embed.W_E[symbols.start : symbols.stop]
         circuit = tokens @ factor.W_V[0] @ factor.W_O[0] @ tokens.T
     assert circuit.argmax(1).tolist() == list(range(len(symbols))), "of symbols never trained on"
-
-
-def test_every_control_has_the_model_it_is_the_control_of() -> None:
-    for name in CONTROLS:
-        assert name.rsplit("-", 1)[0] in names()
 
 
 @pytest.fixture
