@@ -73,7 +73,7 @@ def test_what_transformers_would_replace_by_its_default_is_refused(
         pl.load(tmp_path / "m.gguf")
 
 
-@pytest.mark.parametrize("packed", ["Q8_0", "Q4_1", "Q5_0", "F16", "BF16"])
+@pytest.mark.parametrize("packed", ["Q8_0", "Q5_0", "BF16"])
 def test_a_packed_file_is_what_transformers_makes_of_it(packed: str, tmp_path: Path) -> None:
     import transformers
 
@@ -94,15 +94,15 @@ def test_every_door_takes_a_file_and_a_folder_and_says_what_it_was_packed_in(
     write_gguf(decoder(), tmp_path / "m" / "m.gguf", packed="Q4_1")
     file, folder = tmp_path / "m" / "m.gguf", tmp_path / "m"
     told = r"GGUF Q4_1 \(Q4_1, F32; apache-2\.0\), dequantised; unembedding of its own; RMSNorm$"
-    for place in (file, folder, str(file)):
-        analysed = pl.load(place).card.analysed
+    loaded = [pl.load(place) for place in (folder, str(file))]
+    for analysed in (one.card.analysed for one in loaded):
         assert analysed.startswith("LlamaForCausalLM; float32 from GGUF")
         assert re.search(told, analysed), analysed
     from_folder, from_file = pl.head_weights(folder), pl.head_weights(file)
     assert re.search(told, from_file.analysed)
     assert from_file.name == str(file)
     model = decoder()
-    for factors in (from_file, from_folder, pl.head_weights(pl.load(file))):
+    for factors in (from_file, from_folder, pl.head_weights(loaded[1])):
         own = model.model.layers[1].self_attn.q_proj.weight.detach()
         found = torch.cat([*factors.layer(1).W_Q], dim=-1).T
         assert (found - own).abs().max() < 0.2  # by steps of four bits

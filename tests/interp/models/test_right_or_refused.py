@@ -44,6 +44,11 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def model(llama: Path) -> Any:
+    return pl.load(llama)
+
+
 def copy_of(folder: Path, target: Path, **changes: Any) -> Path:
     """The checkpoint with other entries in config.json."""
     target.mkdir()
@@ -187,8 +192,7 @@ def padded(rows: list[list[int]], side: str) -> tuple[torch.Tensor, torch.Tensor
 
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("form", ["mapping", "list of mappings", "tokenizer's", "data set"])
-def test_padded_rows_are_the_rows_alone(llama: Path, side: str, form: str, tmp_path: Path) -> None:
-    model = pl.load(llama)
+def test_padded_rows_are_the_rows_alone(model: Any, side: str, form: str, tmp_path: Path) -> None:
     rows = [[5, 9, 11, 3, 7, 20], [8, 8, 30], [17, 4, 6, 21]]
     ids, mask = padded(rows, side)
     given: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
@@ -219,11 +223,11 @@ def test_padded_rows_are_the_rows_alone(llama: Path, side: str, form: str, tmp_p
     ],
 )
 def test_a_column_that_is_not_understood_is_refused(
-    llama: Path, changes: dict[str, Any], words: str, tmp_path: Path
+    model: Any, changes: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
     source = {"input_ids": torch.tensor([[3, 4, 5, 6]]), **changes}
     with pytest.raises(ArgumentError, match=words):
-        pl.extract(pl.load(llama), source, [RESID], tmp_path / "s")
+        pl.extract(model, source, [RESID], tmp_path / "s")
 
 
 @pytest.mark.parametrize(
@@ -235,9 +239,8 @@ def test_a_column_that_is_not_understood_is_refused(
     ],
 )
 def test_rows_beyond_the_model_are_refused_at_every_door(
-    llama: Path, rows: torch.Tensor, words: str, tmp_path: Path
+    model: Any, rows: torch.Tensor, words: str, tmp_path: Path
 ) -> None:
-    model = pl.load(llama)
     doors = (
         lambda: pl.ablate(model, pl.next_tokens(rows)),
         lambda: pl.attention.attention_table(model, rows),
@@ -249,9 +252,8 @@ def test_rows_beyond_the_model_are_refused_at_every_door(
             door()
 
 
-def test_what_is_obviously_meant_is_taken(llama: Path) -> None:
+def test_what_is_obviously_meant_is_taken(model: Any) -> None:
     """Ids are rows of next tokens, a name is a component, a name is a profile."""
-    model = pl.load(llama)
     ids = torch.randint(3, 40, (16, 12), generator=torch.Generator().manual_seed(0))
     batch = pl.next_tokens(ids)
     heads = [pl.interventions.Component("head", 1, 0), pl.interventions.Component("ffn", 0)]
@@ -274,19 +276,17 @@ def test_what_is_obviously_meant_is_taken(llama: Path) -> None:
         (lambda m, x: pl.ablate(m, "text"), "must be a Batch, or token ids"),
     ],
 )
-def test_what_is_not_understood_is_one_line(llama: Path, call: Any, words: str) -> None:
+def test_what_is_not_understood_is_one_line(model: Any, call: Any, words: str) -> None:
     ids = torch.randint(3, 40, (16, 12), generator=torch.Generator().manual_seed(0))
     with pytest.raises(ArgumentError, match=words) as caught:
-        call(pl.load(llama), ids)
+        call(model, ids)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("bad", [torch.inf, torch.nan])
 def test_no_store_of_numbers_that_are_not_finite_is_sealed(
-    llama: Path, bad: float, tmp_path: Path
+    model: Any, bad: float, tmp_path: Path
 ) -> None:
-    model = pl.load(llama)
-
     def spoil(value: torch.Tensor, hook: Any) -> torch.Tensor:
         return torch.full_like(value, bad)
 

@@ -5,15 +5,34 @@ found are listed in ``interp.models.transformer``; each has its test here or in
 ``test_transformer_lens_patching``.
 """
 
+from typing import Any, NamedTuple
+
 import pytest
 import torch
 from plain_transformer import BASE, VARIANTS, build, close, direct, normed, tokens
+from torch import Tensor
 from transformer_lens.head_detector import detect_head
 from transformer_lens.tools.analysis.direct_logit_attribution import direct_logit_attribution
 from transformer_lens.tools.analysis.logit_lens import logit_lens
 
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
+
+
+class Case(NamedTuple):
+    """A model, what the direct computation gives for it, and its cache."""
+
+    model: SequenceTransformer
+    output: Tensor
+    seen: dict[str, Tensor]
+    cache: Any
+
+
+@pytest.fixture(scope="module", params=VARIANTS)
+def case(request: pytest.FixtureRequest) -> Case:
+    model = build(request.param)
+    with torch.no_grad():
+        return Case(model, *direct(model, tokens(0)), model.run_with_cache(tokens(0))[1])
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -30,12 +49,9 @@ def test_the_direct_computation_agrees_with_the_model(name: str) -> None:
     assert {h for h in seen if h not in cache} == set()
 
 
-@pytest.mark.parametrize("name", VARIANTS)
 @torch.no_grad()
-def test_decompose_resid(name: str) -> None:
-    model = build(name)
-    _, seen = direct(model, tokens(0))
-    _, cache = model.run_with_cache(tokens(0))
+def test_decompose_resid(case: Case) -> None:
+    model, _, seen, cache = case
     whole = {"embed": seen["hook_embed"]}
     if "hook_pos_embed" in cache:
         whole["pos_embed"] = seen["blocks.0.hook_resid_pre"] - seen["hook_embed"]
@@ -55,12 +71,9 @@ def test_decompose_resid(name: str) -> None:
     close(final, normed(bare, spec, last, spec.norm_final))
 
 
-@pytest.mark.parametrize("name", VARIANTS)
 @torch.no_grad()
-def test_accumulated_resid(name: str) -> None:
-    model = build(name)
-    output, seen = direct(model, tokens(0))
-    _, cache = model.run_with_cache(tokens(0))
+def test_accumulated_resid(case: Case) -> None:
+    model, output, seen, cache = case
     stack, labels = cache.accumulated_resid(incl_mid=True, return_labels=True)
     assert labels == ["0_pre", "0_mid", "1_pre", "1_mid", "final_post"]
     names = [f"blocks.{i}.hook_resid_{kind}" for i in (0, 1) for kind in ("pre", "mid")]
@@ -71,12 +84,9 @@ def test_accumulated_resid(name: str) -> None:
     close(read[-1] @ model.W_U + model.b_U, output)
 
 
-@pytest.mark.parametrize("name", VARIANTS)
 @torch.no_grad()
-def test_stack_head_results(name: str) -> None:
-    model = build(name)
-    _, seen = direct(model, tokens(0))
-    _, cache = model.run_with_cache(tokens(0))
+def test_stack_head_results(case: Case) -> None:
+    model, _, seen, cache = case
     heads = model.cfg.n_heads
     stack, labels = cache.stack_head_results(return_labels=True, incl_remainder=True)
     assert labels == [f"L{i}H{h}" for i in (0, 1) for h in range(heads)] + ["remainder"]
@@ -85,12 +95,9 @@ def test_stack_head_results(name: str) -> None:
     close(stack.sum(0), seen["blocks.1.hook_resid_post"])
 
 
-@pytest.mark.parametrize("name", VARIANTS)
 @torch.no_grad()
-def test_full_decomposition_by_head_and_neuron(name: str) -> None:
-    model = build(name)
-    _, seen = direct(model, tokens(0))
-    _, cache = model.run_with_cache(tokens(0))
+def test_full_decomposition_by_head_and_neuron(case: Case) -> None:
+    model, _, seen, cache = case
     stack, labels = cache.get_full_resid_decomposition(return_labels=True)
     close(stack.sum(0), seen["blocks.1.hook_resid_post"])
     into_mlp = cache.get_full_resid_decomposition(layer=1, mlp_input=True)
@@ -107,13 +114,10 @@ def test_full_decomposition_by_head_and_neuron(name: str) -> None:
     close(projected, cache.stack_neuron_results(2, apply_ln=True) @ direction)
 
 
-@pytest.mark.parametrize("name", VARIANTS)
 @torch.no_grad()
-def test_logit_attributions_add_up_to_the_logit(name: str) -> None:
+def test_logit_attributions_add_up_to_the_logit(case: Case) -> None:
     """All that is missing is b_U and the final norm's bias, which no component writes."""
-    model = build(name)
-    output, _ = direct(model, tokens(0))
-    _, cache = model.run_with_cache(tokens(0))
+    model, output, _, cache = case
     answer = torch.tensor([3, 0])
     constant = model.b_U[answer]
     if model.ln_final.b is not None:
@@ -133,11 +137,9 @@ def test_logit_attributions_add_up_to_the_logit(name: str) -> None:
     close(by_layer.attribution[-1], (expected - wrong)[:, -1])
 
 
-@pytest.mark.parametrize("name", VARIANTS)
 @torch.no_grad()
-def test_logit_lens(name: str) -> None:
-    model = build(name)
-    output, seen = direct(model, tokens(0))
+def test_logit_lens(case: Case) -> None:
+    model, output, seen, _ = case
     found = logit_lens(model, tokens(0), positions=None, incl_mid=True)
     for label, values in zip(found.labels, found.values, strict=True):
         layer, kind = label.replace("final", "1").split("_")
