@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from interp.errors import Problems, refuse_unless
 from interp.figures.maps import attention_grid, attention_on_tokens
 from interp.hooks.limits import need_hooks
+from interp.hooks.site import Site
 from interp.run.gate import rows_of
 from interp.store.rows import check_finite, layer_hooks, read_batches
 from probes.inspection.texts import card_of, prompt_rows, token_texts
@@ -56,7 +57,7 @@ def attention(
     (rows,) = read_batches(model, inputs, layer_hooks(model, "attn.hook_pattern"))
     check_finite(rows)
     found = {
-        f"L{hook.split('.')[1]}H{head}": pattern.float().numpy()
+        f"L{Site.of(hook).layer}H{head}": pattern.float().numpy()
         for hook, value in rows.activations.items()
         for head, pattern in enumerate(value[0])
     }

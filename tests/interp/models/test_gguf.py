@@ -73,7 +73,7 @@ def test_what_transformers_would_replace_by_its_default_is_refused(
         pl.load(tmp_path / "m.gguf")
 
 
-@pytest.mark.parametrize("packed", ["Q8_0", "Q5_0", "BF16"])
+@pytest.mark.parametrize("packed", ["Q8_0", "Q4_1", "Q5_0", "F16", "BF16"])
 def test_a_packed_file_is_what_transformers_makes_of_it(packed: str, tmp_path: Path) -> None:
     import transformers
 
