@@ -264,8 +264,9 @@ def _sites(module: nn.Module, names: Mapping[str, str | HookSite]) -> dict[str, 
             problems.need(False, name, str(error), text, "see interp.hooks.hook_sites")
             continue
         path = sites[name].module
-        near = ", ".join(nearest(path, submodules)) or "see named_modules()"
-        problems.need(path in submodules, name, "must name a submodule", path, f"near it: {near}")
+        if path not in submodules:
+            near = ", ".join(nearest(path, submodules)) or "see named_modules()"
+            problems.need(False, name, "must name a submodule", path, f"near it: {near}")
     problems.raise_if_any()
     return sites
 
