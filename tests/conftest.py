@@ -1,14 +1,45 @@
 """Shapes in signatures are checked at run time throughout the tests."""
 
-import jaxtyping
+import inspect
+import re
+from functools import partial
+from typing import Any
 
+import jaxtyping
+from beartype import beartype
+
+_with_shapes = jaxtyping.jaxtyped
+_SHAPE = re.compile(r"""\b[A-Z]\w+\[[\w.]+, *['"]""")  # as Float[Tensor, "row pos"]
+
+
+def _checked(kind: Any = None, *, typechecker: Any) -> Any:
+    """A function, or a class whose constructor is one, with annotations checked at each call.
+
+    To remember shapes from one argument to the next costs some microseconds a call, and is done
+    where an annotation names any. A function within a function is made anew at each call of the
+    outer one, which costs some hundred: it is checked only if it names shapes.
+    """
+    if kind is None:
+        return partial(_checked, typechecker=typechecker)
+    if not isinstance(kind, type):
+        function = getattr(kind, "__func__", getattr(kind, "fget", kind))
+        if "<locals>" in function.__qualname__ and not _SHAPE.search(str(function.__annotations__)):
+            return kind
+        try:
+            if "jaxtyping" not in str(inspect.get_annotations(function, eval_str=True)):
+                return beartype(kind)
+        except (NameError, TypeError):  # a name that type checkers alone know
+            pass
+    return _with_shapes(kind, typechecker=typechecker)
+
+
+jaxtyping.jaxtyped = _checked
 jaxtyping.install_import_hook(["interp", "probes"], "beartype.beartype")
 
 import os  # noqa: E402
 import sys  # noqa: E402
 from collections.abc import Iterator  # noqa: E402
 from pathlib import Path  # noqa: E402
-from typing import Any  # noqa: E402
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
 

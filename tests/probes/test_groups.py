@@ -28,7 +28,11 @@ class Planted:
     def lost(self, heads: Any) -> float:
         return 1.0 if set(PAIR) <= set(heads) else self.others * (len(set(heads) - {*PAIR}) == 2)
 
-    def without(self, kind: str, heads: Any, name: str, rows: range, own: Any) -> Tensor:
+    def away(self, kind: str, heads: Any, name: str, own: Any) -> Any:
+        """Who is taken away stands for the edits that do it."""
+        return heads
+
+    def at(self, kind: str, heads: Any, rows: range) -> Tensor:
         if {*PAIR}.isdisjoint(heads):  # a random set, which loses the keys of a head of the group
             self.asked.append(tuple(heads))
         # Rows differ a little, so that a mean has an interval.

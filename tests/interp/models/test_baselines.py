@@ -120,7 +120,7 @@ def test_hooks_change_what_is_read_above() -> None:
         inputs, fwd_hooks=[("layers.1.hook_state", lambda t, hook: 0 * t)]
     )
     torch.testing.assert_close(zeroed, model.b_U.expand_as(zeroed))
-    with pytest.raises(HookError, match="does not have"):
+    with pytest.raises(HookError, match="has no hook"):
         model.run_with_cache(inputs, names_filter="layers.9.hook_state")
 
 
