@@ -44,6 +44,8 @@ _STREAM = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out")
 _CHECKED = 64
 """The most positions that replaying is checked on."""
 
+_MODELS = 2
+"""The most models whose ways are kept: a way holds its model, which stays in memory as long."""
 _KNOWN: weakref.WeakKeyDictionary[Any, tuple[Any, list[Layers]]] = weakref.WeakKeyDictionary()
 
 
@@ -69,6 +71,9 @@ def runners_of(model: Any, inputs: Tensor) -> list[Layers]:
             if hasattr(model, "original_model") and not watched:  # a twin would pass them by
                 found += filter(None, [plain_layers(model, few, output)])
             found += [ours] * ours.agrees(few, output)
+    _KNOWN.pop(model, None)
+    for oldest in list(_KNOWN)[: max(0, len(_KNOWN) + 1 - _MODELS)]:
+        del _KNOWN[oldest]
     _KNOWN[model] = mark, found
     return found
 
