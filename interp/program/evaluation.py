@@ -22,6 +22,7 @@ This is the slow, plain meaning of programs: looking back needs length² memory,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -39,6 +40,7 @@ from interp.program.syntax import Assignment, Expression, Program, Term, childre
 
 NONE = -1
 """The code of ``none``."""
+_NUMBER = re.compile(r"-?\d+")
 _AT_ONCE = 2**23
 _LARGEST = 2**62
 _COMPARE = {
@@ -72,7 +74,7 @@ class Vocabulary:
     @cached_property
     def numbers(self) -> Mapping[int, int]:
         """Code → the number that the token writes, for those that write one."""
-        return {c: int(t) for c, t in enumerate(self.texts) if t.lstrip("-").isdigit()}
+        return {c: int(t) for c, t in enumerate(self.texts) if _NUMBER.fullmatch(t)}
 
     @cached_property
     def order(self) -> Int[np.ndarray, " token"]:

@@ -182,7 +182,14 @@ class Or(Formula):
 
 @dataclass(frozen=True)
 class Comparison(Formula):
-    """``left relation right``; tokens are ordered: words as in the vocabulary, then numbers.
+    """A comparison of two values: ``left relation right``.
+
+    Tokens are ordered: first those that are not numbers, in the order of the vocabulary, then
+    those that are numbers, by value.
+
+    Attributes:
+        relation: ``==``, ``!=``, ``<=``, ``>=``, ``<`` or ``>``.
+        left, right: The expressions that are compared.
 
     Raises:
         ArgumentError: for an unknown relation.
@@ -399,7 +406,12 @@ class Program:
 
     @property
     def objective(self) -> str:
-        """``sets`` where tokens are allowed one by one, ``next token`` where one is chosen."""
+        """The form of the program's outputs.
+
+        It is ``sets`` if the outputs say for each token whether it may come next, and
+        ``next token`` if one next token is chosen. A program without outputs has no form, and
+        IndexError is raised.
+        """
         return "sets" if isinstance(self.outputs[0], Allow) else "next token"
 
     @property
@@ -495,11 +507,11 @@ def rebuilt(expression: Expression, change: Callable[[Expression], Expression]) 
 
 
 def kind_of(expression: Expression, known: dict[str, Kind]) -> Kind:
-    """Whether the value of an expression without mistakes is a token, a number or a truth.
+    """Determine the type of a valid expression's value: ``token``, ``number`` or ``boolean``.
 
     Args:
-        expression: An expression whose names are those of known lines.
-        known: Name → kind of its line; ``token`` and ``position`` too.
+        expression: An expression without errors, whose names are all in ``known``.
+        known: Name → type of the line with this name; ``token`` and ``position`` included.
     """
     return _Checked(known, Problems("expression")).kind(expression) or "number"
 

@@ -165,7 +165,12 @@ LEAST_SLOPE = {"lin": 0.0, "log": 1.0}
 
 
 def phi(positions: Positions, s: int) -> Any:
-    """The position function φ(s) in extended precision."""
+    """The position function φ(s) in extended precision.
+
+    Args:
+        positions: ``lin`` for φ(s) = s, ``log`` for φ(s) = log(1 + s).
+        s: The lag.
+    """
     return mpmath.mpf(s) if positions == "lin" else mpmath.log(1 + s)
 
 

@@ -73,14 +73,13 @@ _MOVES = 2.0
 _VARIES = 0.05
 """The least variance of e − g, as a share of the slopes' over all rows."""
 _LOSS = Loss()
-
 Table = Float[np.ndarray, "edit _"]
 Numbers = Float[np.ndarray, " edit"]
 
 
 @runtime_checkable
 class Rises(Protocol):
-    """What is asked of a run (:class:`interp.run.run.Run`)."""
+    """The methods that :func:`gather_evidence` needs of a :class:`~interp.run.run.Run`."""
 
     def __len__(self) -> int:
         """The number of rows."""

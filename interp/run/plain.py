@@ -50,12 +50,17 @@ _KNOWN: weakref.WeakKeyDictionary[Any, tuple[Any, list[Layers]]] = weakref.WeakK
 
 
 def runners_of(model: Any, inputs: Tensor) -> list[Layers]:
-    """The ways in which a model can be run from its layers on, the quickest first; none where a
-    replay does not give what the model gives.
+    """Find the ways in which a model can be run layer by layer from a given residual stream.
+
+    A runner is kept only if it reproduces the model's residual streams and output on two rows. The
+    results for two models are cached, until parameters or hooks of the model change.
 
     Args:
         model: A hooked model.
-        inputs: Rows of which the first two are tried.
+        inputs: Inputs ``[row, pos, …]``; the check uses the first 64 positions of two rows.
+
+    Returns:
+        The runners, fastest first; none if none reproduces the model.
     """
     weights = [*model.parameters()] if hasattr(model, "parameters") else []
     watched = [name for name, point in model.hook_dict.items() if point.has_hooks()]

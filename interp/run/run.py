@@ -53,28 +53,27 @@ _OUTPUTS = 2**23
 _GRADIENT = 8
 """How many times fewer positions a pass with gradients has, which keeps what every layer made."""
 _LOSS = Loss()
-
 Many = Sequence[Edit | Edits]
 
 
 class Run:
-    """A model's run on some rows, from which changed runs are made.
+    """A model on fixed input rows, with measurements of its activations, metrics and edits. Clean
+    streams and measured values are shared with the edited runs that :meth:`with_` makes.
 
     Args:
-        model: Ours, a bridge or a wrapped module.
-        batch: Rows with targets; or token ids ``[row, pos]``, whose targets are the next tokens; or
-            what a tokenizer gives.
-        attention_mask: Which tokens are no pads, for token ids; must be all ones.
-        causal: Whether queries can attend to no later key; by default what the model's spec says,
-            and true for models without one.
-        tokens: At most this many positions in one pass (at least one row).
-        room: The most numbers of clean streams that are kept.
+        model: One of our models, a ``TransformerBridge`` or a wrapped module.
+        batch: A batch of rows with targets; or token ids ``[row, pos]``, whose targets are the next
+            tokens; or the output of a tokenizer (``input_ids``, ``attention_mask``).
+        attention_mask: The attention mask of token ids; it must be all ones (no padding).
+        causal: Whether attention is causal; by default as the model's spec says, true without one.
+        tokens: The most positions in one forward pass (a pass has at least one row).
+        room: The most numbers (tensor elements) of clean residual streams that are cached.
 
     Attributes:
-        edits: What is changed in this run: nothing, unless it comes from :meth:`with_`.
-        causal: Whether queries can attend to no later key.
-        tokens: At most this many positions are in one pass.
-        passes: How many rows have been run through all layers, parts of a pass counted as such.
+        edits: The edits that are made in this run; empty unless it comes from :meth:`with_`.
+        causal: Whether attention is causal.
+        tokens: The most positions in one forward pass.
+        passes: The number of rows that were run through all layers; parts count as fractions.
 
     Raises:
         ArgumentError: for rows that the model cannot take; for activations that are not finite.

@@ -59,11 +59,11 @@ def row_interval(
 
 
 class RowCounts:
-    """Draw how often each row counts in each resample.
+    """Draw bootstrap weights: how often each row occurs in each resample (Poisson with mean 1).
 
     Args:
-        seed: Seed of the counts.
-        resamples: Number of resamples; 0 for no intervals.
+        seed: Seed of the random draws.
+        resamples: Number of bootstrap resamples; 0 if no intervals are wanted.
     """
 
     def __init__(self, seed: int, resamples: int) -> None:

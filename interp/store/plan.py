@@ -104,7 +104,7 @@ class StorePlan:
 
     @property
     def seconds(self) -> float | None:
-        """A rough estimate of the time: that of all forward passes."""
+        """The estimated time of all forward passes in s; None if the number of rows is unknown."""
         if self.rows is None:
             return None
         return math.ceil(self.rows / self.record["batch"]) * self.batch_seconds

@@ -159,7 +159,11 @@ class TokenRelation:
         return self.by_position().double()[None]
 
     def by_position(self) -> Bool[Tensor, "query key"]:
-        """Which keys are in relation with each query, for relations that positions decide."""
+        """Which keys are in relation with each query, ``[length, length]``.
+
+        Raises:
+            KeyError: for a relation that depends on the tokens and not on positions alone.
+        """
         position = torch.arange(self.length)
         lag = position[:, None] - position
         wanted = {

@@ -117,10 +117,13 @@ def mean_modulus(n: int, singular: NDArray[np.float64], points: int = 32) -> flo
 
 @dataclass(frozen=True)
 class SpectrumNull:
-    """Singular values of L Rᵀ for Gaussian L, R [n, r] with ‖L‖ = ‖R‖ = 1, sampled.
+    """Monte Carlo null of the singular values of L Rᵀ for random factors L and R.
+
+    L and R have shape [n, r] and independent standard normal entries, and each is divided by its
+    Frobenius norm. The draws are made when :attr:`singular` is first read.
 
     Args:
-        n, r: the shape of the factors.
+        n, r: the shape of each factor.
         draws: how many pairs of factors to draw.
         seed: seed of the random draws.
     """

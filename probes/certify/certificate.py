@@ -68,7 +68,7 @@ class TheoremFile:
 
     @property
     def checker(self) -> bytes:
-        """The file that checks the certificate without prooflens."""
+        """The source code of the Python program that checks a certificate without prooflens."""
         return Path(str(check_certificate.__file__)).read_bytes()
 
     @property

@@ -247,10 +247,18 @@ def head_primitives(trial: DecisionTrial, queries: TokenRows, kept: Pruned) -> I
 
 
 def head_tables(trial: DecisionTrial, kept: Pruned) -> Iterator[HeadDoes]:
-    """Each kept head as a table on two tokens that its own pattern tells, where there is one.
+    """Describe heads by tables that say which key tokens each query token attends to.
+
+    A table is read off the head's own attention pattern. Heads for which none can be made (too many
+    different tokens, or a simpler primitive says the same) are left out.
 
     Args:
-        trial, kept: Handed to :func:`head_primitives`.
+        trial: The model on a few dozen rows.
+        kept: The components that pruning has kept, from :func:`prune`.
+
+    Yields:
+        For each kept head and each of its tables, the table and how well the model still decides
+        when this table replaces the head's pattern.
     """
     model, rows = trial.model, trial.rows
     for part in kept.parts:
@@ -392,7 +400,18 @@ def _means(trial: DecisionTrial, parts: Sequence[Component]) -> dict[Component, 
 def mean_patterns(
     model: Any, rows: TokenRows, head: Component, primitive: Primitive
 ) -> tuple[Float[np.ndarray, "query key"], Float[np.ndarray, "query key"]]:
-    """A head's pattern and the primitive's on the longest of some rows: for a picture."""
+    """Compute a head's attention pattern and a primitive's on one row, for plotting.
+
+    Args:
+        model: A hooked model.
+        rows: The rows, of which the longest is used.
+        head: The head.
+        primitive: The attention pattern in closed form with which the head is compared.
+
+    Returns:
+        The head's pattern and the primitive's on the first 24 positions of this row (all of them if
+        it is shorter).
+    """
     longest = rows[np.argsort(-rows.lengths, kind="stable")[:1]]
     site = Site(head.layer, "pattern", head.head)
     n = min(int(longest.lengths[0]), _DRAWN)

@@ -410,12 +410,17 @@ BITS = 0.5
 
 
 def rows_of_task(task: Any, *, count: int = 400, seed: int = 0) -> TokenRows:
-    """Draw the rows of a task that a model is asked about.
+    """Draw input rows of a task, with the right answers as labels.
 
     Args:
-        task: A task whose inputs are tokens or ±1; or a C-RASP program, of a compiled model.
+        task: A task whose inputs are token ids or ±1, or a C-RASP program, for which random
+            strings are drawn.
         count: How many rows are drawn.
         seed: Seed of the rows.
+
+    Returns:
+        The rows. Decisions count at the positions that the task scores; tokens after the last of
+        these in a row are treated as padding.
 
     Raises:
         ArgumentError: for a task whose inputs are other real values.

@@ -68,10 +68,11 @@ class FormulaTree:
 
 
 class Questions:
-    """Columns side by side, so that all are tried at once.
+    """Candidate splits of a decision tree, stacked in one array to be evaluated together.
 
     Args:
-        columns: One value a decision each, all of the same length.
+        columns: The candidates. Each has one integer value for each decision, to be compared with
+            a threshold.
     """
 
     def __init__(self, columns: Sequence[Question]) -> None:

@@ -33,8 +33,16 @@ class RowMean:
     by_row: Float[np.ndarray, " row"] | None = field(default=None, compare=False, repr=False)
 
     def test(self, name: str, floor: float, family: str = "") -> Test:
-        """The test that the mean is at least the floor, and significantly above what p is
-        against."""
+        """Make the test that the mean reaches a floor.
+
+        Its p-value is that of the mean, computed against the null with which the mean was made:
+        zero, or half of a floor for squared changes (see :func:`over_rows`).
+
+        Args:
+            name: What is measured, in words and with its unit.
+            floor: The least mean that passes.
+            family: The family of tests in which p is adjusted for false discovery.
+        """
         numbers = self.score, floor, self.p, self.low, self.high
         return Test(name, *numbers, family, by_row=self.by_row)
 

@@ -137,7 +137,8 @@ class Effects:
         return Test("its part in what they write", found, self._floors.mixed)
 
     def changed(self, edits: Edits, floor: float, name: str) -> Test:
-        """The test that the output on the given rows changes."""
+        """Test that edits, made together, change the output on the given rows by at least a floor,
+        as a share of its variance; p is computed against half of the floor."""
         change = self._change("given", "all", edits, floor).test(name, floor, "changed")
         return replace(change, loss=True)
 
@@ -184,12 +185,12 @@ class Effects:
         return replace(paid.test(told, floor, DECISIONS), loss=True)
 
     def expect(self, asked: Sequence[tuple[Place, str]]) -> None:
-        """Measure together what will be asked one by one: slopes of many edits cost as much as
-        those of one.
+        """Measure the rises of the loss for many ablations together, so that later tests reuse them
+        (in a profile whose effects are in nats): slopes of many edits cost as much as those of one.
 
         Args:
-            asked: Heads, each with the key set to which its attention is taken away; without a name
-                the head itself is.
+            asked: Pairs of a head, as (layer, head), and the name of the key set to which its
+                attention is removed. An empty name ablates the whole head.
         """
         if not self._nats:
             return

@@ -370,7 +370,18 @@ class Evidence:
             self._patterns.setdefault((kind, layer), []).append(pattern)
 
     def keys(self, kind: str, name: str, own: KeysOf | None = None) -> Keys:
-        """A key set on the rows of one kind; a head's own, where sets differ from head to head."""
+        """Look up which keys belong to a key set for each query.
+
+        Args:
+            kind: The kind of rows.
+            name: The key set: ``previous``, ``first``, ``local``, ``own``, ``same`` or
+                ``after_same``. It is ignored if ``own`` is given.
+            own: A function from the kind of rows to the keys, for key sets that differ from head
+                to head.
+
+        Returns:
+            A mask ``[row, query, key]``; it has one row if all rows share the keys.
+        """
         if own is not None:
             return own(kind)
         inputs = self.batch(kind).inputs

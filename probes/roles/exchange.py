@@ -26,8 +26,24 @@ from probes.roles.evidence import Evidence, Place
 def exchange_tests(
     evidence: Evidence, place: Place, circuit: str, variable: Variable
 ) -> list[Test]:
-    """That a head's ``output`` or ``attention``, exchanged between the given rows, moves the
-    answers as the latent would, and leaves those that must stay."""
+    """Test by interchange intervention whether a head carries a latent variable.
+
+    The head's activation on one of the given rows is replaced by that on another row, and the
+    output is compared with the answer that the task has with the other row's latent.
+
+    Args:
+        evidence: The model and its rows.
+        place: The head, as (layer, head).
+        circuit: What is exchanged: ``output`` (what the head writes) or ``attention`` (its
+            pattern).
+        variable: The latent variable.
+
+    Returns:
+        Two tests: of the share of the way that answers move towards the expected ones, and of 1
+        minus the leak, which is how far answers move that should stay (taken as 0 where too few
+        pairs show it). If fewer than 16 pairs differ in the latent, or the clean outputs already
+        equal the expected answers, one test that could not be made and fails.
+    """
     model, floor = evidence.model, evidence.floors.exchange
     part, batch = Component("head", *place), evidence.views["given"].batch
     pattern = Site(place[0], "pattern").name

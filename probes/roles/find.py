@@ -207,13 +207,17 @@ def _standing_in(roles: pd.DataFrame, lacks: Mapping[str, str]) -> pd.DataFrame:
 
 
 def candidates(store: ActivationStore, *, profile: Profile = TASK) -> pd.DataFrame:
-    """Find roles from a store's patterns alone, so that they are candidates at most.
+    """Find candidate roles of heads from stored attention patterns, without running a model.
 
-    Roles that need other rows than the store's are left out.
+    Only behaviour is tested. Causal tests need the model, so no role can be confirmed. Roles that
+    need rows of another kind than the store's are left out.
 
     Args:
         store: A store with ``attn.hook_pattern`` of the layers of interest.
-        profile: The profile; ``language`` where the rows are tokens that repeat.
+        profile: The profile; use the profile ``language`` if the rows are repeated tokens.
+
+    Returns:
+        The role table.
 
     Raises:
         HookError: if no layer's ``attn.hook_pattern`` is stored.

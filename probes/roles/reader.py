@@ -235,7 +235,18 @@ class Reader:
         return None
 
     def beyond_fresh(self, hook: str, latent: str) -> Beyond:
-        """How much better a latent is read at a hook than in models with fresh weights."""
+        """Compare how well a latent can be decoded with freshly initialised models.
+
+        The score is the odds r² / (1 − r²) of a linear probe's held-out squared correlation with
+        the latent. The first of the given rows are used.
+
+        Args:
+            hook: The hook whose activation is decoded.
+            latent: The name of the latent.
+
+        Returns:
+            The odds in this model, their p-value against fresh models, and the number of draws.
+        """
         return self.evidence.fresh.odds(
             hook, lambda value: readable(*self.of_first_rows(value, latent))
         )

@@ -63,19 +63,23 @@ def token_trials(
     counts: Tensor | None = None,
     period: int | None = None,
 ) -> tuple[list[Trial], list[str]]:
-    """The trials on random tokens, and the reasons why others are left out.
+    """Make test inputs of random tokens: repeated blocks, and two in-context template tasks.
 
     Args:
-        model: The model, whose vocabulary, context and BOS are used.
-        rows: How many rows each trial has.
-        length: Positions of a row of repeated tokens, at most (the model's context bounds it).
+        model: The model, whose vocabulary, context length and BOS token are used.
+        rows: How many rows each trial has, at least 4.
+        length: The most positions in a row of repeated tokens; reduced to the model's context.
         seed: Seed of the random draws.
-        counts: How often each id occurs in what is known, ``[vocabulary]``: ids of 0 are left
-            out, the others drawn in these proportions; all alike by default.
-        period: The longest period of repeated tokens; by default as long as two fit in.
+        counts: How often each token id occurs in a corpus, ``[vocabulary]``. Tokens are drawn in
+            these proportions, those with count 0 never. By default all are equally likely.
+        period: The longest block that is repeated; by default the longest that fits in twice.
+
+    Returns:
+        The trials, and for each trial that was left out a sentence with the reason.
 
     Raises:
-        ArgumentError: for a model too small for repeated tokens, or fewer than two rows.
+        ArgumentError: for fewer than 4 rows, too small a ``length``, fewer than 4 tokens to draw
+            from, or a context of fewer than 6 positions.
     """
     problems = Problems("inspect")
     problems.need(rows >= 4, "rows", "must be at least 4", rows, "nulls exchange rows")

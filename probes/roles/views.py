@@ -44,11 +44,11 @@ SCORED = 24
 
 @dataclass(frozen=True)
 class View:
-    """The rows of one kind.
+    """The input rows of one kind, with the positions at which they are evaluated.
 
     Attributes:
-        batch: The inputs, the targets, and where the output counts.
-        counted: The queries whose attention counts, ``[row, query]``.
+        batch: The inputs, the targets, and the mask of positions at which the output is scored.
+        counted: The query positions over which attention is averaged, ``[row, pos]``.
     """
 
     batch: Batch

@@ -33,11 +33,14 @@ _DOUBTS = (
 
 
 def training_lines(table: pd.DataFrame, told: int = _TOLD) -> list[HeadLines]:
-    """What is drawn: of each number a line a head, of compositions the strongest pair of each.
+    """Prepare the panels of the figure that shows heads over training: one for each metric.
+
+    A panel has one line for each head. In the panels of composition scores, a head is shown at each
+    checkpoint by its strongest pair, relative to the score of random directions.
 
     Args:
         table: From :func:`interp.weights.revisions.weights_over_training`.
-        told: How many heads are drawn in colour in each panel.
+        told: How many heads are coloured in each panel: those whose values vary most.
     """
     revisions = list(dict.fromkeys(table["revision"]))
     return [
@@ -66,7 +69,7 @@ def write_training_page(
     Raises:
         OutputError: if the folder exists and may not be replaced, or cannot be written.
     """
-    said, lines = training_findings(table, told), training_lines(table)
+    said, lines = training_findings(table, told), training_lines(table, told)
     revisions = list(dict.fromkeys(table["revision"]))
     with output_folder(folder, overwrite=overwrite, marker=".prooflens-weights") as draft:
         table[list(TRAINING_COLUMNS)].to_csv(draft / "weights.csv", index=False)

@@ -175,12 +175,13 @@ class Page:
 
     Attributes:
         title: The title at the top.
-        findings: What was found, in full sentences, first thing on the page.
-        sections: The evidence, and, folded, everything else.
-        facts: Small print at the end: versions, seeds, settings.
-        picture: The figure that shows what was found, right below it.
-        doubts: What would have to be doubted, in sentences.
-        environment: Versions that the numbers were made with; those of now by default.
+        findings: The results in full sentences, shown first.
+        sections: The evidence; sections with details may be folded.
+        facts: Versions, seeds and settings, in small print at the end.
+        picture: The main figure, shown below the findings.
+        doubts: The limitations of the results, in sentences.
+        environment: Package versions with which the numbers were made; by default the installed
+            ones.
     """
 
     title: str

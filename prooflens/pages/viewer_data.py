@@ -136,12 +136,17 @@ def _by_head(rows: pd.DataFrame) -> dict[Place, float]:
 
 
 def viewer_document(tables: Tables, about: Mapping[str, Any], title: str) -> dict[str, Any]:
-    """The viewer's data, all but the bytes.
+    """Build the JSON document of the attention viewer.
+
+    The per-head arrays of attention, norms and effects are not in it: see :func:`head_bytes`.
 
     Args:
-        tables: The tables of an inspection.
-        about: The facts that were sealed with the tables.
+        tables: The tables of an inspection, by name.
+        about: The metadata that was saved with the tables.
         title: Title of the page.
+
+    Returns:
+        The document as JSON data, in the format of ``docs/formats.md``.
     """
     words = _Words()
     rows = tables["shown-rows"]

@@ -78,11 +78,12 @@ class FfnCircuit:
     """A circuit of ReLUs over the coordinates of a residual stream.
 
     Attributes:
-        d_model: Width of the residual stream; signal s < d_model is its coordinate s.
-        relus: What each ReLU reads; ReLU r is signal d_model + r.
-        outputs: Coordinate → what is added to it.
-        ramps: What the steps read; their bits are exact if it is off (0, 1) by more than its error.
-            Of a sign, what it reads scaled so that its margin is ½ too.
+        d_model: Width of the residual stream. Signal s < d_model is its coordinate s.
+        relus: The affine sum that each ReLU reads. The output of ReLU r is signal d_model + r.
+        outputs: Coordinate → affine sum that the circuit adds to it.
+        ramps: The arguments of all steps and signs. A step's bit is exact if the exact argument
+            lies outside the interval (0, 1) by more than its error. A sign's argument is scaled
+            so that its least absolute value is ½, which is the margin of steps too.
         layers: The least number of hidden layers.
     """
 

@@ -187,10 +187,19 @@ class AdaptivePlan:
 
 
 def plan_adaptive(task: AdaptiveMemory, unit: float) -> AdaptivePlan:
-    """The fit for the worst basis if all margins hold there, else the one for the slots' basis.
+    """Choose the sum of exponentials with which a constructed adaptive memory selects lags.
+
+    If the error margins hold in any rotation of the residual basis, the fit that is best in the
+    worst basis is taken. Otherwise it is the best fit for the basis in which each variable has its
+    own coordinate.
+
+    Args:
+        task: The task that the construction solves.
+        unit: The unit roundoff of the model's dtype.
 
     Raises:
-        ArgumentError: if a margin does not hold, with the numbers.
+        ArgumentError: if a margin does not hold in the latter basis either; the message has the
+            errors.
     """
     longest = max(task.locations)
     dense = AdaptivePlan(task, unit, select_lag(longest, _evaluation(task, unit, True)), True)

@@ -83,8 +83,16 @@ class CornerTable:
 
     @classmethod
     def of_locations(cls, lags: Sequence[int], bits: int) -> CornerTable:
-        """The table of a location table g_i, whose addresses are binary numbers, first channel
-        highest."""
+        """Tabulate a location function g_i, which maps a binary address to a lag.
+
+        Args:
+            lags: The lag of each address 0, 1, …, 2^bits − 1.
+            bits: The number of address bits. Bit values 0 and 1 are the coordinates −1 and 1, and
+                the first coordinate is the most significant bit.
+
+        Raises:
+            ValueError: if there are not exactly 2^bits lags.
+        """
         corners = product((-1, 1), repeat=bits)
         return cls(dict(zip(corners, map(float, lags), strict=True)))
 

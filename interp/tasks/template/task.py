@@ -419,9 +419,12 @@ def aba_abb(**options: Any) -> TemplateTask:
 
 
 def aabb_abab(**options: Any) -> TemplateTask:
-    """The templates ααββ (label +1) and αβαβ (label −1).
+    """Make the task of telling the templates ααββ (label +1) and αβαβ (label −1) apart.
 
-    The last row of the equality matrix is enough to tell them apart.
+    The last row of the matrix that says which tokens of a string are equal is enough for this.
+
+    Args:
+        **options: Other arguments of :class:`TemplateTask`, such as ``train``.
     """
     return TemplateTask(("ααββ", "αβαβ"), (1.0, -1.0), title="aabb-abab", **options)
 

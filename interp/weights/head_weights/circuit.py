@@ -66,11 +66,21 @@ class Circuit:
         return max(len(self.left), len(self.right))
 
     def pair(self, head: int) -> tuple[Tensor, Tensor]:
-        """The head's factors (left, right), each [basis, d_head], M = left · rightᵀ (no identity).
+        """Factorise the head's circuit matrix as M = left · rightᵀ.
 
-        Gains, inner scales, rotation and token basis are applied here, head by head, so that no
-        second copy of a layer is ever made. Where gains or a token basis act, c·I is no identity
-        any more (tokens see c · W_E W_Eᵀ): it then joins the factors as d_model more columns.
+        Gains, inner scales, rotary positions and token matrices are applied here, head by head, so
+        that no second copy of a layer is kept in memory. The term c · I of an identity scalar is
+        left out, unless gains or token matrices act on it, because then it is no multiple of the
+        identity any more (with token matrices it is c · W_E W_Eᵀ). In that case it is included in
+        the factors as d_model additional columns.
+
+        Args:
+            head: the number of the query head.
+
+        Returns:
+            left and right, each [basis, d_head] or, with the additional columns,
+            [basis, d_head + d_model]. A side's basis is the residual stream (d_model) or the
+            vocabulary.
         """
         left = _scaled(self.left, self.left_gain, self.left_inner, head, self.n_heads)
         right = _scaled(self.right, self.right_gain, self.right_inner, head, self.n_heads)

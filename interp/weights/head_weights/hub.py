@@ -77,10 +77,15 @@ def fetch_if_there(name: str, files: Sequence[str], revision: str | None = None)
 
 
 def reach_hub(name: str) -> None:
-    """One short try, because the hub's own client retries for half a minute, and says so.
+    """Check that the Hugging Face hub can be reached, with one request of at most 10 s.
+
+    Without this check the hub's own client would print warnings and retry for half a minute.
+
+    Args:
+        name: The id of the repository that is wanted, for the error message.
 
     Raises:
-        CheckpointError: if it fails.
+        CheckpointError: if the connection fails. An HTTP error status is no failure.
     """
     from huggingface_hub import constants, get_session
 

@@ -99,11 +99,23 @@ class WeightPart:
     def arrange(
         self, tensor: Tensor, axes: Mapping[str, int], trim: Mapping[str, int] | None = None
     ) -> Tensor:
-        """Arrange the tensor by the pattern, and cut it to ``trim``'s length along the axes it
-        names.
+        """Convert a checkpoint tensor to the standard axis order.
+
+        The steps are, in this order: rearrange by ``pattern``, select by ``pick`` and ``slots``,
+        rearrange by ``then``, trim, multiply by ``factor``, add ``offset``.
+
+        Args:
+            tensor: the tensor as it is stored.
+            axes: axis name in ``pattern`` → length; names that the pattern lacks are ignored.
+            trim: axis name → length to which that axis is cut. The names are matched with the
+                axes on the right-hand side of ``pattern``, so it fits only parts without ``pick``
+                and ``then``.
+
+        Returns:
+            The converted tensor.
 
         Raises:
-            CheckpointError: if the shape does not fit the pattern.
+            CheckpointError: if the tensor's shape does not fit the pattern.
         """
         used = set(re.findall(r"[a-z]+", self.pattern))
         lengths = {axis: n for axis, n in axes.items() if axis in used}

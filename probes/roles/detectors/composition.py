@@ -172,8 +172,19 @@ class RelayedRises:
         return Relayed(place, tuple(earlier[at] for at in alike), sign, sign * found[:, alike])
 
     def without(self, reading: Reading, one: Relayed, lost: Sequence[Place]) -> Rows:
-        """The rise of what the first earlier head fetched, when the head's values lack what some
-        wrote."""
+        """Measure the head's copying with earlier heads' outputs removed from its value input.
+
+        Copying is how much the head's direct effect raises the logits of the tokens that the first
+        of its earlier heads attends to, above those of another row's tokens.
+
+        Args:
+            reading: Computes the head's output with part of its input removed.
+            one: The head and its earlier heads.
+            lost: The earlier heads whose outputs are removed, as (layer, head).
+
+        Returns:
+            The rise for each row; for a head that lowers these logits, how much it lowers them.
+        """
         value = reading.written(_RELAYED_ON, one.place, lost)
         return one.sign * self._of(one.place, one.writers[:1], value)[:, 0]
 

@@ -194,3 +194,9 @@ def test_the_commonest_and_rarest_tokens_are_counted() -> None:
             there = [code for code in (0, 1) if times[code]]
             assert most[end] == (max(there, key=lambda c: (times[c], -c)) if there else NONE)
             assert least[end] == (min(there, key=lambda c: (times[c], c)) if there else NONE)
+
+
+def test_tokens_that_write_whole_numbers_are_ordered_by_size() -> None:
+    words = Vocabulary(("10", "²", "--5", "-3", "a"))
+    assert words.numbers == {0: 10, 3: -3}
+    assert words.order.tolist() == [4, 0, 1, 3, 2]

@@ -43,10 +43,21 @@ class Cover:
 
 
 def support(rows: Int[np.ndarray, "row variable"], value: Int[np.ndarray, " row"]) -> list[int]:
-    """Variables that decide the value together, found by dropping one after another, last first.
+    """Find a minimal set of variables that determines a value.
+
+    Starting from all variables, the last one first, each variable that the others can do without
+    is removed. No proper subset of the result determines the value, but a smaller set of other
+    variables may.
+
+    Args:
+        rows: The variables' values ``[row, variable]``.
+        value: The value of each row.
+
+    Returns:
+        The numbers of the variables, in increasing order.
 
     Raises:
-        ValueError: if even all of them do not.
+        ValueError: if two rows agree in all variables and differ in the value.
     """
     if not decides(rows, value):
         raise ValueError("two rows are equal and their values differ")
