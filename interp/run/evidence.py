@@ -73,6 +73,7 @@ _MOVES = 2.0
 _VARIES = 0.05
 """The least variance of e − g, as a share of the slopes' over all rows."""
 _LOSS = Loss()
+
 Table = Float[np.ndarray, "edit _"]
 Numbers = Float[np.ndarray, " edit"]
 

@@ -9,10 +9,9 @@ bridge's hooks lie is read from the bridge's own table of names, so no family is
     hook_pattern          the family's own eager attention, called through transformers' registry of
                           attention functions; z is made anew from a changed pattern
 
-Its linear layers are oneDNN's, which torch brings along for its compiler: MKL takes slower paths on
-processors that are not Intel's, and there oneDNN multiplies the matrices of a language model two to
-four times as fast. Its sums run in another order, with two to three times the rounding error of
-MKL's (about 1e-6 of the largest output).
+Its linear layers are computed by oneDNN in place of MKL. On an AMD EPYC that multiplies the
+matrices of a language model twice as fast; other processors were not measured. Sums run in another
+order: the largest rounding error is 1e-6 of the largest output, two to three times MKL's.
 
 A twin is used if it gives the bridge's outputs and activations on two rows, as they are and with
 changes at each kind of site; else the bridge runs itself. Hooks that a user has set on the bridge
@@ -24,7 +23,6 @@ from __future__ import annotations
 
 import copy
 import sys
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -45,8 +43,8 @@ _CHECKED = 64
 """The most positions that replaying is checked on."""
 
 _MODELS = 2
-"""The most models whose ways are kept: a way holds its model, which stays in memory as long."""
-_KNOWN: weakref.WeakKeyDictionary[Any, tuple[Any, list[Layers]]] = weakref.WeakKeyDictionary()
+"""The most models whose runners are cached: a runner holds its model in memory."""
+_KNOWN: dict[Any, tuple[Any, list[Layers]]] = {}
 
 
 def runners_of(model: Any, inputs: Tensor) -> list[Layers]:
@@ -60,7 +58,7 @@ def runners_of(model: Any, inputs: Tensor) -> list[Layers]:
         inputs: Inputs ``[row, pos, …]``; the check uses the first 64 positions of two rows.
 
     Returns:
-        The runners, fastest first; none if none reproduces the model.
+        The runners, fastest first; an empty list if none reproduces the model.
     """
     weights = [*model.parameters()] if hasattr(model, "parameters") else []
     watched = [name for name, point in model.hook_dict.items() if point.has_hooks()]
@@ -72,13 +70,16 @@ def runners_of(model: Any, inputs: Tensor) -> list[Layers]:
     with evaluating(model):
         layered = all(hasattr(model, part) for part in ("blocks", "ln_final", "unembed"))
         if layered and len(model.blocks):
-            output, ours = model(few), HookedLayers(model)
+            output, plain, ours = model(few), None, HookedLayers(model)
             if hasattr(model, "original_model") and not watched:  # a twin would pass them by
-                found += filter(None, [plain_layers(model, few, output)])
-            found += [ours] * ours.agrees(few, output)
+                plain = plain_layers(model, few, output)
+            if plain is not None:
+                found.append(plain)
+            if ours.agrees(few, output):
+                found.append(ours)
     _KNOWN.pop(model, None)
-    for oldest in list(_KNOWN)[: max(0, len(_KNOWN) + 1 - _MODELS)]:
-        del _KNOWN[oldest]
+    while len(_KNOWN) >= _MODELS:
+        del _KNOWN[next(iter(_KNOWN))]
     _KNOWN[model] = mark, found
     return found
 
@@ -253,11 +254,11 @@ def _twin_of(wrapped: Any) -> Any:
 
 
 def use_onednn(model: nn.Module) -> None:
-    """Let the linear layers of a model be computed by oneDNN, where this torch has it and a float32
-    CPU run without gradient asks for it.
+    """Replace the ``forward`` of a model's linear layers by one that calls oneDNN.
 
-    Args:
-        model: A model that nobody else holds: the ``forward`` of its linear layers is replaced.
+    Nothing is done if this torch has no oneDNN. The layers still call torch's own product on other
+    devices, in other number formats than float32, and where a gradient is needed, which the
+    operator does not have.
     """
     from transformers.pytorch_utils import Conv1D
 
@@ -266,14 +267,14 @@ def use_onednn(model: nn.Module) -> None:
         return
     for module in model.modules():
         if type(module) in (nn.Linear, Conv1D):
-            turned = isinstance(module, Conv1D)
-            module.forward = partial(_multiply, module, module.forward, turned)
+            transposed = isinstance(module, Conv1D)
+            module.forward = partial(_multiply, module, module.forward, transposed)
 
 
 def _multiply(
-    module: Any, plain: Callable[[Tensor], Tensor], turned: bool, value: Tensor
+    module: Any, plain: Callable[[Tensor], Tensor], transposed: bool, value: Tensor
 ) -> Tensor:
-    weight = module.weight.t() if turned else module.weight
+    weight = module.weight.t() if transposed else module.weight
     single = value.dtype == weight.dtype == torch.float32 and value.device.type == "cpu"
     if not single or (torch.is_grad_enabled() and value.requires_grad):
         return plain(value)

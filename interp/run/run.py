@@ -53,6 +53,7 @@ _OUTPUTS = 2**23
 _GRADIENT = 8
 """How many times fewer positions a pass with gradients has, which keeps what every layer made."""
 _LOSS = Loss()
+
 Many = Sequence[Edit | Edits]
 
 
@@ -116,8 +117,7 @@ class Run:
         return self._ran[0]
 
     def with_(self, *edits: Edit, only: bool = False) -> Run:
-        """The run in which some edits are made as well; with ``only`` no others, so
-        that ``with_(only=True)`` is the clean one."""
+        """The run in which some edits are made as well; with ``only``, these and no others."""
         for edit in edits:
             self._need_reach(edit)
         changed = copy.copy(self)  # what is remembered is shared
@@ -203,9 +203,8 @@ class Run:
                     if not bool(output.isfinite().all()):
                         if not self.edits:
                             raise not_finite(self.model, self._inputs(piece))
-                        list(
-                            self.with_(only=True).outputs(piece.tolist())
-                        )  # is the model itself so?
+                        clean = self.with_(only=True)
+                        list(clean.outputs(piece.tolist()))  # is the model itself so?
                         need_finite(output, f"the model with {sentence(self.edits)}")
                     yield places, output
 
@@ -490,9 +489,8 @@ class Run:
         if runner is None:
             self._ran[0] += len(stack) * len(rows)
             inputs = self._inputs(rows)
-            output = run_whole(
-                self.model, inputs.repeat(len(stack), *[1] * (inputs.ndim - 1)), acts
-            )
+            copies = inputs.repeat(len(stack), *[1] * (inputs.ndim - 1))
+            output = run_whole(self.model, copies, acts)
             yield places, output[mask.repeat(len(stack), 1)]
             return
         depth = len(runner.layers)
@@ -639,8 +637,8 @@ def _keeping(
     *,
     differentiating: bool = False,
 ) -> Callable[[Tensor], Tensor | None]:
-    """Keep what is at a site, after what a first function makes of it; by which it can be
-    differentiated, if it is to be."""
+    """A function for a site that keeps its value, after another function has changed it. With
+    ``differentiating`` the kept value is the one that a gradient can be taken for."""
 
     def keep(value: Tensor) -> Tensor | None:
         changed = None if first is None else first(value)

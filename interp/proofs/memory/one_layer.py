@@ -47,16 +47,17 @@ def one_layer(
     lag_bias: Positions = "lin",
     normalizer: Normalizer = "none",
 ) -> tuple[SequenceTransformer, Mechanism]:
-    """A float64 model with all weights but those of its FFN, which are 0, and its mechanism.
+    """Make a float64 model whose attention extracts the memories and whose FFN is still all 0.
 
     Args:
         groups: The heads, group by group.
-        slots: Latent → coordinate of the residual stream: of x[t] 0, of each memory one of its own,
-            of f the last.
-        length: Positions of the longest row.
-        ffn: Widths of the FFN.
-        d_in: Inputs, which enter the first coordinates.
-        lag_bias, normalizer: Of all heads.
+        slots: Latent → coordinate of the residual stream that holds it. x[t] has coordinate 0, each
+            memory has one of its own, and f has the last.
+        length: Number of positions of the longest row.
+        ffn: Widths of the FFN's hidden layers.
+        d_in: Number of input channels, which enter the first coordinates.
+        lag_bias: How the scores of all heads depend on the lag; see :class:`TransformerSpec`.
+        normalizer: How all heads normalise their weights; see :class:`TransformerSpec`.
     """
     width = slots["f"] + 1
     spec = TransformerSpec(

@@ -1,5 +1,7 @@
 """Runs of our own models against hooks set by hand, one forward pass an edit."""
 
+import gc
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -479,3 +481,13 @@ def test_what_is_moved_after_a_layer_does_not_run_it() -> None:
     assert run.passes == before
     expected = by_hand(model, ("blocks.2.hook_resid_post", lambda value: value + by))
     torch.testing.assert_close(found, expected)
+
+
+def test_models_that_are_no_longer_used_are_let_go() -> None:
+    models = [model_of() for _ in range(3)]
+    first = weakref.ref(models[0])
+    for model in models:
+        Run(model, TOKENS)
+    del models[0]
+    gc.collect()
+    assert first() is None
