@@ -87,7 +87,7 @@ def circuit_sentences(
             followed equal tokens: what is said where no head does induction.
         profile: The profile, whose floor is named where nothing passes it.
     """
-    groups = _groups(roles)
+    groups = list(_groups(roles))
     roles = roles[roles["head"] >= 0]
     sure = roles[roles["status"] == "confirmed"]
     induction = sure[sure["role"] == "induction"]
@@ -103,19 +103,20 @@ def circuit_sentences(
     return [*said, *groups]
 
 
-def _groups(roles: pd.DataFrame) -> list[str]:
+def _groups(roles: pd.DataFrame) -> Iterator[str]:
     """The groups of heads that share a job, each with the shares of its members."""
     if "component" not in roles:
-        return []
-    rows = roles[(roles["component"] == "group") & (roles["status"] == "confirmed")]
-    return [
-        f"{in_words(str(group).split('+'))} share one job, {role}: without them together the "
-        f"loss rises by {effect:.2f} nats, by far less without one of them at a time. Their "
-        f"shares: {in_words(_shares(tests))}."
-        for group, role, effect, tests in zip(
-            rows["group"], rows["role"], rows["effect"], rows["tests"], strict=True
+        return
+    groups = roles[(roles["component"] == "group") & (roles["status"] == "confirmed")]
+    for _, row in groups.iterrows():
+        members = roles[(roles["group"] == row["group"]) & (roles["role"] == row["role"])]
+        alone = members.loc[members["head"] >= 0, "effect"].astype(float).dropna()
+        single = f", by {_range(alone)} without one of them" if len(alone) else ""
+        yield (
+            f"{in_words(str(row['group']).split('+'))} share one job, {row['role']}: without them "
+            f"together the loss rises by {row['effect']:.2f} nats{single}. Their shares: "
+            f"{in_words(_shares(row['tests']))}."
         )
-    ]
 
 
 def _shares(tests: str) -> list[str]:
@@ -193,12 +194,16 @@ def _who(readers: pd.DataFrame) -> str:
 
 
 def _of_writers(writers: Sequence[str], sure: pd.DataFrame) -> str:
-    """What the loss does without the writers' attention to the token before."""
+    """What the loss does without the attention of those writers that are confirmed."""
     rows = sure[sure["role"] == "previous-token"]
     rows = rows[_rows_of_heads(rows, writers)]
     if rows.empty:
         return ""
-    return f", and the loss rises by {_range(missed(rows))} nats"
+    names = head_names(rows.sort_values("strength", ascending=False, kind="stable"))
+    lost = f"the loss rises by {_range(missed(rows))} nats"
+    if len(names) == 1:
+        return f"; when {names[0]} loses that attention, {lost}"
+    return f". Of these {in_words(names)} are confirmed: when {_who(rows)}, {lost}"
 
 
 def _no_induction(roles: pd.DataFrame, attention: pd.Series | None, profile: Profile) -> str:

@@ -43,9 +43,24 @@ def test_the_circuit_is_told_from_reader_to_writer_and_to_the_logits() -> None:
     assert reads.startswith(
         "They find it by reading L0H3, L0H10 and others, which look at the token before"
     )
-    assert "falls by 0.50 to 0.70, and the loss rises by 10.00 nats" in reads
+    assert reads.endswith(
+        "falls by 0.50 to 0.70; when L0H3 loses that attention, the loss rises by 10.00 nats."
+    )
     assert writes == "L2H10 then raises the logit of the token found, by 2.00."
     assert others == "Also confirmed: copying L0H1 (suppresses) (loss +0.30)."
+
+
+def test_a_loss_is_told_of_the_writers_that_it_was_measured_for() -> None:
+    both = {"group": "L0H3+L0H10", "effect_of_group": 7.0}
+    writers = [
+        row(0, head, "previous-token", 0.9, alone) | both for head, alone in ((3, 5), (10, 1))
+    ]
+    reader = row(2, 2, "induction", 0.6, 0.2, falls=0.5) | {"group": "", "effect_of_group": None}
+    _, reads, *_ = circuit_sentences(pd.DataFrame([*writers, reader]))
+    assert reads.endswith(
+        ". Of these L0H3 and L0H10 are confirmed: when all of them lose that attention at once, "
+        "the loss rises by 7.00 nats."
+    )
 
 
 def test_one_head_is_one_head() -> None:
@@ -72,7 +87,10 @@ def test_doubts_name_what_is_left_out_and_what_is_cut_one_at_a_time() -> None:
 
 def test_heads_that_share_a_job_are_told_as_one_group_with_their_shares() -> None:
     tests = [{"name": "share of L1H2", "score": 0.5}, {"name": "share of L1H3", "score": 0.5}]
-    heads = [row(1, head, "induction", 0.9, 3.4) | {"component": "head"} for head in (2, 3)]
+    heads = [
+        row(1, head, "induction", 0.9, alone) | {"component": "head", "effect_of_group": 3.4}
+        for head, alone in ((2, 0.3), (3, 1.9))
+    ]
     group = row(1, -1, "induction", 0.9, 3.4) | {"component": "group", "tests": json.dumps(tests)}
     members = [one | {"group": "L1H2+L1H3"} for one in heads]
     group["group"] = "L1H2+L1H3"
@@ -81,7 +99,7 @@ def test_heads_that_share_a_job_are_told_as_one_group_with_their_shares() -> Non
     assert "When all of them lose that attention at once, the loss" in first
     assert last == (
         "L1H2 and L1H3 share one job, induction: without them together the loss rises by 3.40 "
-        "nats, by far less without one of them at a time. Their shares: L1H2 50% and L1H3 50%."
+        "nats, by 0.30 to 1.90 without one of them. Their shares: L1H2 50% and L1H3 50%."
     )
     assert not any("L1H-1" in said for said in circuit_doubts(pd.DataFrame([*members, group])))
 
