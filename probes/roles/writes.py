@@ -58,9 +58,11 @@ class Writes:
         return Add(last, Array(by, "what is written straight to it"))
 
     def kept_at_end(self, kind: str, places: Sequence[Place]) -> Add:
-        """The edit that adds what heads of any layers write to the stream after the last layer. Made
-        together with their ablation, it takes their writes from later layers alone: the output
-        still gets them."""
+        """The edit that adds what heads of any layers write to the stream after the last layer.
+
+        Made together with their ablation, it takes their writes from later layers alone: the output
+        still gets them.
+        """
         layers = sorted({layer for layer, _ in places})
         parts = [self.together([p for p in places if p[0] == at], kind) for at in layers]
         return self.at_end(torch.stack(parts).sum(0))
