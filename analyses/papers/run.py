@@ -1,7 +1,8 @@
-"""Run claims, the cheapest first, keeping each result as soon as it is there.
+"""Run claims, keeping each result as soon as it is there.
 
-Several can run at once, each in a process of its own: what a claim does between its trainings fills
-one core and no more.
+One after another the cheapest is first. Several can run at once, each in a process of its own: what
+a claim does between its trainings fills one core and no more. Then the longest is first, so that no
+long one is left to run alone at the end.
 
 A claim that fails with an error does not stop the others: it is told at the end, and nothing of it
 is kept but its working folder, with the reason and the traceback. With ``resume``, a claim whose
@@ -174,7 +175,8 @@ def run_claims(
     """Run ``claims`` and store their results under ``out``.
 
     Args:
-        claims: The claims; the cheapest of them by the ledger is run first.
+        claims: The claims; by the ledger's seconds the cheapest is run first, or the longest
+            where several run at once.
         out: The folder for the results.
         order: How the claims are run.
         told: Called with each claim, what came of it, and whether it was there already.
@@ -189,7 +191,11 @@ def run_claims(
             claims there, or it holds results by the
             same rules that are neither to be kept nor to be replaced.
     """
-    claims = sorted(claims, key=lambda claim: claim.seconds.get(order.profile, 0))
+    claims = sorted(
+        claims,
+        key=lambda claim: claim.seconds.get(order.profile, 0),
+        reverse=order.workers > 1,
+    )
     functions = {claim.id: claim.function for claim in claims}
     _check_options(claims, order)
     for claim in (claim for claim in claims if order.profile in claim.profiles):

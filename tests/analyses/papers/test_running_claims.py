@@ -1,6 +1,7 @@
 """Running claims by a ledger, their results and the report, with a claim that is made up."""
 
 import json
+from unittest.mock import patch
 
 import pytest
 from made_up import BEFORE, TABLE, ledger, run
@@ -9,7 +10,7 @@ from typer.testing import CliRunner
 from analyses.cli.claims import app
 from analyses.papers.claims_report import write_report
 from analyses.papers.results import RESULT, read_result
-from analyses.papers.run import Failure, Order
+from analyses.papers.run import Failure, Order, run_claims
 from interp.errors import ArgumentError, OutputError
 
 pytestmark = pytest.mark.usefixtures("module")
@@ -237,7 +238,7 @@ def test_newer_and_foreign_results_are_refused(tmp_path):
         read_result(folder)
 
 
-def test_the_cheapest_claim_is_run_first(tmp_path, module):
+def test_the_cheapest_claim_is_run_first_or_of_several_at_once_the_longest(tmp_path, module):
     def lasting(name, seconds):
         table = TABLE.replace("made-up", name)
         return table.replace("yours", f"seconds = {{ quick = {seconds} }}\nyours", 1)
@@ -245,6 +246,10 @@ def test_the_cheapest_claim_is_run_first(tmp_path, module):
     known = ledger(tmp_path, lasting("slow", 900) + lasting("fast", 2.5) + lasting("middle", 30))
     results, _, _ = run(known.values(), tmp_path / "out")
     assert [result.claim for result in results] == ["depth-fast", "depth-middle", "depth-slow"]
+    with patch("analyses.papers.run._attempts", return_value=iter([])) as attempts:
+        run_claims([*known.values()], tmp_path / "two", Order(workers=2), told=lambda *_: None)
+    started = [job[0].id for job in attempts.call_args.args[0]]
+    assert started == ["depth-slow", "depth-middle", "depth-fast"]
 
 
 @pytest.mark.parametrize("seconds", ["{ quick = 0 }", "{ zoo = 3 }", '{ quick = "9" }', "9"])
