@@ -16,6 +16,7 @@ from typing import Any
 
 import pandas as pd
 
+from analyses.figures.dots import strips
 from analyses.figures.frontier import depth_frontier, shallower_at_best
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.depth.ceiling import describe, searched_program, table_bound
@@ -28,10 +29,10 @@ from analyses.papers.depth.predictors import (
     scores,
     shipped_predictor,
 )
-from analyses.papers.experiment import train_runs
+from analyses.papers.experiment import decide, train_runs
 from prooflens.errors import Problems
 
-__all__ = ["check", "judge", "run"]
+__all__ = ["check", "judge", "run", "with_positions"]
 
 Cell = tuple[int, int, int]
 
@@ -69,6 +70,59 @@ def run(setting: Setting) -> Verdict:
     return replace(found, models=tuple(options.get("models", ())))
 
 
+def with_positions(setting: Setting) -> Verdict:
+    """Ask the same of models with positions, on lengths that training reaches with them (ledger:
+    ``depth-positions``).
+
+    Options: ``kinds``, name → options of the spec; the others as for :func:`run`.
+    """
+    options, bins = setting.options, bins_of(setting.options)
+    tables, kept, words = [], {}, []
+    for kind, spec in options["kinds"].items():
+        told = replace(setting, options=dict(options) | {"positions": spec})
+        table = scores(_grid(told, f"runs-{kind}"), bins, int(options["rows"]))
+        tables.append(table.assign(positions=kind))
+        kept[kind] = kept_of(table, bins[-2], bins[-1])
+        words.append(f"{kind}: {judge(kept[kind])[1]}")
+    gaps = {
+        f"{kind}, L_{k}": far[k, k - 2] - far[k, k - 3]
+        for kind, far in kept.items()
+        for k in options["blocks"]
+    }
+    statuses = {judge(far)[0] for far in kept.values()}
+    lowest = [far[k, k - 3] < _LEARNED for far in kept.values() for k in options["blocks"]]
+    status = decide(statuses == {"reproduced"}, all(lowest) and min(gaps.values()) >= _GAP)
+    whole = pd.concat(tables, ignore_index=True)
+    name = bin_name(bins[-1])
+    shown = whole[whole["bin"] == name]
+    cells = zip(shown["k"], shown["depth"], strict=True)
+    figure = strips(
+        shown.assign(cell=[f"L_{k}, depth {depth}" for k, depth in cells]),
+        group="cell",
+        y="exact_match",
+        by="positions",
+        chance=_LEARNED,
+        label=f"strings right throughout (share), {name} (dashed: learned)",
+    )
+    numbers = {
+        "kept": {
+            f"{kind}: k={k}, depth={depth}": value
+            for kind, far in kept.items()
+            for (k, depth), value in far.items()
+        },
+        "gaps": gaps,
+        "exact_match": {
+            kind: _nested(rows) for kind, rows in whole.groupby("positions", sort=False)
+        },
+    }
+    key = f"depth k − 2 less depth k − 3 at {name}: " + ", ".join(
+        f"{cell} {gap:.2f}" for cell, gap in gaps.items()
+    )
+    seen = f"Strings of {name} right throughout, for each number of blocks and layers, every seed."
+    drawings = {"positions": Drawing(figure, seen)}
+    return Verdict(status, " ".join(words), key, numbers, {"exact_match": whole}, drawings)
+
+
 def _shipped(names: Sequence[str]) -> dict[Cell, Any]:
     """Load shipped models: (k, depth, number among those alike) → model."""
     found: dict[Cell, Any] = {}
@@ -79,7 +133,7 @@ def _shipped(names: Sequence[str]) -> dict[Cell, Any]:
     return found
 
 
-def _grid(setting: Setting) -> dict[Cell, Any]:
+def _grid(setting: Setting, part: str = "runs") -> dict[Cell, Any]:
     """Train a grid of models: (k, depth, seed) → model."""
     options = setting.options
     cells = [
@@ -89,7 +143,7 @@ def _grid(setting: Setting) -> dict[Cell, Any]:
         if k - depth in options.get("short", (k - depth,))
         for seed in setting.seeds
     ]
-    fits = train_runs(setting, [predictor_run(*cell, options) for cell in cells], "runs")
+    fits = train_runs(setting, [predictor_run(*cell, options) for cell in cells], part)
     return {cell: fit.model for cell, fit in zip(cells, fits, strict=True)}
 
 

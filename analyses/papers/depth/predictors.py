@@ -50,14 +50,16 @@ def bin_name(lengths: Bin) -> str:
 
 
 def predictor_run(k: int, depth: int, seed: int, options: Mapping[str, Any]) -> TrainingRun:
-    """The run of a transformer of this depth on L_k, without positions and with one head per layer.
+    """The run of a transformer of this depth on L_k with one head per layer, without positions
+    unless the options say otherwise.
 
     Args:
         k: The number of blocks.
         depth: The number of attention layers.
         seed: Seed of the weights and the strings.
         options: ``bins``, ``width``, ``steps``, ``batch``, ``learning_rate``, ``warmup``,
-            ``weight_decay``; ``beyond``, ranges of lengths that are asked for as well.
+            ``weight_decay``; ``beyond``, ranges of lengths that are asked for as well;
+            ``positions``, options of the spec that bring them in.
     """
     shortest, longest = bins_of(options)[0]
     width = int(options["width"])
@@ -72,6 +74,7 @@ def predictor_run(k: int, depth: int, seed: int, options: Mapping[str, Any]) -> 
         ffn=(2 * width,),
         norm="layernorm",
         activation="gelu",
+        **options.get("positions", {}),
     )
     training = Training(
         steps=int(options["steps"]),

@@ -4,7 +4,8 @@
 best such prediction is known in closed form (:mod:`interp.proofs.memory.fixed`). *Gating*: an FFN
 that switches one group of heads for each candidate gets below it; constructions say what that costs
 against a shifted kernel, and trained models how many neurons it takes. *Softmax and dot product*:
-the attention of real models, with every way of positions, on the same task.
+the attention of real models, with every way of positions, on the same task. *Query-side scalar*:
+⟨w_h, X_t⟩ in place of the dot product, in a model that cannot gate.
 
 Values are Gaussian, so that no head holds a code of several of them. Locations are tables of two
 address bits (three for more than four locations), not affine in them.
@@ -30,11 +31,13 @@ from prooflens.plot import PALETTE, size, style
 from prooflens.tasks import AdaptiveMemory
 from prooflens.trained import EVALUATION_SEED
 
-__all__ = ["floor", "gating", "softmax_dot", "task_of"]
+__all__ = ["floor", "gating", "query_scalar", "softmax_dot", "task_of"]
 
 _LIN, _TABLE = "lin, 8 heads", "learned bias a lag"
 _FFN, _CONTENT = "learned bias a lag, FFN", "relative keys, FFN before only"
 _ABOVE, _NEAR, _SOLVED, _NAMED = 0.97, 1.1, 0.1, 0.9
+_DOT, _NO_CONTENT = "dot product", "no content"
+_FALLS, _SHARE = 0.8, 0.8
 _LOOKED = 256  # rows
 
 
@@ -280,6 +283,56 @@ def softmax_dot(setting: Setting) -> Verdict:
     key = f"{len(solved)} of {len(dots)} kinds of positions solve it"
     status = decide(len(solved) == len(dots), bool(below))
     drawing = Drawing(figure, "Errors by kind of positions.")
+    return verdict(status, words, key, numbers, name="errors", table=table, drawing=drawing)
+
+
+def query_scalar(setting: Setting) -> Verdict:
+    """Train a scalar of the query in place of the dot product (ledger: ``memory-query-scalar``)."""
+    options, experiment = setting.options, with_slower_terms(setting)
+    task = task_of(options["candidates"], options["length"])
+    before: dict[str, Any] = {"input_ffn": (options["ffn"],), "ffn": ()}
+    ways: dict[str, dict[str, Any]] = {
+        _DOT: {"score": "dot"},
+        "scalar in the slope": {"score": "slope"},
+        "scalar, no softmax": {"score": "scalar_gate", "normalizer": "none"},
+        _NO_CONTENT: {"score": "none"},
+    }
+    for way, changes in ways.items():
+        spec = spec_of(task, options, **before, **changes)
+        experiment.add({"model": way}, task, spec)
+    table, _ = experiment.run()
+    middle, sizes = medians(table, ["model"]), medians(table, ["model"], "parameters")
+    gain = middle[_NO_CONTENT] - middle[_DOT]
+    scalars = [way for way in ways if way.startswith("scalar")]
+    shares = {way: (middle[_NO_CONTENT] - middle[way]) / gain for way in scalars}
+    falls = f"the dot product leaves at most {_FALLS:g} of the error without content"
+    statements = {falls: middle[_DOT] <= _FALLS * middle[_NO_CONTENT]} | {
+        f"{way}: at least {_SHARE:g} of the dot product's gain, with fewer weights": (
+            share >= _SHARE and sizes[way] < sizes[_DOT]
+        )
+        for way, share in shares.items()
+    }
+    ok = list(statements.values())
+    words = (
+        ", ".join(
+            f"{way} {spread(table[table['model'] == way]['error'].tolist())} with "
+            f"{int(sizes[way])} weights"
+            for way in ways
+        )
+        + f" (floor without content and gating {fixed_lag_floor(task).share:.2f}). Of the dot "
+        "product's gain: " + ", ".join(f"{way} {share:.2f}" for way, share in shares.items()) + "."
+    )
+    figure = strips(
+        table.assign(by="one layer, FFN before it only"),
+        group="model",
+        y="error",
+        by="by",
+        label="mean square error, share of variance",
+    )
+    numbers = {"statements": statements, "shares": shares, "errors": by_seed(table, ["model"])}
+    key = "of the dot product's gain: " + ", ".join(f"{w} {s:.2f}" for w, s in shares.items())
+    status = decide(all(ok), ok[0] and any(ok[1:]))
+    drawing = Drawing(figure, "Errors with a dot product, with scalars of the query, and without.")
     return verdict(status, words, key, numbers, name="errors", table=table, drawing=drawing)
 
 

@@ -1,6 +1,7 @@
 """Round after round: how many layers do nested memories take, and does width replace depth?
 
-R rounds are constructed in R + 1 layers, exactly. Trained models are heads with relative keys, so
+R rounds are constructed in R + 1 layers, exactly. Memories that depend on the same round are one
+more round together, however many they are. Trained models are heads with relative keys, so
 that a token can name a lag, and FFNs; they are judged on what they reach and, where they solve the
 task, on the *order* of the rounds: the address read in round r must be decodable before that of
 round r + 1, the answer last, and patching it away must make the later one less decodable
@@ -39,7 +40,7 @@ from prooflens.proofs import construct_adaptive_memory
 from prooflens.tasks import AdaptiveMemory
 from prooflens.trained import evaluate, zoo
 
-__all__ = ["in_order", "rounds_in_layers", "width_for_depth"]
+__all__ = ["fetched_together", "in_order", "rounds_in_layers", "width_for_depth"]
 
 _DECODABLE, _DROP, _PROBED = 0.9, 0.1, 160
 _KEYS: dict[str, Any] = {"lag_bias": "relative_keys"}
@@ -184,6 +185,79 @@ def width_for_depth(setting: Setting) -> Verdict:
     drawing = Drawing(figure, f"Errors of one wide layer and of R + 1 layers. {key}.")
     status = status_of(holds)
     return verdict(status, f"{words}.", key, numbers, name="errors", table=table, drawing=drawing)
+
+
+def fetched_together(setting: Setting) -> Verdict:
+    """Test that memories of one round take one round (ledger: ``memory-concurrent``)."""
+    options, experiment = setting.options, _decayed(setting)
+    most = max(options["together"])
+    nested = (max(options["first"]) + most, 0)
+    cells = [(first, more) for first in options["first"] for more in options["together"]]
+    for first, more in (*cells, nested):
+        task = replace(
+            task_of(options["candidates"], options["length"], max(first, 1)),
+            rounds=first,
+            concurrent=more,
+            readout="mean",
+        )
+        for layers in options["layers"]:
+            spec = spec_of(task, options, n_layers=layers, **_KEYS)
+            labels = {"nested": first, "together": more, "layers": layers}
+            experiment.add(labels, task, spec)
+    level = options["level"]
+    table, _ = experiment.run(levels=[level])
+    middle = medians(table, ["nested", "together", "layers"])
+    fewest = {
+        (first, more): min(
+            (n for n in options["layers"] if middle[first, more, n] <= level), default=None
+        )
+        for first, more in (*cells, nested)
+    }
+    last = max(options["first"])
+    there = fewest[last, most]
+    statements = {
+        "R + 1 layers are enough": all(
+            fewest[first, more] is not None and fewest[first, more] <= first + 2
+            for first, more in cells
+        ),
+        f"after {last} round, more memories take no more layers": there is not None
+        and len({fewest[last, more] for more in options["together"]}) == 1,
+        "as many memories one after another are not solved in as few": there is not None
+        and middle[(*nested, there)] > level,
+    }
+    words = (
+        f"Fewest of {', '.join(map(str, options['layers']))} layers with a median error of at most "
+        f"{level:g}: "
+        + "; ".join(
+            f"{first} nested and {more} together: {fewest[first, more] or 'none'}"
+            for first, more in (*cells, nested)
+        )
+        + "."
+    )
+    named = [
+        f"{first} nested, {more} together"
+        for first, more in zip(table["nested"], table["together"], strict=True)
+    ]
+    drawn = table.assign(memories=named, depth=[f"{n} layers" for n in table["layers"]])
+    figure = strips(
+        drawn,
+        group="memories",
+        y="error",
+        by="depth",
+        chance=level,
+        label="mean square error, share of variance (dashed: asked for)",
+    )
+    numbers = {
+        "statements": statements,
+        "errors": by_seed(table, ["nested", "together", "layers"]),
+    }
+    key = "fewest layers, " + "; ".join(
+        f"{first} + {more}: {fewest[first, more] or 'none'}" for first, more in (*cells, nested)
+    )
+    seen = "Errors by how many memories are nested and how many are fetched together after them."
+    status = status_of(statements, needed=list(statements)[:1])
+    drawing = Drawing(figure, seen)
+    return verdict(status, words, key, numbers, name="errors", table=table, drawing=drawing)
 
 
 def _decayed(setting: Setting) -> Experiment:
