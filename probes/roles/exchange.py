@@ -40,9 +40,10 @@ def exchange_tests(
 
     Returns:
         Two tests: of the share of the way that answers move towards the expected ones, and of 1
-        minus the leak, which is how far answers move that should stay (taken as 0 where too few
-        pairs show it). If fewer than 16 pairs differ in the latent, or the clean outputs already
-        equal the expected answers, one test that could not be made and fails.
+        minus the leak, which is how far answers move that should stay. The second is left out where
+        of fewer than 16 pairs the answer should stay: nothing was measured then. If fewer than 16
+        pairs differ in the latent, or the clean outputs already equal the expected answers, one
+        test that could not be made and fails.
     """
     model, floor = evidence.model, evidence.floors.exchange
     part, batch = Component("head", *place), evidence.views["given"].batch
@@ -51,12 +52,14 @@ def exchange_tests(
     one = Exchanged(part.name, circuit, part.layer, (part.head,), ((hook, (part.head,)),))
     with torch.no_grad():
         (found,) = exchanged(model, batch, variable, [one], seed=evidence.seed + 1)
-    if not isfinite(found.get("share", nan)):
+    if found["pairs"] < LEAST_PAIRS:
         return [Test.too_few(f"pairs that differ in {variable.name}", LEAST_PAIRS, floor)]
+    if not isfinite(found.get("share", nan)):
+        words = f"answers are those of an exchanged {variable.name} before any exchange"
+        return [Test(words, 0.0, floor, 1.0, untested=words)]
     moved = "its attention" if circuit == "attention" else "it"
     name = f"exchanged between rows {moved} moves answers as {variable.name} would, by a share "
-    leak = 0.0 if isnan(found["leak"]) else found["leak"]
-    return [
-        Test(f"{name}of", found["share"], floor, found["p"], found["low"], found["high"]),
-        Test("of the answers that must stay, kept", 1 - leak, floor),
-    ]
+    shares = Test(f"{name}of", found["share"], floor, found["p"], found["low"], found["high"])
+    if isnan(found["leak"]):
+        return [shares]
+    return [shares, Test("of the answers that must stay, kept", 1 - found["leak"], floor)]

@@ -47,8 +47,11 @@ SMALLER: dict[str, dict[str, Any]] = {
     "memory-gating-cost": {
         "candidates": [2, 3], "neurons": {"gated": [2], "content": [2]}, "largest": 3,
     },
+    "memory-concurrent": {"together": [1, 2]},
+    "memory-query-scalar": {},
     "memory-rounds": {"rounds": [1, 2], "candidates": 2},
     "template-sample-efficiency": {"rows": [8], "learning_rates": [1e-3, 1e-2]},
+    "template-relations": {"rows": 8, "budgets": {}, "sets": [10], "templates": 3},
     "template-zipf": {"rows": 8, "exponents": [1.0]},
     "template-mlp-chance": {"rows": 8, "width": 8, "d_embed": 4},
     "template-copying-width": {"rows": 8, "widths": [8, 12]},

@@ -114,6 +114,18 @@ def test_the_frontier_trains_only_cells_that_are_short_by_so_much(tmp_path: Path
     assert found.numbers["shallower_programs"][0]["k"] == 4
 
 
+def test_positions_are_asked_by_the_same_rule_each_kind_by_itself(tmp_path: Path) -> None:
+    kinds = {"rotary": {"positions": "rope"}, "slopes": {"lag_bias": "lin"}}
+    options = GRID | {"blocks": [4], "depths": [1, 2], "short": [2, 3], "kinds": kinds}
+    found = frontier.with_positions(Setting("quick", (1, 2), options, tmp_path))
+    assert found.status == "not reproduced"
+    assert set(found.numbers["gaps"]) == {"rotary, L_4", "slopes, L_4"}
+    table = found.tables["exact_match"]
+    assert len(table) == 2 * 2 * 2 * 2  # kinds, cells, seeds, lengths
+    seen = table.groupby("positions")["accuracy"].apply(list)
+    assert seen["rotary"] != seen["slopes"]
+
+
 def test_opening_finds_the_compiled_mechanism_in_the_compiled_model() -> None:
     k, batch = 4, strings_of(4, (12, 20), 60)
     model = compile_program(prediction_program(k), longest=20).model
