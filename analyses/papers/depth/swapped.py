@@ -97,7 +97,13 @@ def run(setting: Setting) -> Verdict:
         "inner numbers up to a bound and any outermost ones, and are told apart by the program of "
         f"depth k − 2: {'; '.join(named[n] for n in held.index)}."
     )
-    figure = strips(table, group="language", y="symbols", by="numbers", label="symbols of the pair")
+    figure = strips(
+        table.assign(powers=np.log10(table["symbols"])),
+        group="language",
+        y="powers",
+        by="numbers",
+        label="symbols of the pair, log10",
+    )
     seen = "How long the pair of each language is, by the largest number of inner comparisons."
     most = held.groupby("k")["bound"].max()
     told = [f"L_{k} up to {n}" for k, n in zip(most.index.tolist(), most.tolist(), strict=True)]

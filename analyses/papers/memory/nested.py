@@ -238,7 +238,9 @@ def fetched_together(setting: Setting) -> Verdict:
         f"{first} nested, {more} together"
         for first, more in zip(table["nested"], table["together"], strict=True)
     ]
-    drawn = table.assign(memories=named, depth=[f"{n} layers" for n in table["layers"]])
+    drawn = table.assign(
+        memories=named, depth=[f"{n} layer{'s' * (n > 1)}" for n in table["layers"]]
+    )
     figure = strips(
         drawn,
         group="memories",

@@ -72,7 +72,8 @@ def relations(setting: Setting) -> Verdict:
         "not_fitted": lost_runs,
         "accuracy": by_seed(table, ["task", "model"], "accuracy"),
     }
-    figure = strips(table, group="task", by="model", chance=0.5)
+    label = "accuracy on unseen symbols (dashed: asked for)"
+    figure = strips(table, group="task", by="model", chance=options["level"], label=label)
     whole = len(learned) == len(helped) == len(tasks)
     seen = "Accuracy on unseen symbols by task, with the scalars and without, a dot a seed."
     return verdict(
