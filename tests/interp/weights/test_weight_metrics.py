@@ -206,7 +206,8 @@ def test_gpt2_singular_values_are_listed(gpt2_folder: Path) -> None:
     dense = (left.double() @ right.double().T).numpy()
     mine = listed[(listed["circuit"] == "OV") & (listed["layer"] == 3) & (listed["head"] == 2)]
     expected = np.linalg.svd(dense, compute_uv=False)[:64]
-    np.testing.assert_allclose(mine["score"], expected)
+    rounding = 4 * np.finfo(np.float32).eps * expected[0]  # of the float32 factors, by processor
+    np.testing.assert_allclose(mine["score"], expected, rtol=0, atol=rounding)
     assert mine["target"].tolist() == [str(k) for k in range(1, 65)]
 
 
