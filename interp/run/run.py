@@ -301,8 +301,8 @@ class Run:
             need("Run", same, "inputs to swap from", rule, shown, "pair the rows")
             places = torch.ones(tensor.shape[:2], dtype=torch.bool)
             rows = Batch(tensor, torch.zeros(tensor.shape[:2], dtype=torch.long), places)
-            room = self._room // 2
-            self._others[inputs] = Run(self.model, rows, tokens=self.tokens, room=room)
+            how: dict[str, Any] = {"causal": self.causal, "tokens": self.tokens}
+            self._others[inputs] = Run(self.model, rows, **how, room=self._room // 2)
         return self._others[inputs]
 
     # How it is done.
