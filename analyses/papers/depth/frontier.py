@@ -84,14 +84,11 @@ def with_positions(setting: Setting) -> Verdict:
         tables.append(table.assign(positions=kind))
         kept[kind] = kept_of(table, bins[-2], bins[-1])
         words.append(f"{kind}: {judge(kept[kind])[1]}")
-    gaps = {
-        f"{kind}, L_{k}": far[k, k - 2] - far[k, k - 3]
-        for kind, far in kept.items()
-        for k in options["blocks"]
-    }
-    statuses = {judge(far)[0] for far in kept.values()}
-    lowest = [far[k, k - 3] < _LEARNED for far in kept.values() for k in options["blocks"]]
-    status = decide(statuses == {"reproduced"}, all(lowest) and min(gaps.values()) >= _GAP)
+    gaps = {f"{kind}, L_{k}": gap for kind, far in kept.items() for k, gap in _gaps(far).items()}
+    verdicts = {judge(far)[0] for far in kept.values()}
+    low = [v for far in kept.values() for (k, depth), v in far.items() if depth < k - 2]
+    apart = bool(gaps) and max(low) < _LEARNED and min(gaps.values()) >= _GAP
+    status = decide(verdicts == {"reproduced"}, apart)
     whole = pd.concat(tables, ignore_index=True)
     name = bin_name(bins[-1])
     shown = whole[whole["bin"] == name]
@@ -200,12 +197,17 @@ def judge(far: Mapping[tuple[int, int], float]) -> tuple[Any, str]:
         said += f" Learned below the line: {_cells(above)}."
     if learned == expected:
         return "reproduced", said
-    gaps = [
-        found - far[k, depth - 1]
+    gaps = _gaps(far).values()
+    return ("partly" if not above and gaps and min(gaps) >= _GAP else "not reproduced"), said
+
+
+def _gaps(far: Mapping[tuple[int, int], float]) -> dict[int, float]:
+    """k → how far depth k − 2 is ahead of depth k − 3, where both were trained."""
+    return {
+        k: found - far[k, depth - 1]
         for (k, depth), found in far.items()
         if depth == k - 2 and (k, depth - 1) in far
-    ]
-    return ("partly" if not above and gaps and min(gaps) >= _GAP else "not reproduced"), said
+    }
 
 
 def _cells(cells: Sequence[tuple[int, int]]) -> str:

@@ -56,16 +56,24 @@ Runs = list[tuple[int, int]]
 __all__ = ["block_lengths", "check", "run", "same_ends", "swapped_pair"]
 
 
+_MOST = 10_000_000  # symbols, which are held in memory
+
+
 def check(setting: Setting) -> None:
     """Refuse cases that are none.
 
     Raises:
-        ArgumentError: for ``cases`` with fewer than four blocks, or other numbers below 1.
+        ArgumentError: for ``cases`` with fewer than four blocks, other numbers below 1, or too
+            many symbols.
     """
     problems, given = Problems("claims run"), setting.options["cases"]
     good = all(len(one) == 4 and one[0] >= 4 and min(one[1:]) >= 1 for one in given)
     rule = "must list k from 4 on, the largest number, the shortest block, and the factor"
     problems.need(good, "--option cases", rule, given, "write [[6, 1, 8, 2]]")
+    problems.raise_if_any()
+    symbols = max(sum(block_lengths(k - 3, *sizes)) for k, _, *sizes in given)
+    rule = f"must make strings of at most {_MOST} symbols"
+    problems.need(symbols <= _MOST, "--option cases", rule, symbols, "shorten blocks")
     problems.raise_if_any()
 
 
@@ -168,30 +176,52 @@ def same_ends(before: str, begun: str, levels: int, bound: int) -> bool:
     return texts[0][-1][0] == texts[1][-1][0] and totals[0] == totals[1]
 
 
+class _Classes:
+    """The classes of one level that were found so far, by number.
+
+    Args:
+        bound: The largest number of a comparison.
+    """
+
+    def __init__(self, bound: int) -> None:
+        self.bound, self.size = bound, 0
+        self._same: dict[tuple[int, bytes], int] = {}  # what both strings begin with
+        self._near: dict[tuple[int, bytes], list[tuple[int, np.ndarray]]] = {}
+
+    def number(self, previous: int, counts: np.ndarray, passed: set[int]) -> int:
+        """The class of a position, a new one if it is parted from all.
+
+        Args:
+            previous: Its class at the level before.
+            counts: How many positions so far have each class of that level.
+            passed: Classes that it cannot have.
+        """
+        exact = (previous, counts.tobytes())
+        if exact not in self._same:
+            near = self._near.setdefault((previous, _simple(counts, self.bound).tobytes()), [])
+            others = (one for one in near if one[0] not in passed)
+            alike = (n for n, there in others if not _parted(there, counts, self.bound))
+            found = next(alike, self.size)
+            if found == self.size:
+                near.append((found, counts))
+                self.size += 1
+            self._same[exact] = found
+        return self._same[exact]
+
+
 def _refined(texts: Sequence[Runs], bound: int) -> list[Runs]:
     """The classes of the next level of all positions of several strings."""
     size = 1 + max(one for runs in texts for one, _ in runs)
-    found, number = [], 0
-    known: dict[tuple[int, bytes], list[tuple[int, np.ndarray]]] = {}  # class, counts
-    same: dict[tuple[int, bytes], int] = {}  # what both strings begin with
+    classes, found = _Classes(bound), []
     for runs in texts:
         counts, now = np.zeros(size, dtype=np.int64), []
         for previous, length in runs:
             step, left, passed = np.zeros(size, dtype=np.int64), length, set[int]()
             step[previous] = 1
             while left:
-                first = counts + step
-                of = same.get((previous, first.tobytes()), -1)
-                if of < 0:
-                    near = known.setdefault((previous, _simple(first, bound).tobytes()), [])
-                    others = (one for one in near if one[0] not in passed)
-                    alike = (n for n, there in others if not _parted(there, first, bound))
-                    if (of := next(alike, number)) == number:
-                        near.append((number, first))
-                        number += 1
-                    same[previous, first.tobytes()] = of
+                of = classes.number(previous, counts + step, passed)
                 passed.add(of)  # of one run classes follow each other and do not come back
-                taken = _as_far_as_alike(first, step, left, bound)
+                taken = _as_far_as_alike(counts + step, step, left, bound)
                 counts, left = counts + taken * step, left - taken
                 now.append((of, taken))
         found.append(now)

@@ -60,12 +60,7 @@ def rounds_in_layers(setting: Setting) -> Verdict:
             experiment.add(labels, task, spec)
     table, fits = experiment.run()
     middle = medians(table, ["rounds", "layers"])
-    fewest = {
-        r: min(
-            (n for n in range(1, r + 2) if middle[f"R = {r}", n] <= options["level"]), default=None
-        )
-        for r in tasks
-    }
+    fewest = {r: _fewest_layers(middle, (f"R = {r}",), options["level"]) for r in tasks}
     orders = _orders(experiment.planned, fits, tasks, options["level"])
     exact = {r: _constructed(options["candidates"], r) for r in tasks}
     built = all(error <= bound for error, bound in exact.values())
@@ -207,18 +202,12 @@ def fetched_together(setting: Setting) -> Verdict:
     level = options["level"]
     table, _ = experiment.run(levels=[level])
     middle = medians(table, ["nested", "together", "layers"])
-    fewest = {
-        (first, more): min(
-            (n for n in options["layers"] if middle[first, more, n] <= level), default=None
-        )
-        for first, more in (*cells, nested)
-    }
+    fewest = {cell: _fewest_layers(middle, cell, level) for cell in (*cells, nested)}
     last = max(options["first"])
     there = fewest[last, most]
     statements = {
         "R + 1 layers are enough": all(
-            fewest[first, more] is not None and fewest[first, more] <= first + 2
-            for first, more in cells
+            (fewest[first, more] or first + 3) <= first + 2 for first, more in cells
         ),
         f"after {last} round, more memories take no more layers": there is not None
         and len({fewest[last, more] for more in options["together"]}) == 1,
@@ -260,6 +249,18 @@ def fetched_together(setting: Setting) -> Verdict:
     status = status_of(statements, needed=list(statements)[:1])
     drawing = Drawing(figure, seen)
     return verdict(status, words, key, numbers, name="errors", table=table, drawing=drawing)
+
+
+def _fewest_layers(middle: Mapping[Any, float], cell: tuple[Any, ...], level: float) -> int | None:
+    """The fewest layers whose median error is at most ``level``, of one cell; None where none is.
+
+    Args:
+        middle: Median errors by cell and number of layers.
+        cell: What comes before the number of layers in the keys.
+        level: The error that is asked for.
+    """
+    rows = ((key[-1], error) for key, error in middle.items() if key[:-1] == cell)
+    return min((layers for layers, error in rows if error <= level), default=None)
 
 
 def _decayed(setting: Setting) -> Experiment:

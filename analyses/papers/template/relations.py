@@ -20,15 +20,30 @@ from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import by_seed, decide, medians, verdict
 from analyses.papers.template.models import (
     NAMES,
+    fitted,
     on_unseen,
     spec_of,
     task_sizes,
     unanswered,
-    unfitted,
 )
+from prooflens.errors import Problems
 from prooflens.tasks import NAMED, TemplateTask, random_task
 
-__all__ = ["relations"]
+__all__ = ["check", "relations"]
+
+_WITH = "with scalars"
+
+
+def check(setting: Setting) -> None:
+    """Refuse tasks that have no such name.
+
+    Raises:
+        ArgumentError: for an unknown name in ``named``.
+    """
+    problems, given = Problems("claims run"), setting.options["named"]
+    rule = f"must be among {', '.join(NAMED)}"
+    problems.need(set(given) <= set(NAMED), "--option named", rule, given, "choose from these")
+    problems.raise_if_any()
 
 
 def relations(setting: Setting) -> Verdict:
@@ -44,33 +59,30 @@ def relations(setting: Setting) -> Verdict:
         budget: dict[str, Any] = {"rows": options["rows"]} | options["budgets"].get(name, {})
         for scalars in ("", "ab" if task.symbolic else "a"):
             spec = spec_of(task, options, scalars, n_layers=options["layers"])
-            model = NAMES[""] if not scalars else "with scalars"
+            model = NAMES[""] if not scalars else _WITH
             experiment.add({"task": name, "model": model}, task, spec, **budget)
     table, _ = experiment.run()
     if (lost := unanswered(table)) is not None:
         return lost
-    middle = medians(table, ["task", "model"], "accuracy")
-    learned = [name for name in tasks if middle[name, "with scalars"] >= options["level"]]
+    middle = medians(fitted(table), ["task", "model"], "accuracy")
+    plain = {name: middle.get((name, NAMES[""])) for name in tasks}  # None: no run fits
+    aided = {name: middle.get((name, _WITH)) for name in tasks}
+    learned = [name for name, found in aided.items() if (found or 0) >= options["level"]]
     helped = [
         name
-        for name in tasks
-        if middle[name, "with scalars"] - middle[name, NAMES[""]] >= options["gain"]
+        for name, found in plain.items()
+        if found is not None and (aided[name] or 0) - found >= options["gain"]
     ]
-    told = [
-        f"{name} {middle[name, 'with scalars']:.2f} ({middle[name, NAMES['']]:.2f} without)"
-        for name in tasks
-    ]
-    lost_runs = unfitted(table)
+    told = [f"{name} {_shown(aided[name])} ({_shown(plain[name])} without)" for name in tasks]
     words = (
-        f"Accuracy on unseen symbols with the scalars: {', '.join(told)}. At least "
-        f"{options['level']:g}: {', '.join(learned) or 'none'}."
-        + (f" Runs that do not fit their training strings: {lost_runs}." if lost_runs else "")
+        f"Accuracy on unseen symbols with the scalars, of runs that fit their training strings: "
+        f"{', '.join(told)}. At least {options['level']:g}: {', '.join(learned) or 'none'}."
     )
     numbers = {
         "learned": learned,
         "helped": helped,
-        "not_fitted": lost_runs,
         "accuracy": by_seed(table, ["task", "model"], "accuracy"),
+        "training_accuracy": by_seed(table, ["task", "model"], "train_accuracy"),
     }
     label = "accuracy on unseen symbols (dashed: asked for)"
     figure = strips(table, group="task", by="model", chance=options["level"], label=label)
@@ -86,3 +98,7 @@ def relations(setting: Setting) -> Verdict:
         table=table,
         drawing=Drawing(figure, seen),
     )
+
+
+def _shown(accuracy: float | None) -> str:
+    return "no run fits" if accuracy is None else f"{accuracy:.2f}"

@@ -126,6 +126,13 @@ def test_positions_are_asked_by_the_same_rule_each_kind_by_itself(tmp_path: Path
     assert seen["rotary"] != seen["slopes"]
 
 
+def test_positions_compare_only_depths_that_were_trained(tmp_path: Path) -> None:
+    kinds = {"rotary": {"positions": "rope"}}
+    options = GRID | {"blocks": [3], "depths": [1, 2], "short": [2, 3], "kinds": kinds}
+    found = frontier.with_positions(Setting("quick", (1, 2), options, tmp_path))
+    assert (found.status, found.numbers["gaps"]) == ("not reproduced", {})
+
+
 def test_opening_finds_the_compiled_mechanism_in_the_compiled_model() -> None:
     k, batch = 4, strings_of(4, (12, 20), 60)
     model = compile_program(prediction_program(k), longest=20).model

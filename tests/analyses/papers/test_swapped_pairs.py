@@ -117,3 +117,8 @@ def test_the_verdict_needs_every_pair(tmp_path) -> None:
 def test_cases_that_are_none_are_refused(tmp_path, cases) -> None:
     with pytest.raises(ArgumentError, match="--option cases must list k from 4 on"):
         swapped.check(Setting("quick", (0,), {"cases": cases}, tmp_path))
+
+
+def test_strings_that_no_memory_holds_are_refused(tmp_path) -> None:
+    with pytest.raises(ArgumentError, match="at most 10000000 symbols, got 1111111111100"):
+        swapped.check(Setting("quick", (0,), {"cases": [[14, 1, 100, 10]]}, tmp_path))

@@ -8,12 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from analyses.papers.experiment import interval
+from analyses.papers.base import Setting
+from analyses.papers.experiment import Experiment, interval
+from analyses.papers.ledger import read_ledger
+from analyses.papers.template import relations
 from analyses.papers.template.copying import _verdict
 from analyses.papers.template.heads import kept_without, statements, worst_first
 from analyses.papers.template.models import fitted, needed, spec_of, unanswered, unfitted
 from analyses.papers.template.sweeps import verdict_of, with_readout
 from analyses.papers.template.unseen_unembeddings import mean_cosine, shared_move
+from interp.errors import ArgumentError
 from interp.models.transformer import SequenceTransformer
 from interp.tasks.template.task import same_different
 
@@ -31,6 +35,26 @@ def test_runs_that_do_not_fit_are_left_out() -> None:
     assert found.status == "not run"
     assert "(+ aI)" in found.words
     assert unanswered(table[:2]) is None
+
+
+def test_a_relation_is_compared_among_runs_that_fit(tmp_path, monkeypatch) -> None:
+    rows = [
+        ("majority", "plain", 1.0, 0.1),
+        ("majority", "with scalars", 1.0, 0.95),
+        ("match-to-sample", "plain", 0.7, 0.5),
+        ("match-to-sample", "with scalars", 1.0, 0.95),
+    ]
+    table = pd.DataFrame(rows, columns=["task", "model", "train_accuracy", "accuracy"])
+    monkeypatch.setattr(Experiment, "run", lambda self: (table, []))
+    quick = dict(read_ledger()["template-relations"].profiles["quick"])
+    options = quick | {"named": ["majority", "match-to-sample"], "sets": []}
+    found = relations.relations(Setting("quick", (1,), options, tmp_path))
+    assert found.numbers["learned"] == ["majority", "match-to-sample"]
+    assert found.numbers["helped"] == ["majority"]
+    assert found.status == "partly"
+    assert "match-to-sample 0.95 (no run fits without)" in found.words
+    with pytest.raises(ArgumentError, match="--option named must be among same-different"):
+        relations.check(Setting("quick", (1,), quick | {"named": ["no-such"]}, tmp_path))
 
 
 def test_rows_that_move_alike_collapse() -> None:
