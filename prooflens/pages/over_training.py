@@ -1,13 +1,19 @@
-"""The weights of heads over a training, as files: a page, a figure, a table and a few sentences.
+"""Pages on several checkpoints of one training: the weights of heads, and the roles of a model.
 
-Of each number the page names the heads that move most between the first and the last checkpoint
-that were given. That a head's weights moved does not say that the model uses the head.
+Weights: a page, a figure, a table and a few sentences. Of each number the page names the heads that
+move most between the first and the last checkpoint that were given. That a head's weights moved
+does not say that the model uses the head.
+
+Roles: sentences, a figure and a table. Drawn is what is lost without each head that is confirmed at
+some checkpoint, or without its group, a panel a role; nothing where it does not behave so, or
+nothing could be measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -15,20 +21,33 @@ from interp.figures.lines import HeadLines, heads_over_training
 from interp.figures.style import save
 from interp.output import output_folder
 from interp.weights.metric_names import COMPOSITIONS
+from prooflens.pages.findings import in_words, missed, part_names
 from prooflens.pages.page import Page, PageTable, Picture, Section, page_name, render
 from prooflens.pages.weights import CLEAR, CSV_COLUMNS, clear_diagonals
 
 TRAINING_COLUMNS = ("revision", *CSV_COLUMNS)
 _TOLD, _SPREAD = 4, 3
+_MISSED_MOST = 5
 _RATIO = "times that of random directions"
 _LABELS = {
     "trace_share": "trace share: tr M / (√n ‖M‖)",
     "copying_score": "copying score: Σ Re λ / Σ |λ|",
 }
-_DOUBTS = (
+_DISTANCES = "Checkpoints stand at equal distances, whatever number of steps lies between them."
+_WEIGHTS_DOUBTS = (
     "That a head's weights moved does not say that the model uses the head: for that, run "
     "prooflens inspect on the checkpoints.",
-    "Checkpoints stand at equal distances, whatever number of steps lies between them.",
+    _DISTANCES,
+)
+_UNITS = {"nats": "nats lost without it", "variance": "share of the output's variance"}
+_ROLES_DOUBTS = (
+    "Every checkpoint is decided by itself: a head that is confirmed at one and a candidate at the "
+    "next need not have changed. The checkpoint's own page has the tests.",
+    _DISTANCES,
+)
+_OTHER_ROWS = (
+    "The rows are not the same at all checkpoints, since they follow from what a model has "
+    "learned; each page says which it had. Losses and effects are then of different rows."
 )
 
 
@@ -44,7 +63,7 @@ def training_lines(table: pd.DataFrame, told: int = _TOLD) -> list[HeadLines]:
     """
     revisions = list(dict.fromkeys(table["revision"]))
     return [
-        _panel(str(circuit), str(metric), rows, revisions, told)
+        _weights_panel(str(circuit), str(metric), rows, revisions, told)
         for (circuit, metric), rows in _numbers(table).groupby(["circuit", "metric"], sort=False)
     ]
 
@@ -74,20 +93,17 @@ def write_training_page(
     with output_folder(folder, overwrite=overwrite, marker=".prooflens-weights") as draft:
         table[list(TRAINING_COLUMNS)].to_csv(draft / "weights.csv", index=False)
         (draft / "findings.txt").write_text("\n".join(said) + "\n", encoding="utf-8")
-        path = draft / "heads-over-training"
-        save(heads_over_training(lines, revisions), path)
-        narrow = path.with_name("heads-over-training-narrow")
-        save(heads_over_training(lines, revisions, columns=1), narrow, formats=("png",))
-        picture = Picture(
-            path.with_suffix(".png"),
+        picture = _picture(
+            lines,
+            revisions,
+            draft / "heads-over-training",
             f"Heads of {model} at {len(revisions)} checkpoints: a line a head; those that moved "
             f"most are in colour. Grey band: {_SPREAD} deviations of random weights.",
-            narrow=narrow.with_suffix(".png"),
             told=" ".join(said),
         )
         sections = [Section("Every head", (), (), [_wide(table, revisions)], folded=True)]
         title = f"Heads of {page_name(model)} over training"
-        page = Page(title, said, sections, facts, picture, _DOUBTS)
+        page = Page(title, said, sections, facts, picture, _WEIGHTS_DOUBTS)
         (draft / "report.html").write_text(render(page), encoding="utf-8")
 
 
@@ -107,7 +123,7 @@ def _numbers(table: pd.DataFrame) -> pd.DataFrame:
     return kept.assign(name=[f"L{r.layer}H{r.head}" for r in kept.itertuples()])
 
 
-def _panel(
+def _weights_panel(
     circuit: str, metric: str, rows: pd.DataFrame, revisions: Sequence[str], told: int
 ) -> HeadLines:
     wide = rows.pivot(index="name", columns="revision", values="score")[revisions]
@@ -170,3 +186,133 @@ def _wide(table: pd.DataFrame, revisions: Sequence[str]) -> PageTable:
         "directions. weights.csv has nulls, p, q and every pair."
     )
     return PageTable(shown, caption, sortable=True)
+
+
+def roles_findings(
+    roles: pd.DataFrame, trials: Mapping[str, pd.DataFrame], asked: Sequence[str]
+) -> list[str]:
+    """How well the model does, and what is confirmed, at each checkpoint.
+
+    Args:
+        roles: The role tables of all checkpoints, with the column ``revision``.
+        trials: Checkpoint → how well the model does there.
+        asked: The roles that were looked for, in the order of the sentences.
+    """
+    sure = _with_names(roles[roles["status"] == "confirmed"])
+    known = [role for role in asked if role in set(sure["role"])]
+    said = [*_losses(trials), *(_where_confirmed(sure, role, list(trials)) for role in known)]
+    return said if known else [*said, "No role is confirmed at any checkpoint."]
+
+
+def roles_page(
+    roles: pd.DataFrame,
+    findings: Sequence[str],
+    revisions: Sequence[str],
+    *,
+    model: str,
+    unit: str,
+    same_rows: bool,
+    folder: Path,
+) -> str:
+    """The page as one HTML file; its figure is written to a folder.
+
+    Args:
+        roles: The role tables of all checkpoints, with the column ``revision``.
+        findings: The sentences that it opens with.
+        revisions: The checkpoints, in the order of training.
+        model: The model's name.
+        unit: Unit of the effects, ``nats`` or ``variance``.
+        same_rows: Whether all checkpoints were run on the same rows.
+        folder: Where the figure goes.
+    """
+    rows = _with_names(roles)
+    title = f"Roles of {page_name(model)} over training"
+    sections = [Section("Every role", (), (), [_statuses(rows, revisions)], folded=True)]
+    pages = [f"{name}: {folder_name(name)}/report.html" for name in revisions]
+    picture = _roles_picture(rows, revisions, unit, folder)
+    doubts = _ROLES_DOUBTS if same_rows else (_OTHER_ROWS, *_ROLES_DOUBTS)
+    return render(Page(title, findings, sections, pages, picture, doubts))
+
+
+def folder_name(revision: str) -> str:
+    """The name of the folder that a checkpoint is inspected into."""
+    return revision.replace("/", "-")
+
+
+def _with_names(roles: pd.DataFrame) -> pd.DataFrame:
+    return roles.assign(name=part_names(roles), lost=missed(roles))
+
+
+def _losses(trials: Mapping[str, pd.DataFrame]) -> Iterator[str]:
+    """The loss on the first kind of rows at each checkpoint."""
+    some = {name: table.iloc[0] for name, table in trials.items() if len(table)}
+    if some:
+        losses = [f"{row['loss']:.2f} at {name}" for name, row in some.items()]
+        yield f"Loss on {next(iter(some.values()))['trial']} rows: {in_words(losses)}."
+
+
+def _where_confirmed(sure: pd.DataFrame, role: str, revisions: Sequence[str]) -> str:
+    """Which components are confirmed in a role at each checkpoint."""
+    mine = sure[(sure["role"] == role) & (sure["component"] != "group")]
+    told = []
+    for name in revisions:
+        here = mine[mine["revision"] == name].sort_values("lost", ascending=False, kind="stable")
+        told.append(f"{in_words(list(dict.fromkeys(here['name']))) or 'none'} at {name}")
+    return f"Confirmed as {role}: {'; '.join(told)}."
+
+
+def _roles_picture(
+    rows: pd.DataFrame, revisions: Sequence[str], unit: str, folder: Path
+) -> Picture | None:
+    sure = rows[rows["status"] == "confirmed"]
+    known = list(dict.fromkeys(sure[sure["component"] != "group"]["role"]))
+    if not known:
+        return None
+    panels = [_roles_panel(rows, sure, role, revisions, unit) for role in known]
+    return _picture(
+        panels,
+        revisions,
+        folder / "roles-over-training",
+        f"What is lost without each component that is confirmed at some of {len(revisions)} "
+        f"checkpoints, or without its group; in colour the {_MISSED_MOST} that are missed most, at "
+        "most. No mark: it does not behave so there, or nothing could be measured.",
+    )
+
+
+def _roles_panel(
+    rows: pd.DataFrame, sure: pd.DataFrame, role: str, revisions: Sequence[str], unit: str
+) -> HeadLines:
+    names = set(sure[sure["role"] == role]["name"])
+    mine: Any = rows[(rows["role"] == role) & rows["name"].isin(names)]
+    mine = mine[mine["component"] != "group"]
+    wide = mine.pivot_table(index="name", columns="revision", values="lost", aggfunc="max")
+    wide = wide.reindex(columns=list(revisions))
+    told = list(wide.max(axis=1).nlargest(_MISSED_MOST).index)
+    return HeadLines(role, _UNITS[unit], list(wide.index), wide.to_numpy(float), told=told)
+
+
+def _statuses(rows: pd.DataFrame, revisions: Sequence[str]) -> PageTable:
+    """A row a component and role, a column a checkpoint: status and what is lost."""
+    told = [
+        f"{status} ({lost:+.2f})" if lost == lost else str(status)
+        for status, lost in zip(rows["status"], rows["lost"], strict=True)
+    ]
+    keys = ["role", "name", "target"]
+    wide = rows.assign(told=told).pivot_table(
+        index=keys, columns="revision", values="told", aggfunc="first", sort=False
+    )
+    wide = wide.reindex(columns=list(revisions)).fillna("").reset_index()
+    return PageTable(
+        wide, "Status, and what is lost without the component or its group.", sortable=True
+    )
+
+
+def _picture(
+    panels: Sequence[HeadLines], revisions: Sequence[str], path: Path, caption: str, told: str = ""
+) -> Picture:
+    """Write the figure of some panels, and a narrow one, and hand both to the page."""
+    save(heads_over_training(panels, revisions), path)
+    narrow = path.with_name(f"{path.name}-narrow")
+    save(heads_over_training(panels, revisions, columns=1), narrow, formats=("png",))
+    pictures = [file.with_suffix(".png") for file in (path, narrow)]
+    return Picture(pictures[0], caption, narrow=pictures[1], told=told)
