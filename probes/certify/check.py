@@ -1,9 +1,8 @@
 """Checks a certificate again, knowing no strategy.
 
 Trusted: this file, :mod:`interp.bounds` (a cell in, a bound out), what the task says of its inputs
-and right answers, and the machine's arithmetic. Cells are made here anew from what the certificate
-says of its cover. A claim stands if the bound found here is no worse than the one claimed, and if
-its lemmas are those of its cover, with numbers found anew (``prooflens certify --check FILE``).
+and right answers, and the machine's arithmetic. Cells and lemmas are made anew from what is said of
+a cover; a claim stands if what is found is no worse (``prooflens certify --check FILE``).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from interp.bounds import attention, network, passed_on
+from interp.bounds import attention, network, passed_on, two_layers
 from interp.bounds.affine import UP, Affine, Arithmetic, box, exactly, share, subtract
 from interp.bounds.three_paths import LEAST, not_three_paths, tables_of
 from interp.errors import CheckpointError
@@ -25,7 +24,7 @@ from interp.tasks.catalogue import task_from_dict
 from interp.tasks.depth.strings import letters_of, prefixes, whole_strings
 from interp.tasks.memory.kernels import MemoryKernel
 
-_CHUNK, _MOST = 512, 4096
+_CHUNK, _MOST, _ASKED = 512, 4096, "last token and answer"
 _Json = dict[str, Any]
 _BROKEN = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, StopIteration)
 
@@ -51,9 +50,8 @@ def check(certificate: _Json, model: Any, sha256: str) -> list[CheckResult]:
     """
     try:
         if certificate["model"]["sha256"] != sha256:
-            return [
-                CheckResult("model", 0.0, 0.0, False, "it is about other weights: SHA-256 differs")
-            ]
+            words = "it is about other weights: SHA-256 differs"
+            return [CheckResult("model", 0.0, 0.0, False, words)]
         claims = [proof for proof in certificate["strategies"] if not proof["vacuous"]]
         return [_verdict(certificate["domain"], proof, model) for proof in claims]
     except _BROKEN as error:
@@ -68,7 +66,8 @@ def _verdict(domain: _Json, proof: _Json, model: Any) -> CheckResult:
         if domain["kind"] == "rows" and not not_three_paths(model):
             found = _maximum(model, task, proof) if cover == "caps" else _every_row(model, task)
         else:
-            found, off = _covered(model, task, domain, proof)
+            bound = _by_last_and_answer if cover == _ASKED and not error else _covered
+            found, off = bound(model, task, domain, proof)
         lemmas = tuple(_lemmas(model, task, domain, proof, off))
         note = _told_otherwise(proof["lemmas"], lemmas)
     holds = not note and (found <= claimed if error else found >= claimed)
@@ -79,18 +78,18 @@ def _unfit(model: Any, task: Any, domain: _Json, proof: _Json) -> str:
     """Why a proof says nothing about this model; empty if it does."""
     if reason := network.not_covered(model):
         return reason
-    spec, kind = model.spec, domain["kind"]
+    spec, kind, cover = model.spec, domain["kind"], proof["data"]["cover"]
     if domain.get("length", getattr(task, "length", 0)) + (kind == "strings") > spec.n_ctx:
         return "its rows are longer than the model's context"
     if not spec.causal and kind not in ("templates", "rows"):
         return "the model is not causal"
     paths = kind == "rows" and not not_three_paths(model)
     rounded = tables_of(model, task.length).arithmetic if paths else spec.dtype
-    if proof["arithmetic"] not in ("real", rounded):
+    if proof["arithmetic"] not in ("real", "real" if cover == _ASKED else rounded):
         return f"nothing is known of its evaluation in {proof['arithmetic']}"
     fits = {"slices": passed_on.not_along, "pairs": passed_on.not_named, "caps": not_three_paths}
-    fits["multisets"] = passed_on.not_orderless
-    return fits.get(proof["data"]["cover"], lambda m: "")(model)
+    fits |= {"multisets": passed_on.not_orderless, _ASKED: two_layers.not_two_layers}
+    return fits.get(cover, lambda m: "")(model)
 
 
 def _covered(model: Any, task: Any, domain: _Json, proof: _Json) -> tuple[float, float]:
@@ -139,16 +138,14 @@ def _signs(model: Any, task: Any, domain: _Json, proof: _Json) -> Iterator[Any]:
 def _strings(model: Any, task: Any, domain: _Json, proof: _Json) -> Iterator[Any]:
     ordered = proof["data"]["cover"] == "points" or bool(passed_on.not_orderless(model))
     asks = partial(prefixes, ordered=ordered) if task.kind != "membership" else whole_strings
-    for ids, answers, weight in asks(task, domain["length"], most=_CHUNK):
-        yield ids, answers, weight, 0
+    yield from ((*each, 0) for each in asks(task, domain["length"], most=_CHUNK))
 
 
 def _listed(model: Any, task: Any, domain: _Json, proof: _Json) -> Iterator[Any]:
     every = task.every_row()
     while part := list(islice(every, _CHUNK)):
-        rows, answers = (np.array(each) for each in zip(*part, strict=True))
-        real = answers.dtype.kind == "f"
-        yield rows, exactly(answers[:, None]) if real else answers, [1] * len(part), 0
+        rows, told = (np.array(each) for each in zip(*part, strict=True))
+        yield rows, exactly(told[:, None]) if told.dtype.kind == "f" else told, [1] * len(part), 0
 
 
 def _averages(model: Any, task: Any, domain: _Json, proof: _Json) -> Iterator[Any]:
@@ -226,7 +223,14 @@ def _every_row(model: Any, task: Any) -> float:
     return share(right, v**n)
 
 
-def _lemmas(model: Any, task: Any, domain: _Json, proof: _Json, off: float) -> Iterator[Any]:
+def _by_last_and_answer(model: Any, task: Any, domain: _Json, proof: _Json) -> tuple[float, Any]:
+    """Share of the strings that are right, and most attention of heads to other keys."""
+    listed = [task.by_last_and_answer(index) for index in range(len(task.templates))]
+    found = two_layers.answered(model, np.array(task.symbols), listed, Arithmetic())
+    return share(sum(found.right), found.rows), found.elsewhere
+
+
+def _lemmas(model: Any, task: Any, domain: _Json, proof: _Json, off: Any) -> Iterator[Any]:
     """Role, part, words and number of each lemma that goes with a cover."""
     data, ar, n = proof["data"], Arithmetic("real", budget=0), domain.get("length", 0)
     cover, block = data["cover"], model.blocks[-1] if model.blocks else None
@@ -269,6 +273,9 @@ def _lemmas(model: Any, task: Any, domain: _Json, proof: _Json, off: float) -> I
         yield "copying", "head 0.0", "least rise of a token's own logit over its row's mean", rise
         yield "copying", "head 0.0", "largest spread of other logits", np.ptp(other)
         yield "none", "direct path", "largest difference that the query's own token makes", query
+    elif cover == _ASKED:
+        words = "attention outside the token after an earlier equal one is at most this"
+        yield from (("induction", f"head 1.{g}", words, most) for g, most in enumerate(off))
     if cover in ("cases", "multisets", "slices", "pairs") and proof["kind"] == "error":
         yield "readout", "ffn 0", "answers at middles of cases are off by at most this", off
 

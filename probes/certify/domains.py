@@ -593,9 +593,7 @@ class Templates(Domain):
     def __init__(self, task: TemplateTask) -> None:
         self.task = task
         self.kind = "accuracy" if task.symbolic else "error"
-        first, stop = task.train if task.split == "train" else task.test
-        start = len(task.regular)
-        self.symbols = np.arange(start + first, start + stop)
+        self.symbols = np.array(task.symbols)
         labels = [float(v) for v in task.labels if not isinstance(v, str)]
         self.trivial = 1 / len(self.symbols) if task.symbolic else (max(labels) - min(labels)) / 2
 

@@ -7,11 +7,12 @@ rests on none of these numbers: they explain it. The checker of certificates
 (:mod:`probes.certify.check`) knows which lemmas go with a cover and finds their numbers by itself,
 with none of this code.
 
-    outside_lags     a head looks at certain lags: attention elsewhere, over all ±1 inputs
-    orderless        attention sees no order: the spread of its scores
-    beside_average   heads pass on a multiple of a moving average: the share that is something else
-    beside_named     the last token names the lag: attention elsewhere
-    of_three_paths   the largest token is looked at and copied: scores, and what tokens do to logits
+    outside_lags       a head looks at certain lags: attention elsewhere, over all ±1 inputs
+    orderless          attention sees no order: the spread of its scores
+    beside_average     heads pass on a moving average's multiple: the share of something else
+    beside_named       the last token names the lag: attention elsewhere
+    after_the_earlier  a head looks at the token after an earlier one: attention elsewhere
+    of_three_paths     the largest token is looked at and copied: scores and logits
 """
 
 from __future__ import annotations
@@ -204,6 +205,20 @@ def of_three_paths(tables: Tables) -> tuple[Lemma, ...]:
         Lemma("copying", head, copies, float(copied.min())),
         Lemma("copying", head, noise, float(spread)),
         Lemma("none", "direct path", query, float(direct)),
+    )
+
+
+def after_the_earlier(elsewhere: Float64[np.ndarray, " head"]) -> tuple[Lemma, ...]:
+    """That heads of a second layer look at the token after the one that equals the last.
+
+    Args:
+        elsewhere: Most attention of each head to other keys, over all strings
+            (:func:`~interp.bounds.two_layers.answered`).
+    """
+    words = "attention outside the token after an earlier equal one is at most this"
+    return tuple(
+        Lemma("induction", f"head 1.{head}", words, float(most) * UP)
+        for head, most in enumerate(elsewhere)
     )
 
 

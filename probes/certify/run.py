@@ -9,6 +9,8 @@ Covers from roles: which cases a model's parts tell apart, and what they leave o
                                                 kernels differ from multiples of ρ is left open
     adaptive memory (the token names the lag)   the cases are the addresses at the judged position
                                                 and at the location, values in intervals
+    induction (two attention layers)            the cases are the last token and the answer
+                                                (:mod:`probes.certify.induction`)
 
 Each role is a lemma with a number from the weights. A role that is wrong leaves the inputs that
 matter free: its number and the bound are large, and still true.
@@ -56,6 +58,7 @@ from probes.certify.domains import (
     Strings,
     Templates,
 )
+from probes.certify.induction import by_last_and_answer
 from probes.certify.lemmas import lemmas_of
 from probes.certify.search import search
 
@@ -96,12 +99,7 @@ def mechanism(model: Any, domain: Domain, lags: Lags) -> MechanismProof | str:
         return _kernel(model, domain)
     if isinstance(domain, Addressed):
         return _addressed(model, domain)
-    if isinstance(domain, Members):
-        return "where letters stand decides, so each string is a case: no fewer than brute force"
-    return (
-        "what heads pass on keeps the symbol, so each pair of symbols is a case of its own: no "
-        "fewer than brute force has"
-    )
+    return "where letters stand decides, so each string is a case: no fewer than brute force"
 
 
 def lags_of(roles: pd.DataFrame, task: Any) -> dict[tuple[int, int], tuple[int, ...]]:
@@ -391,6 +389,8 @@ class _Attempts:
         return replace(found, data={"cover": "points"})
 
     def _mechanism(self) -> Proof | str:
+        if isinstance(self.domain, Templates):
+            return by_last_and_answer(self.model, self.domain)
         lags = self._lags() if isinstance(self.domain, Signs) else {}
         found = mechanism(self.model, self.domain, lags)
         if isinstance(found, str):

@@ -246,6 +246,12 @@ class TemplateTask:
         return regular_tokens((*self.templates, *labels))
 
     @property
+    def symbols(self) -> range:
+        """The ids that a wildcard may stand for."""
+        first, stop = self.train if self.split == "train" else self.test
+        return range(len(self.regular) + first, len(self.regular) + stop)
+
+    @property
     def vocabulary(self) -> int:
         """Number of ids: regular tokens, then the symbols of both alphabets."""
         return len(self.regular) + max(self.train[1], self.test[1])
@@ -293,15 +299,32 @@ class TemplateTask:
 
     def every_row(self) -> Iterator[tuple[tuple[int, ...], int | float]]:
         """Every string by its ids, with its label (token labels: the id), template by template."""
-        first, stop = self.train if self.split == "train" else self.test
-        symbols = range(len(self.regular) + first, len(self.regular) + stop)
         for template, label in zip(self.templates, self.labels, strict=True):
             wild, real = sorted(set(template) - set(self.regular)), cast("Any", label)
             token = {letter: place for place, letter in enumerate(self.regular)}
-            for drawn in permutations(symbols, len(wild)):
+            for drawn in permutations(self.symbols, len(wild)):
                 token |= dict(zip(wild, drawn, strict=True))
                 answer = token[label] if isinstance(label, str) else float(real)
                 yield tuple(token[letter] for letter in template), answer
+
+    def by_last_and_answer(
+        self, template: int
+    ) -> tuple[list[int], Int64[np.ndarray, "cell letter"], Int64[np.ndarray, " cell"]]:
+        """All strings of a template with a token for a label, by their last token and the answer.
+
+        Returns:
+            Which letter stands at each position (regular tokens first, then wildcards as they
+            appear); for each cell the id of each letter, −1 where it may be any other symbol; and
+            the id of the answer.
+        """
+        text, label = self.templates[template], str(self.labels[template])
+        letters = [*self.regular, *wildcards(text)]
+        given = [letters.index(c) for c in dict.fromkeys((text[-1], label)) if is_wildcard(c)]
+        drawn = np.array(list(permutations(self.symbols, len(given))), dtype=np.int64)
+        cells = np.full((len(drawn), len(letters)), -1, dtype=np.int64)
+        cells[:, : len(self.regular)] = np.arange(len(self.regular))
+        cells[:, given] = drawn
+        return [letters.index(c) for c in text], cells, cells[:, letters.index(label)]
 
     def variables(self) -> Iterator[Variable]:
         """``label`` of a real-valued task; of a symbolic one the ``source`` position, where

@@ -1,0 +1,531 @@
+"""Two attention layers on rows with open tokens: bounds from least ratios.
+
+A model of two attention layers without FFN or norm. A cell gives the last token of a row and some
+others; the rest may be any symbol that the cell does not name. At the last position T the logit of
+the answer is ahead of another one by
+
+    D(x_T) + Σ_g Σ_s A_g(s) O_g(x_s),    A_g(s) = e^{σ_g(x_T, x_s)} / Σ_u e^{σ_g(x_T, x_u)}
+
+x is the stream after the first layer; D, the direct path, and O_g, what head g of the second layer
+passes on, are linear in it, and its score σ_g is linear in x_T and in x_s. A linear function of x
+at position s, with token a there, is
+
+    φ(a, s) + Σ_h Σ_u w_h(u, z_u) φ_h(u, z_u) / Σ_u w_h(u, z_u),    w_h = e^{score of a on z_u}
+
+for each head h of the first layer a *ratio* in which every open token z_u stands in terms of its
+own. Its least value over all open tokens can be found exactly: λ is at most the ratio just when
+Σ_u w (φ − λ) ≥ 0, and that sum is least where each of its terms is (:func:`least_ratio`).
+
+Induction looks back by one token. So keys of the second layer are taken case by case, by their own
+token and the one before; what other tokens can add is the range of a ratio. With x̄ the middle of
+what a position can hold in a case, δ = x − x̄, and r another key,
+
+    σ(x_T, x_s) − σ(x_T, x_r) = x_T·M(x̄_s − x̄_r) + x̄_T·M(δ_s − δ_r) + δ_T·M(δ_s − δ_r)
+
+two linear functions, and a product of two deviations that is bounded coordinate by coordinate. So
+the weights e^{σ_s − σ_r} of the second layer lie in an interval in each case, and the margin is at
+least D's least value and one least ratio for each head of the second layer, added.
+
+Not used is that open tokens differ from each other, nor that all ratios are about the same tokens.
+Where the first layer spreads its attention, ratios together allow more than any row does, and the
+bound is low; it is never false. It is about the model as a real function of its weights, not about
+its evaluation in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import perm
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64, Int
+
+from interp.bounds.affine import Affine, Arithmetic, exactly
+from interp.bounds.attention import linear_heads, score_forms, weights
+from interp.bounds.network import entered
+
+Array = Float64[np.ndarray, "..."]
+Linear = tuple[Array, Array]
+"""A matrix and a bias."""
+
+UNKNOWN = -1
+"""In a cell's tokens: any symbol that the cell does not name."""
+
+_STEPS = 16
+"""Most of Newton's steps towards a least ratio, which is reached in three or four; a bound after
+fewer is sound, and only lower."""
+
+_MOST_OFF = 0.01
+"""Where rounding may change a ratio by more nothing is proved: margins are a few nats."""
+
+_MOST_CELLS = 2**15
+"""Cells are split as long as there are no more than this."""
+
+_NUMBERS = 2**22
+"""Numbers that are worked with at once, of several cells."""
+
+_MOST_NUMBERS = 2**24
+"""The same of one cell, at most."""
+
+
+def not_two_layers(model: Any) -> str:
+    """Why a model is not of this kind; empty if it is."""
+    spec = model.spec
+    needed = {
+        "two layers": spec.n_layers == 2,
+        "heads in both": all(spec.heads),
+        "no FFN": not any(spec.ffn_widths) and not spec.input_ffn,
+        "no norm": spec.norm == "none",
+        "scores that are dot products alone": spec.score == "dot" and spec.lag_bias == "none",
+        "positions in the stream": spec.positions != "rope",
+        "no a·I and b·I": not spec.identity_qk and not spec.identity_ov,
+        "a softmax": spec.normalizer == "softmax",
+        "a residual stream": spec.residual,
+        "causal attention that sees itself": spec.causal and not spec.mask_self,
+        "token inputs": spec.input == "tokens",
+    }
+    lacking = [name for name, holds in needed.items() if not holds]
+    return f"two attention layers need {', '.join(lacking)}" if lacking else ""
+
+
+def too_many(model: Any, tokens: int) -> str:
+    """Why so many tokens cannot be told apart; empty if they can."""
+    numbers = tokens**3 * model.spec.heads[0] * max(model.spec.d_head, model.spec.d_out)
+    if numbers <= _MOST_NUMBERS:
+        return ""
+    return f"{tokens} tokens are too many: cases and other tokens would make {numbers:.2g} numbers"
+
+
+@dataclass(frozen=True)
+class TwoLayers:
+    """What tokens add at each place of a model of two attention layers.
+
+    Attributes:
+        tokens: Ids of the tokens that are told apart, ``[token]``.
+        scores: Scores of the first layer, ``[head, query pos, query token, key pos, key token]``.
+        own: The stream without the first layer's heads, ``[pos, token, d_model]``.
+        passed: What the first layer's heads pass on, ``[head, pos, token, d_model]``.
+        queries: For each head of the second layer the matrix and bias that make a query of the
+            stream, scaled, and turned so that few coordinates matter.
+        keys: The same for keys.
+        values: For each head of the second layer W_V W_O W_U, and its bias.
+        readout: W_U, and the logits that no token changes.
+        off: Most by which our rounding changes any ratio of these numbers.
+    """
+
+    tokens: Int[np.ndarray, " token"]
+    scores: Array
+    own: Array
+    passed: Array
+    queries: tuple[Linear, ...]
+    keys: tuple[Linear, ...]
+    values: tuple[Linear, ...]
+    readout: Linear
+    off: float
+
+
+def _tables(model: Any, tokens: Int[np.ndarray, " token"], length: int) -> TwoLayers:
+    """The tables of a model for rows of ``length`` tokens.
+
+    Args:
+        model: A model for which :func:`not_two_layers` is empty.
+        tokens: Every token that a row may have.
+        length: Positions of a row.
+    """
+    ar, (first, second) = Arithmetic("real"), (block.attn for block in model.blocks)
+    each = exactly(np.repeat(weights(model.embed.W_E)[tokens][:, None], length, axis=1))
+    entering = entered(model, each, ar)
+    parts = (entering.centre, entering.generators, entering.radius)
+    x = Affine(*(np.moveaxis(part, -3, -2) for part in parts))
+    flat = x.reshape(1, length * len(tokens), x.shape[-1])
+    lags = np.zeros((flat.shape[1], flat.shape[1]), dtype=np.int64)
+    scores = score_forms(first, flat, flat, lags, ar)
+    w_o, unembed = weights(first.W_O), weights(model.W_U)
+    passed = np.einsum("pthd,hdm->hptm", linear_heads(x, first.W_V, first.b_V, ar).centre, w_o)
+    own = x.centre + weights(first.b_O)
+    queries, keys, values, turned = [], [], [], 0.0
+    for g in range(len(second.W_Q)):
+        scale = float(second.terms["dot"].scale)
+        to_key = weights(second.W_K[g])
+        turn = np.linalg.svd(passed.reshape(-1, passed.shape[-1]) @ to_key)[2].T
+        turned = max(turned, float(np.abs(turn @ turn.T - np.eye(len(turn))).max()))
+        to_query, bias = weights(second.W_Q[g]) * scale, weights(second.b_Q[g]) * scale
+        queries.append((to_query @ turn, bias @ turn))
+        keys.append((to_key @ turn, weights(second.b_K[g]) @ turn))
+        out = weights(second.W_O[g]) @ unembed
+        values.append((weights(second.W_V[g]) @ out, weights(second.b_V[g]) @ out))
+    readout = unembed, weights(second.b_O) @ unembed + weights(model.b_U)
+    sizes = (-1, length, len(tokens), length, len(tokens))
+    linear = tuple(queries), tuple(keys), tuple(values), readout
+    found = TwoLayers(tokens, scores.centre[0].reshape(sizes), own, passed, *linear, off=0.0)
+    return replace(found, off=_off(found, model, turned, float(scores.radius.max())))
+
+
+def _off(tables: TwoLayers, model: Any, turned: float, off: float) -> float:
+    """Most by which rounding changes a ratio: of its values, and of its weights.
+
+    No number that is summed exceeds ``largest``, by sums of absolute values. A chain of sums of
+    products from the weights to a ratio has fewer than ``steps`` roundings, and the turned
+    coordinates keep products up to ``turned``. Weights are off by a factor of at most
+    e^(2 off) and 2^-44, which moves a ratio by that share of its values' range.
+    """
+    attn = model.blocks[0].attn
+    heads, length, _, width = tables.passed.shape
+    before = np.abs(tables.own).max() + np.abs(weights(attn.b_O)).max()
+    values = before * np.abs(weights(attn.W_V)).sum(1) + np.abs(weights(attn.b_V))
+    sent = np.einsum("hd,hdm->hm", values, np.abs(weights(attn.W_O))).max()
+    stream = before + heads * sent
+
+    def most(one: Linear) -> Array:
+        return np.asarray(stream * np.abs(one[0]).sum(0) + np.abs(one[1]))
+
+    pairs = zip(tables.queries, tables.keys, strict=True)
+    largest = [float(most(q) @ most(k)) * len(q[1]) for q, k in pairs]
+    largest += [float(most(one).max()) for one in (*tables.values, tables.readout)]
+    size = 4 * max(stream, *largest)
+    steps = 64 * (width + len(tables.keys[0][1]) + heads * length + 64)
+    total = size * (steps * 2.0**-53 + 2 * turned + 8 * off + 2.0**-42)
+    return total if total < _MOST_OFF else np.inf
+
+
+@dataclass(frozen=True)
+class Answered:
+    """How many rows are answered rightly, and where heads of the second layer look.
+
+    Attributes:
+        right: Rows of the cells as they were given that are answered rightly, of those that were
+            split once, and so on.
+        cells: How many cells there were at each of these levels.
+        rows: How many rows there are.
+        elsewhere: Most attention of each head of the second layer to other keys than the token
+            after the earlier one that equals the last, ``[head]``; 1 where cells do not know it.
+    """
+
+    right: tuple[int, ...]
+    cells: tuple[int, ...]
+    rows: int
+    elsewhere: Float64[np.ndarray, " head"]
+
+
+Listed = tuple[Sequence[int], Int[np.ndarray, "cell letter"], Int[np.ndarray, " cell"]]
+"""Which letter stands at each position of a row; for each cell the token of each letter, or
+:data:`UNKNOWN`, for the same letters in all cells and not for the last position's; and the logit
+that is to be ahead of all others."""
+
+
+@np.errstate(all="ignore")
+def answered(
+    model: Any,
+    symbols: Int[np.ndarray, " token"],
+    listed: Sequence[Listed],
+    ar: Arithmetic,
+) -> Answered:
+    """Of rows in which different letters are different symbols, how many are answered rightly.
+
+    A cell of which that is not proved is split by the symbol of the open letter at which the last
+    position looks most in the first layer, as long as there are not too many cells.
+
+    Args:
+        model: A model for which :func:`not_two_layers` is empty.
+        symbols: What an open letter may be.
+        listed: The cells of each pattern of letters; patterns have one length.
+        ar: Counts the multiplications.
+    """
+    tokens = np.unique(np.concatenate((symbols, *(c[c != UNKNOWN] for _, c, _ in listed))))
+    tables = _tables(model, tokens, len(listed[0][0]))
+    levels: dict[int, tuple[int, int]] = {}
+    elsewhere, rows = np.zeros(len(tables.queries)), 0
+    for pattern, cells, answers in listed:
+        found = _levels(tables, np.asarray(pattern), symbols, cells, answers, ar)
+        rows += len(cells) * _rows_of(cells, symbols)
+        for level, (count, right) in enumerate(found):
+            before = levels.get(level, (0, 0))
+            levels[level] = before[0] + count, before[1] + right
+        most = _elsewhere(tables, np.asarray(pattern), symbols, cells)
+        elsewhere = np.maximum(elsewhere, most)
+    counts = levels.values()
+    return Answered(tuple(n for _, n in counts), tuple(n for n, _ in counts), rows, elsewhere)
+
+
+def _levels(
+    tables: TwoLayers,
+    places: Int[np.ndarray, " pos"],
+    symbols: Int[np.ndarray, " token"],
+    cells: Int[np.ndarray, "cell letter"],
+    answers: Int[np.ndarray, " cell"],
+    ar: Arithmetic,
+) -> Iterator[tuple[int, int]]:
+    """How many cells, and how many rows of theirs are right: as they are, split once, and so on."""
+    while len(cells):
+        proved, looked = np.zeros(len(cells), dtype=bool), np.zeros(cells.shape[1])
+        for part in _parts(tables, cells):
+            row = _Cells(tables, cells[part][:, places], symbols, ar)
+            proved[part] = row.margins(answers[part]) > 0
+            np.add.at(looked, places, row.looked_at())
+        letters = np.flatnonzero(cells[0] == UNKNOWN)
+        free = ~(symbols[None, :, None] == cells[:, None]).any(-1)  # [cell, symbol]
+        count = int(free[0].sum())
+        yield len(cells), int(proved.sum()) * _rows_of(cells, symbols)
+        left = np.flatnonzero(~proved)
+        if not len(letters) or len(left) * count > _MOST_CELLS:
+            return
+        split = np.repeat(cells[left], count, axis=0)
+        split[:, letters[looked[letters].argmax()]] = symbols[np.nonzero(free[left])[1]]
+        cells, answers = split, np.repeat(answers[left], count)
+
+
+def _rows_of(cells: Int[np.ndarray, "cell letter"], symbols: Int[np.ndarray, " token"]) -> int:
+    """How many rows a cell has: its open letters are different symbols that it does not name."""
+    return perm(int((~np.isin(symbols, cells[0])).sum()), int((cells[0] == UNKNOWN).sum()))
+
+
+def _elsewhere(
+    tables: TwoLayers,
+    places: Int[np.ndarray, " pos"],
+    symbols: Int[np.ndarray, " token"],
+    cells: Int[np.ndarray, "cell letter"],
+) -> Float64[np.ndarray, " head"]:
+    """:attr:`Answered.elsewhere` of one pattern."""
+    found, ids = np.zeros(len(tables.queries)), cells[:, places]
+    after = int(np.flatnonzero(places == places[-1])[0]) + 1
+    if after == ids.shape[1] or (ids[:, after] == UNKNOWN).any():
+        return np.ones_like(found)
+    for part in _parts(tables, ids):
+        row = _Cells(tables, ids[part], symbols, Arithmetic())
+        for g in range(len(found)):
+            highest = [row.scores(g, key, after)[1].max((1, 2)) for key in range(row.length)]
+            least = 1 / np.exp(np.stack(highest)).sum(0)
+            found[g] = np.fmax(found[g], np.nan_to_num(1 - least, nan=1.0).max())
+    return found
+
+
+def _parts(tables: TwoLayers, cells: Int[np.ndarray, "cell some"]) -> Iterator[slice]:
+    """Cells to be done at once."""
+    heads, _, tokens, _ = tables.passed.shape
+    numbers = max(len(tables.keys[0][1]), len(tables.readout[1]))
+    size = max(1, _NUMBERS // (tokens**3 * heads * numbers))
+    for start in range(0, len(cells), size):
+        yield slice(start, start + size)
+
+
+class _Cells:
+    """Cells that know the tokens of the same places.
+
+    Arrays have the axes ``[cell, head, own, before, number, option]``: the first layer's head, the
+    token at a key and the one before it (the case), what is asked for, and the tokens that another
+    place may have.
+    """
+
+    def __init__(
+        self,
+        tables: TwoLayers,
+        ids: Int[np.ndarray, "cell pos"],
+        symbols: Int[np.ndarray, " token"],
+        ar: Arithmetic,
+    ) -> None:
+        self.tables, self.length, self.ar = tables, ids.shape[1], ar
+        order = np.argsort(tables.tokens)
+        place = {int(token): int(at) for at, token in zip(order, tables.tokens[order], strict=True)}
+        self.options = []
+        for at in range(self.length):
+            may = ids[:, at : at + 1]
+            if (may == UNKNOWN).any():
+                free = ~(symbols[None, :, None] == ids[:, None]).any(-1)
+                may = np.stack([symbols[row] for row in free])
+            self.options.append(np.vectorize(place.__getitem__, otypes=[np.int64])(may))
+
+    def margins(self, answers: Int[np.ndarray, " cell"]) -> Float64[np.ndarray, " cell"]:
+        """The least by which the answer is ahead of all other logits in each cell, or less; no
+        number where nothing is known."""
+        last = self.length - 1
+        counts = [options.shape[1] for options in self.options]
+        given = [s for s in range(1, self.length) if counts[s] == counts[s - 1] == 1]
+        if not given:
+            return np.full(len(answers), -np.inf)
+        total = self._ahead(last, None, self.tables.readout, answers)[:, 0, 0]
+        for g in range(len(self.tables.queries)):
+            total = total + self._through(g, given, answers)
+        total[np.arange(len(answers)), answers] = np.inf
+        return np.asarray(total.min(-1))
+
+    def looked_at(self) -> Float64[np.ndarray, " pos"]:
+        """How much the last position looks at each in the first layer, all heads and cells
+        added."""
+        looks = self._looks(self.length - 1, None)
+        means = np.stack([w.mean(-1)[:, :, 0, 0, 0] for w in looks], -1)
+        found: Float64[np.ndarray, " pos"] = (means / means.sum(-1, keepdims=True)).sum((0, 1))
+        return found
+
+    def scores(self, g: int, key: int, ref: int) -> tuple[Array, Array]:
+        """Least and largest score of head g at a key, less that at another key whose token and the
+        one before are known: ``[cell, own, before]``."""
+        t, last = self.tables, self.length - 1
+        if key == ref:
+            return (np.zeros((len(self.options[0]), 1, 1)),) * 2
+        query, sent = self._middle(last, key, t.queries[g])
+        at_key, key_sent = self._middle(key, key, t.keys[g])
+        at_ref, ref_sent = self._middle(ref, key, t.keys[g])
+        apart = at_key - at_ref
+        own = (self._own(last, key, t.queries[g]) * apart).sum(-1)
+        low, high = self._ends(last, key, t.queries[g][0], apart, own)
+        for place, middle, sign in ((key, key_sent, 1), (ref, ref_sent, -1)):
+            known = -sign * (query * middle).sum(-1)
+            ends = self._ends(place, key, t.keys[g][0], sign * query, known)
+            low, high = low + ends[0], high + ends[1]
+        of_keys = self._beside(key, key, t.keys[g][0], key_sent)
+        of_keys = of_keys + self._beside(ref, key, t.keys[g][0], ref_sent)
+        both = (self._beside(last, key, t.queries[g][0], sent) * of_keys).sum(-1) + t.off
+        return low - both, high + both
+
+    def _through(self, g: int, given: list[int], answers: Int[np.ndarray, " cell"]) -> Array:
+        """The least that head g of the second layer puts the answer ahead, ``[cell, logit]``."""
+        looks, values = [], []
+        ref = max(given, key=lambda s: self._middle_score(g, s))
+        for key in range(self.length):
+            ends = np.exp(np.stack(self.scores(g, key, ref), -1))  # [cell, own, before, end]
+            looks.append(ends.reshape(len(ends), 1, -1))
+            least = self._ahead(key, key, self.tables.values[g], answers)
+            both = np.repeat(least, 2, axis=2)  # at either end, [cell, own, before and end, logit]
+            values.append(np.moveaxis(both.reshape(len(both), -1, both.shape[-1]), 1, 2))
+        return self._least(looks, values)
+
+    def _ahead(
+        self, query: int, key: int | None, to: Linear, answers: Int[np.ndarray, " cell"]
+    ) -> Array:
+        """The least that ``x @ to`` puts the answer ahead, ``[cell, own, before, logit]``."""
+        base, rows = self._own(query, key, to), np.arange(len(answers))
+        passed = [p[rows, :, :, :, answers, None] - p for p in self._passed(query, key, to[0])]
+        least = self._least(self._looks(query, key), passed).sum(1)
+        found: Array = base[rows, :, :, answers][..., None] - base + least
+        return found
+
+    def _middle_score(self, g: int, key: int) -> float:
+        query, _ = self._middle(self.length - 1, key, self.tables.queries[g])
+        keys, _ = self._middle(key, key, self.tables.keys[g])
+        return float((query * keys).sum(-1).mean())
+
+    def _middle(self, query: int, key: int, to: Linear) -> tuple[Array, Array]:
+        """The middle of ``x @ to`` at a position, ``[cell, own, before, number]``, and what of it
+        the first layer's heads pass on."""
+        looks, passed = self._looks(query, key), self._passed(query, key, to[0])
+        total: Any = sum(w.mean(-1, keepdims=True) for w in looks)
+        sent: Any = sum((w / total * p).mean(-1) for w, p in zip(looks, passed, strict=True))
+        sent = sent.sum(1)
+        return self._own(query, key, to) + sent, sent
+
+    def _ends(
+        self, query: int, key: int, to: Array, along: Array, known: Array
+    ) -> tuple[Array, Array]:
+        """Least and largest of what is passed on to a position along a direction, and something
+        known: ``[cell, own, before]``."""
+        looks = self._looks(query, key)
+        passed = [
+            (p * along[:, None, ..., None]).sum(-2, keepdims=True)
+            for p in self._passed(query, key, to)
+        ]
+        low = self._least(looks, passed).sum(1)[..., 0]
+        high = self._least(looks, [-p for p in passed]).sum(1)[..., 0]
+        return low + known, known - high
+
+    def _beside(self, query: int, key: int, to: Array, middle: Array) -> Array:
+        """How far coordinates are from their middle at most, ``[cell, own, before, number]``."""
+        looks, passed = self._looks(query, key), self._passed(query, key, to)
+        low = self._least(looks, passed).sum(1) - middle
+        high = -self._least(looks, [-p for p in passed]).sum(1) - middle
+        return np.asarray(np.maximum(np.abs(low), np.abs(high)))
+
+    def _least(self, looks: Sequence[Array], values: Sequence[Array]) -> Array:
+        return least_ratio(looks, values, self.tables.off, self.ar)
+
+    def _looks(self, query: int, key: int | None) -> list[Array]:
+        """Weights of the first layer at a position whose token is known, or at the key itself, up
+        to a factor for each query: an array for each place it can see."""
+        t, own, found = self.tables, self.options[query], []
+        heads = np.arange(len(t.scores))[None, :, None, None]
+        for place in range(query + 1):
+            options = self.options[place][:, None, None]
+            scores = t.scores[heads, query, own[:, None, :, None], place, options]
+            if query != key:
+                found.append(self._placed(place, scores[:, :, 0, :, None], key))
+            elif place == key:
+                found.append(np.diagonal(scores, axis1=2, axis2=3)[..., None, None, None])
+            elif place == key - 1:
+                found.append(scores[..., None, None])
+            else:
+                found.append(scores[:, :, :, None, None])
+        top = -_smallest([-s.max(-1, keepdims=True) for s in found])
+        return [np.exp(s - top) for s in found]
+
+    def _passed(self, query: int, key: int | None, to: Array) -> list[Array]:
+        """What the first layer's heads pass on to a position from each place, as ``x @ to``."""
+        table = self.tables.passed @ to
+        heads = np.arange(len(table))[None, :, None]
+        return [
+            self._placed(place, table[heads, place, self.options[place][:, None]], key)
+            for place in range(query + 1)
+        ]
+
+    def _placed(self, place: int, values: Array, key: int | None) -> Array:
+        """``[cell, head, option, number]`` of a place on the axes of all arrays: its options stand
+        on the axes of the case where the case says what is there."""
+        if key is not None and place == key:
+            return values[:, :, :, None, :, None]
+        if key is not None and place == key - 1:
+            return values[:, :, None, :, :, None]
+        return np.moveaxis(values, 2, -1)[:, :, None, None]
+
+    def _own(self, query: int, key: int | None, to: Linear) -> Array:
+        """``x @ to`` at a position without the first layer's heads, ``[cell, own, 1, number]``."""
+        own: Array = (self.tables.own[query] @ to[0] + to[1])[self.options[query]][:, :, None]
+        return own if query == key else own[:, :1]
+
+
+def least_ratio(
+    looks: Sequence[Array], values: Sequence[Array], off: float, ar: Arithmetic
+) -> Array:
+    """The least Σ_u w_u(z_u) φ_u(z_u) / Σ_u w_u(z_u) over all choices of z, or a little less.
+
+    Newton's method on λ ↦ Σ_u min_z w_u(z) (φ_u(z) − λ), which is zero at the least ratio. For any
+    λ and z the ratio is at least λ plus that sum, if it is negative, over the least Σ_u w_u; and it
+    is at least the least φ.
+
+    Args:
+        looks: The weights w_u > 0 for each u, ``[*shape, option]``; shapes are broadcast.
+        values: φ_u, likewise.
+        off: Taken off for rounding.
+        ar: Counts the multiplications.
+
+    Returns:
+        ``[*shape]``.
+    """
+    pairs = list(zip(looks, values, strict=True))
+    least = _smallest([v.min(-1) for v in values])
+    ratio: Any = least
+    for _ in range(_STEPS):
+        terms = [w * (v - ratio[..., None]) for w, v in pairs]
+        best = [term.argmin(-1)[..., None] for term in terms]
+        above = sum(_taken(w * v, at) for (w, v), at in zip(pairs, best, strict=True))
+        before = ratio
+        ratio = above / sum(_taken(w, at) for (w, _), at in zip(pairs, best, strict=True))
+        ar.multiplications += 2 * sum(term.size for term in terms)
+        if not (np.abs(ratio - before) > 2.0**-40 * np.abs(ratio)).any():
+            break
+    lows = [(w * (v - ratio[..., None])).min(-1) for w, v in pairs]
+    rounded = sum(map(np.abs, lows)) * 2.0**-46
+    below = np.minimum(sum(lows) - rounded, 0.0) / sum(w.min(-1) for w in looks)
+    return np.asarray(np.maximum(ratio + below, least) - off)
+
+
+def _taken(values: Array, at: Int[np.ndarray, "..."]) -> Array:
+    shape = (*np.broadcast_shapes(values.shape[:-1], at.shape[:-1]), values.shape[-1])
+    found = np.take_along_axis(np.broadcast_to(values, shape), at, -1)
+    return np.asarray(found[..., 0])
+
+
+def _smallest(parts: Sequence[Array]) -> Array:
+    found: Any = parts[0]
+    for part in parts[1:]:
+        found = np.minimum(found, part)
+    return found

@@ -1,0 +1,74 @@
+"""Induction in two layers, proved by mechanism and checked again."""
+
+import json
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+from interp.models.spec import TransformerSpec
+from interp.models.transformer import SequenceTransformer
+from interp.tasks.template import TemplateTask
+from probes.certify.certificate import sha256_of
+from probes.certify.check import check
+from probes.certify.run import certify
+from trained.grid import train
+from trained.run import Training, TrainingRun
+
+TASK = TemplateTask(("αβγα", "αβγβ"), ("β", "γ"), (0, 6), (6, 12))
+SHAPE: dict[str, Any] = {"d_in": 12, "d_out": 12, "n_ctx": 4, "d_model": 24, "n_layers": 2}
+SPEC = TransformerSpec(**SHAPE, d_head=12, n_heads=1, positions="learned")
+
+
+@cache
+def trained() -> Any:
+    training = Training(steps=500, batch=64, learning_rate=5e-3, seed=3)
+    return train([TrainingRun("induction", TASK, SPEC, training)])[0].model
+
+
+def test_a_trained_model_is_proved_by_the_last_token_and_the_answer() -> None:
+    model = trained()
+    theorem = certify(model, TASK)
+    by = {proof.strategy: proof for proof in theorem.proofs}
+    assert by["brute force"].bound == 1
+    assert by["mechanism"].bound > 0.98
+    assert by["mechanism"].cells < by["brute force"].cells == 240
+    assert [lemma.role for lemma in by["mechanism"].lemmas] == ["induction"]
+    data = json.loads(json.dumps(theorem.to_dict()))
+    checked = {one.strategy: one for one in check(data, model, sha256_of(model))}
+    assert all(one.holds for one in checked.values())
+    assert checked["mechanism"].found == pytest.approx(by["mechanism"].bound, abs=1e-9)
+
+
+def forged(data: Any, **changes: Any) -> Any:
+    proof = next(proof for proof in data["strategies"] if proof["strategy"] == "mechanism")
+    return data | {"strategies": [proof | changes]}
+
+
+def test_what_is_forged_does_not_hold() -> None:
+    model = SequenceTransformer(SPEC, seed=1)
+    weak = certify(model, TASK, strategies=["mechanism"])
+    assert weak.best.vacuous
+    data = json.loads(json.dumps(weak.to_dict()))
+    lemma = data["strategies"][0]["lemmas"][0]
+    changes: tuple[Any, ...] = (
+        {"bound": 0.9},
+        {"lemmas": []},
+        {"lemmas": [lemma | {"number": 0.5}]},
+        {"arithmetic": "float32"},
+    )
+    told = {"vacuous": "", "bound": 0.0}
+    assert check(forged(data, **told), model, sha256_of(model))[0].holds
+    for change in changes:
+        assert not check(forged(data, **told | change), model, sha256_of(model))[0].holds
+
+
+def test_labels_that_are_numbers_and_other_models_are_told_apart() -> None:
+    numbers = replace(TASK, labels=(1.0, -1.0))
+    spec = replace(SPEC, d_out=1)
+    theorem = certify(SequenceTransformer(spec), numbers, strategies=["mechanism", "brute force"])
+    assert theorem.skipped["mechanism"].startswith("labels are numbers")
+    normed = SequenceTransformer(replace(SPEC, norm="layernorm"))
+    theorem = certify(normed, TASK, strategies=["mechanism", "brute force"])
+    assert theorem.skipped["mechanism"] == "two attention layers need no norm"
