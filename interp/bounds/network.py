@@ -25,6 +25,7 @@ For each f: λ is a slope, and f − λx is bounded from below and above on the 
     gelu      λ the secant's slope; f − λx on a grid of step h is within h²/8 · sup|f″| of the
               grid's values, sup|f″| = 2φ(0) < 0.798; or, on wide intervals, relu with
               −0.17 < gelu − relu ≤ 0, whichever is narrower
+    1/√x      convex: the secant above, the tangent of the same slope below
     exp, 1/x  convex (x > 0 for 1/x): f − λx is largest at an end and smallest where f′ = λ; the
               tangent at any point is a lower bound, so that point need not be exact
 
@@ -34,14 +35,26 @@ documented errors. The model's own rounding of f is not here: :func:`apply` adds
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int
 from scipy.special import erf
 
-from interp.bounds.affine import UP, Affine, Arithmetic, add, exactly, fresh, linear, scale
+from interp.bounds.affine import (
+    UP,
+    Affine,
+    Arithmetic,
+    add,
+    box,
+    dot,
+    exactly,
+    fresh,
+    linear,
+    padded,
+    scale,
+)
 from interp.bounds.attention import fetch, linear_heads, pattern, score_forms, weights
 
 Array = Float64[np.ndarray, "..."]
@@ -99,6 +112,19 @@ def gelu(low: Array, high: Array) -> Relaxation:
     wide = (b - a > b_relu - a_relu) | ~np.isfinite(high - low)
     slope = np.where(wide, r_slope, slope)
     return slope, *_middle(np.where(wide, a_relu, a), np.where(wide, b_relu, b))
+
+
+def inverse_root(low: Array, high: Array) -> Relaxation:
+    """1/√x for x > 0, which is convex: the secant above, the tangent of the same slope below."""
+    f, width = (lambda x: 1 / np.sqrt(x)), high - low
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        secant = (f(high) - f(low)) / np.where(width > 0, width, 1.0)
+        slope = np.where(width > 1e-9 * high, secant, -0.5 * low**-1.5)
+        touch = (-0.5 / slope) ** (2 / 3)
+        above = np.maximum(f(low) - slope * low, f(high) - slope * high)
+        below = f(touch) - slope * touch
+    size = (f(low) + np.abs(slope) * high) * _OURS * 8
+    return slope, *_middle(below - size, above + size)
 
 
 def sine(omega: float, middle: Array, half: Array) -> Relaxation:
@@ -257,6 +283,23 @@ def attended(model: Any, x: Affine, layer: int, ar: Arithmetic) -> tuple[Any, An
     return low[:, :, 0], high[:, :, 0]
 
 
+def attention_outside(model: Any, length: int, layer: int, head: int, lags: Sequence[int]) -> float:
+    """Most attention of a head at the last position to other lags, over all real inputs of size at
+    most 1.
+
+    Args:
+        model: A covered model of one real input channel.
+        length: Of the row.
+        layer: The layer's number, from 0.
+        head: The head's number in its layer.
+        lags: How many positions back the head is said to look.
+    """
+    ar = Arithmetic("real", budget=0, symbols=length)
+    x = embedded(model, box(np.zeros((1, length, 1)), np.ones((length, 1))), ar)
+    high = attended(model, x, layer, ar)[1][0, head]
+    return float(np.delete(high, [length - 1 - lag for lag in lags if 0 <= lag < length]).sum())
+
+
 def _looks(
     block: Any, seen: Affine, ar: Arithmetic, *, last_only: bool, scores: Affine | None
 ) -> tuple[Any, Any, Bool[np.ndarray, "query key"]]:
@@ -305,10 +348,12 @@ def _ffn(ffn: Any, x: Affine, ar: Arithmetic) -> Affine:
 
 
 def normed(norm: Any, x: Affine, ar: Arithmetic) -> Affine:
-    """LayerNorm, RMSNorm or none: the scale lies in an interval, the rest is linear.
+    """LayerNorm, RMSNorm or none.
 
-    y = (x − mean) s with s = 1/√(mean square + ε) in [a, b]: the middle of [a, b] scales the form,
-    and the half width times the largest |x − mean| is noise. The square root and quotient round
+    y = (x − mean) s with s = 1/√(mean square + ε) in [a, b]. Either the middle of [a, b] scales the
+    form, and the half width times the largest |x − mean| is noise; or s is a form itself, by
+    :func:`inverse_root` of the mean square, and what is left is a product of two deviations: better
+    on small cells, where s follows x. The narrower one is taken. The square root and quotient round
     like n + 8 operations on y. Where the squares may overflow nothing is known.
     """
     if norm.kind == "none":
@@ -325,9 +370,45 @@ def normed(norm: Any, x: Affine, ar: Arithmetic) -> Affine:
     size = x.magnitude * high
     noise = half * x.magnitude + ar.error(n + 8, size * UP)
     found = Affine(found.centre, found.generators, (found.radius + noise) * UP)
+    if len(x.generators):
+        found = _narrower(found, _scaled(x, norm.eps, low, high, ar))
     if norm.w is not None:
         found = scale(found, weights(norm.w), ar)
     return found if norm.b is None else add(found, exactly(weights(norm.b)), ar)
+
+
+def _scaled(x: Affine, eps: float, least: Array, most: Array, ar: Arithmetic) -> Affine:
+    """x/√(mean x² + ε) with the scale as a form, which lies in [least, most]."""
+    n, real = x.shape[-1], Arithmetic("real", symbols=ar.symbols, budget=ar.budget)
+    squares = scale(dot(x, x, real), np.full(x.shape[:-1], 1.0 / n), real)
+    lost = float(ar.error(2, np.zeros(())))  # what underflows
+    radius = (squares.radius + lost + (squares.magnitude + eps) * 2.0**-48) * UP
+    squares = Affine(squares.centre + eps, squares.generators, radius)
+    known = np.isfinite(most) & (least > 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        low, high = (end[..., None] for end in squares.bounds())
+        low = np.maximum(low, np.where(known, most, 1.0) ** -2.0 * (1 - 2.0**-40))
+        high = np.minimum(high, np.where(known, least, 1.0) ** -2.0 * (1 + 2.0**-40))
+    slope, shift, rest = inverse_root(low, np.maximum(low, high))
+    line = add(scale(squares.reshape(*low.shape), slope, real), exactly(shift), real)
+    factor = fresh(line, rest, real)
+    gx, gs = (padded(form.generators, real.symbols) for form in (x, factor))
+    noise = x.radius * np.abs(factor.centre) + factor.radius * np.abs(x.centre)
+    noise = noise + x.deviation * factor.deviation + ar.error(n + 8, x.magnitude * most * UP)
+    ar.symbols, ar.multiplications = real.symbols, ar.multiplications + real.multiplications
+    radius = (noise + x.magnitude * factor.magnitude * 2.0**-48) * UP
+    found = x.centre * factor.centre, gx * factor.centre + gs * x.centre
+    return Affine(*found, np.where(known, radius, np.inf))
+
+
+def _narrower(a: Affine, b: Affine) -> Affine:
+    """Of two forms of the same numbers the one that deviates less, in each row."""
+    own, other = (np.nan_to_num(form.deviation.sum(-1), nan=np.inf) for form in (a, b))
+    first, n = (own <= other)[..., None], max(len(a.generators), len(b.generators))
+    generators = np.where(first, padded(a.generators, n), padded(b.generators, n))
+    return Affine(
+        np.where(first, a.centre, b.centre), generators, np.where(first, a.radius, b.radius)
+    )
 
 
 def _inverse_scale(x: Affine, eps: float, ar: Arithmetic) -> tuple[Any, Any]:

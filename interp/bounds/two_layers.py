@@ -34,7 +34,7 @@ its evaluation in float32.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import perm
 from typing import Any
@@ -47,6 +47,7 @@ from interp.bounds.attention import linear_heads, score_forms, weights
 from interp.bounds.network import entered
 
 Array = Float64[np.ndarray, "..."]
+Watch = Callable[[Iterable[Any]], Iterable[Any]]
 Linear = tuple[Array, Array]
 """A matrix and a bias."""
 
@@ -221,6 +222,7 @@ def answered(
     symbols: Int[np.ndarray, " token"],
     listed: Sequence[Listed],
     ar: Arithmetic,
+    watch: Watch = iter,
 ) -> Answered:
     """Of rows in which different letters are different symbols, how many are answered rightly.
 
@@ -232,12 +234,13 @@ def answered(
         symbols: What an open letter may be.
         listed: The cells of each pattern of letters; patterns have one length.
         ar: Counts the multiplications.
+        watch: Wraps the loop over patterns, for a progress bar.
     """
     tokens = np.unique(np.concatenate((symbols, *(c[c != UNKNOWN] for _, c, _ in listed))))
     tables = _tables(model, tokens, len(listed[0][0]))
     levels: dict[int, tuple[int, int]] = {}
     elsewhere, rows = np.zeros(len(tables.queries)), 0
-    for pattern, cells, answers in listed:
+    for pattern, cells, answers in watch(listed):
         found = _levels(tables, np.asarray(pattern), symbols, cells, answers, ar)
         rows += len(cells) * _rows_of(cells, symbols)
         for level, (count, right) in enumerate(found):

@@ -16,15 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from interp.bounds import attention, network, passed_on, two_layers
+from interp.bounds import attention, counted, network, passed_on, two_layers
 from interp.bounds.affine import UP, Affine, Arithmetic, box, exactly, share, subtract
 from interp.bounds.three_paths import LEAST, not_three_paths, tables_of
 from interp.errors import CheckpointError
 from interp.tasks.catalogue import task_from_dict
-from interp.tasks.depth.strings import letters_of, prefixes, whole_strings
+from interp.tasks.depth.strings import counts_and_blocks, letters_of, prefixes, whole_strings
 from interp.tasks.memory.kernels import MemoryKernel
 
-_CHUNK, _MOST, _ASKED = 512, 4096, "last token and answer"
+_CHUNK, _MOST, _ASKED, _COUNTS = 512, 4096, "last token and answer", "counts and blocks"
 _Json = dict[str, Any]
 _BROKEN = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, StopIteration)
 
@@ -66,7 +66,7 @@ def _verdict(domain: _Json, proof: _Json, model: Any) -> CheckResult:
         if domain["kind"] == "rows" and not not_three_paths(model):
             found = _maximum(model, task, proof) if cover == "caps" else _every_row(model, task)
         else:
-            bound = _by_last_and_answer if cover == _ASKED and not error else _covered
+            bound = _whole if cover in (_ASKED, _COUNTS) and not error else _covered
             found, off = bound(model, task, domain, proof)
         lemmas = tuple(_lemmas(model, task, domain, proof, off))
         note = _told_otherwise(proof["lemmas"], lemmas)
@@ -85,10 +85,11 @@ def _unfit(model: Any, task: Any, domain: _Json, proof: _Json) -> str:
         return "the model is not causal"
     paths = kind == "rows" and not not_three_paths(model)
     rounded = tables_of(model, task.length).arithmetic if paths else spec.dtype
-    if proof["arithmetic"] not in ("real", "real" if cover == _ASKED else rounded):
+    if proof["arithmetic"] not in ("real", "real" if cover in (_ASKED, _COUNTS) else rounded):
         return f"nothing is known of its evaluation in {proof['arithmetic']}"
     fits = {"slices": passed_on.not_along, "pairs": passed_on.not_named, "caps": not_three_paths}
-    fits |= {"multisets": passed_on.not_orderless, _ASKED: two_layers.not_two_layers}
+    fits |= {_ASKED: two_layers.not_two_layers, _COUNTS: counted.not_counted}
+    fits["multisets"] = passed_on.not_orderless
     return fits.get(cover, lambda m: "")(model)
 
 
@@ -223,10 +224,13 @@ def _every_row(model: Any, task: Any) -> float:
     return share(right, v**n)
 
 
-def _by_last_and_answer(model: Any, task: Any, domain: _Json, proof: _Json) -> tuple[float, Any]:
-    """Share of the strings that are right, and most attention of heads to other keys."""
-    listed = [task.by_last_and_answer(index) for index in range(len(task.templates))]
-    found = two_layers.answered(model, np.array(task.symbols), listed, Arithmetic())
+def _whole(model: Any, task: Any, domain: _Json, proof: _Json) -> tuple[float, Any]:
+    """Share that is right by a cover that is cut where it must be; most attention elsewhere."""
+    if proof["data"]["cover"] == _COUNTS:
+        cells = counts_and_blocks(task, domain["length"])
+        return counted.share_right(model, letters_of(task), *cells, Arithmetic()), 0.0
+    symbols, listed = np.array(task.symbols), task.by_last_and_answer()
+    found = two_layers.answered(model, symbols, listed, Arithmetic())
     return share(sum(found.right), found.rows), found.elsewhere
 
 
@@ -238,8 +242,11 @@ def _lemmas(model: Any, task: Any, domain: _Json, proof: _Json, off: Any) -> Ite
         for layer, head, lags in data["heads"]:
             words = f"attention outside lag {' and '.join(map(str, lags))} is at most this"
             role = "memory-location" if len(lags) == 1 else "memory-mixture"
-            most = [_outside(model, t, layer, head, lags) for t in range(max(task.lags), n)]
+            lengths = range(max(task.lags) + 1, n + 1)
+            most = [network.attention_outside(model, t, layer, head, lags) for t in lengths]
             yield role, f"head {layer}.{head}", words, max(most)
+    elif cover == _COUNTS:
+        yield "counter", "layer 0", "what the order of earlier tokens changes", 0.0
     elif cover == "multisets":
         yield "counter", "layer 0", "what the order of earlier tokens changes", 0.0
         x, same = network.embedded(model, letters_of(task)[None], ar), np.zeros((3, 3), int)
@@ -278,14 +285,6 @@ def _lemmas(model: Any, task: Any, domain: _Json, proof: _Json, off: Any) -> Ite
         yield from (("induction", f"head 1.{g}", words, most) for g, most in enumerate(off))
     if cover in ("cases", "multisets", "slices", "pairs") and proof["kind"] == "error":
         yield "readout", "ffn 0", "answers at middles of cases are off by at most this", off
-
-
-def _outside(model: Any, t: int, layer: int, head: int, lags: list[int]) -> float:
-    """Most attention of a head at position t to other lags, over all inputs of size at most 1."""
-    ar = Arithmetic("real", budget=0, symbols=t + 1)
-    x = network.embedded(model, box(np.zeros((1, t + 1, 1)), np.ones((t + 1, 1))), ar)
-    most = network.attended(model, x, layer, ar)[1][0, head]
-    return float(np.delete(most, [t - lag for lag in lags if 0 <= lag <= t]).sum())
 
 
 def _told_otherwise(told: list[_Json], found: tuple[Any, ...]) -> str:

@@ -550,8 +550,8 @@ class Strings(OfLetters):
     def sample(self, n: int, rng: np.random.Generator) -> Iterator[Cells]:
         """n random prefixes of each length and number of blocks."""
         for i, j in self.prefixes():
-            cuts = [tuple(np.sort(rng.choice(i - 1, j - 1, replace=False)) + 1) for _ in range(n)]
-            drawn = self._cells(i, j, cuts)
+            places = [np.sort(rng.choice(i - 1, j - 1, replace=False)) + 1 for _ in range(n)]
+            drawn = self._cells(i, j, [tuple(at.tolist()) for at in places])
             yield replace(drawn, weight=drawn.weight * comb(i - 1, j - 1) / n)
 
     def multisets(self) -> Iterator[Cells]:

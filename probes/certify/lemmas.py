@@ -27,7 +27,7 @@ from jaxtyping import Float64, Int
 
 from interp.bounds.affine import UP, Affine, Arithmetic, box
 from interp.bounds.attention import score_forms
-from interp.bounds.network import after_attention, attended, embedded, normed
+from interp.bounds.network import after_attention, attention_outside, embedded, normed
 from interp.bounds.passed_on import weights_of_keys
 from interp.bounds.three_paths import Tables
 from interp.tasks.depth.languages import language
@@ -99,18 +99,10 @@ def outside_lags(
             "memory-location" if len(lags) == 1 else "memory-mixture",
             f"head {layer}.{head}",
             f"attention outside lag {' and '.join(map(str, lags))} is at most this",
-            max(_elsewhere(model, n, layer, head, lags) for n in lengths) * UP,
+            max(attention_outside(model, n, layer, head, lags) for n in lengths) * UP,
         )
         for layer, head, lags in heads
     )
-
-
-def _elsewhere(model: Any, n: int, layer: int, head: int, lags: Sequence[int]) -> float:
-    ar = Arithmetic("real", budget=0, symbols=n)
-    inputs = embedded(model, box(np.zeros((1, n, 1)), np.ones((n, 1))), ar)
-    _, high = attended(model, inputs, layer, ar)
-    others = [j for j in range(n) if n - 1 - j not in lags]
-    return float(high[:, head, others].sum(-1).max())
 
 
 def orderless(model: Any, ids: Int[np.ndarray, " token"]) -> tuple[Lemma, ...]:
@@ -206,6 +198,11 @@ def of_three_paths(tables: Tables) -> tuple[Lemma, ...]:
         Lemma("copying", head, noise, float(spread)),
         Lemma("none", "direct path", query, float(direct)),
     )
+
+
+def counts_alone() -> tuple[Lemma, ...]:
+    """That a first layer tells earlier letters by their number alone."""
+    return (Lemma("counter", "layer 0", "what the order of earlier tokens changes", 0.0),)
 
 
 def after_the_earlier(elsewhere: Float64[np.ndarray, " head"]) -> tuple[Lemma, ...]:

@@ -10,7 +10,8 @@ Covers from roles: which cases a model's parts tell apart, and what they leave o
     adaptive memory (the token names the lag)   the cases are the addresses at the judged position
                                                 and at the location, values in intervals
     induction (two attention layers)            the cases are the last token and the answer
-                                                (:mod:`probes.certify.induction`)
+                                                (:mod:`probes.certify.two_layers`)
+    counters (two layers, no positions)         the cases are letters of each kind, and blocks
 
 Each role is a lemma with a number from the weights. A role that is wrong leaves the inputs that
 matter free: its number and the bound are large, and still true.
@@ -58,9 +59,9 @@ from probes.certify.domains import (
     Strings,
     Templates,
 )
-from probes.certify.induction import by_last_and_answer
 from probes.certify.lemmas import lemmas_of
 from probes.certify.search import search
+from probes.certify.two_layers import by_counts_and_blocks, by_last_and_answer
 
 Lags = Mapping[tuple[int, int], tuple[int, ...]]
 
@@ -136,8 +137,6 @@ def _fixed(model: Any, domain: Signs, said: Lags) -> MechanismProof | str:
 
 
 def _counts(model: Any, domain: Strings) -> MechanismProof | str:
-    if reason := not_orderless(model):
-        return reason
     return MechanismProof(domain.multisets, {"cover": "multisets"})
 
 
@@ -390,7 +389,10 @@ class _Attempts:
 
     def _mechanism(self) -> Proof | str:
         if isinstance(self.domain, Templates):
-            return by_last_and_answer(self.model, self.domain)
+            return by_last_and_answer(self.model, self.domain, self.watch)
+        if isinstance(self.domain, Strings) and not_orderless(self.model):
+            options: Any = {"asked": self.asked, "watch": self.watch}
+            return by_counts_and_blocks(self.model, self.domain, **options)
         lags = self._lags() if isinstance(self.domain, Signs) else {}
         found = mechanism(self.model, self.domain, lags)
         if isinstance(found, str):

@@ -40,6 +40,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from itertools import islice
+from math import comb
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -417,6 +418,40 @@ def prefixes(
             ids = np.array([[bos, *(letters[c] for c in text)] for text, _, _ in part])
             yield ids, np.array([answer for _, answer, _ in part]), [n for _, _, n in part]
         states = after
+
+
+def counts_and_blocks(
+    task: Membership | PrefixPrediction, longest: int
+) -> tuple[Int[np.ndarray, "cell 3"], Int[np.ndarray, " cell"], list[int]]:
+    """The prefixes by how many a's and b's they have, in how many blocks.
+
+    Args:
+        task: The task of a language L_k.
+        longest: Strings beyond this length are left out.
+
+    Returns:
+        The three numbers of each cell; the right answer at the last letter; and how many questions
+        of the task its prefixes are: with i letters in j blocks each begins as many strings as
+        there are ways to go on, of length n ≥ i and with k blocks.
+
+    Raises:
+        ValueError: for another task, whose questions are others.
+    """
+    if not isinstance(task, PrefixPrediction):
+        raise ValueError(f"{task.name} does not ask at every prefix")
+    k, lengths = int(task.language.removeprefix("L_")), lengths_within(task, longest)
+    cells, answers, counts = [], [], []
+    for i in range(1, max(lengths) + 1):
+        for j in range(1, min(i, k) + 1):
+            begun = sum(comb(n - i, k - j) if j < k else 1 for n in lengths if n >= i)
+            of_a, of_b = (j + 1) // 2, j // 2
+            for a in range(of_a, i - of_b + 1):
+                ways = comb(a - 1, of_a - 1) * (comb(i - a - 1, of_b - 1) if of_b else a == i)
+                if ways * begun:
+                    cells.append((a, i - a, j))
+                    answers.append(int(j == k))
+                    counts.append(int(ways * begun))
+    return np.array(cells), np.array(answers), counts
 
 
 def lengths_within(task: Membership | PrefixPrediction, longest: int) -> list[int]:

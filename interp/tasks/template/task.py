@@ -308,23 +308,25 @@ class TemplateTask:
                 yield tuple(token[letter] for letter in template), answer
 
     def by_last_and_answer(
-        self, template: int
-    ) -> tuple[list[int], Int64[np.ndarray, "cell letter"], Int64[np.ndarray, " cell"]]:
-        """All strings of a template with a token for a label, by their last token and the answer.
+        self,
+    ) -> list[tuple[list[int], Int64[np.ndarray, "cell letter"], Int64[np.ndarray, " cell"]]]:
+        """All strings by their last token and the answer, of templates with tokens for labels.
 
         Returns:
-            Which letter stands at each position (regular tokens first, then wildcards as they
-            appear); for each cell the id of each letter, −1 where it may be any other symbol; and
-            the id of the answer.
+            For each template which letter stands at each position (regular tokens first, then
+            wildcards as they appear); for each cell the id of each letter, −1 where it may be any
+            other symbol; and the id of the answer.
         """
-        text, label = self.templates[template], str(self.labels[template])
-        letters = [*self.regular, *wildcards(text)]
-        given = [letters.index(c) for c in dict.fromkeys((text[-1], label)) if is_wildcard(c)]
-        drawn = np.array(list(permutations(self.symbols, len(given))), dtype=np.int64)
-        cells = np.full((len(drawn), len(letters)), -1, dtype=np.int64)
-        cells[:, : len(self.regular)] = np.arange(len(self.regular))
-        cells[:, given] = drawn
-        return [letters.index(c) for c in text], cells, cells[:, letters.index(label)]
+        found = []
+        for text, label in zip(self.templates, map(str, self.labels), strict=True):
+            letters = [*self.regular, *wildcards(text)]
+            given = [letters.index(c) for c in dict.fromkeys((text[-1], label)) if is_wildcard(c)]
+            drawn = np.array(list(permutations(self.symbols, len(given))), dtype=np.int64)
+            cells = np.full((len(drawn), len(letters)), -1, dtype=np.int64)
+            cells[:, : len(self.regular)] = np.arange(len(self.regular))
+            cells[:, given] = drawn
+            found.append(([letters.index(c) for c in text], cells, cells[:, letters.index(label)]))
+        return found
 
     def variables(self) -> Iterator[Variable]:
         """``label`` of a real-valued task; of a symbolic one the ``source`` position, where

@@ -20,7 +20,7 @@ from interp.bounds.affine import (
     span,
     subtract,
 )
-from interp.bounds.network import apply, gelu, relu
+from interp.bounds.network import apply, gelu, inverse_root, relu
 
 floats = st.floats(-1e6, 1e6, allow_nan=False, width=32)
 
@@ -111,6 +111,16 @@ def test_a_relaxation_holds_the_function_on_its_interval(name, low, width) -> No
     x = np.linspace(low, low + width, 201)
     rounded = 4 * np.finfo(np.float64).eps * (np.abs(f(x)) + np.abs(slope * x) + np.abs(shift))
     assert (np.abs(f(x) - (slope * x + shift)) <= rest * (1 + 1e-12) + rounded + 1e-300).all()
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.floats(1e-6, 1e4), st.floats(0, 10))
+def test_the_inverse_root_is_held_on_its_interval(low: float, width: float) -> None:
+    high = low * (1 + width)
+    slope, shift, rest = inverse_root(np.array([low]), np.array([high]))
+    x = np.linspace(low, high, 201)
+    assert (np.abs(1 / np.sqrt(x) - (slope * x + shift)) <= rest * (1 + 1e-9)).all()
+    assert rest <= 1 / np.sqrt(low) - 1 / np.sqrt(high) + 1e-9 / np.sqrt(low)
 
 
 def test_a_relu_of_fixed_sign_loses_nothing() -> None:

@@ -8,7 +8,16 @@ import torch
 from certified_models import shaken
 
 from interp.bounds.affine import Arithmetic, exactly, span
-from interp.bounds.network import embedded, margins, not_covered, output, read_out, stream_after
+from interp.bounds.network import (
+    embedded,
+    margins,
+    normed,
+    not_covered,
+    output,
+    read_out,
+    stream_after,
+)
+from interp.models.norm import Norm
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 
@@ -92,3 +101,18 @@ def test_what_is_not_covered_says_why() -> None:
     )
     assert not_covered(rope) == "rotary positions are not covered"
     assert "not a transformer" in not_covered(torch.nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("kind", ["layernorm", "rmsnorm"])
+def test_a_norm_of_a_small_cell_is_linear_up_to_second_order(kind: Any) -> None:
+    norm = Norm(TransformerSpec(d_in=2, d_out=2, n_ctx=2, d_model=8, n_layers=1, norm=kind))
+    centre = np.random.default_rng(0).normal(size=(1, 1, 8))
+    slopes = torch.autograd.functional.jacobian(norm.double(), torch.tensor(centre)).numpy()
+    linear = np.abs(slopes.reshape(8, 8)).sum(1)
+    left = []
+    for width in (1e-2, 1e-3):
+        ar = Arithmetic("real")
+        found = normed(norm, span(centre - width, centre + width, ar), ar)
+        left.append(float((found.deviation[0, 0] - width * linear).max()))
+    assert 0 < left[0] < 1e-2
+    assert left[1] < left[0] / 50

@@ -101,8 +101,8 @@ def test_the_construction_of_induction_is_proved_without_a_split() -> None:
     texts = ("^αβγδα", "^αβγδβ", "^αβγδγ")
     task = TemplateTask(texts, ("β", "γ", "δ"), (0, 12), (12, 24))
     assert task.length <= model.spec.n_ctx
-    listed = [task.by_last_and_answer(i) for i in range(3)]
-    found = answered(model, np.array(task.symbols), listed, Arithmetic())
+    symbols = np.array(task.symbols)
+    found = answered(model, symbols, task.by_last_and_answer(), Arithmetic())
     assert found.cells == (3 * 12 * 11,)
     assert sum(found.right) == found.rows == 3 * 12 * 11 * 10 * 9
     assert found.elsewhere.max() < 0.01

@@ -1,18 +1,24 @@
-"""Induction in two layers, proved by mechanism and checked again."""
+"""Induction and counters in two layers, proved by mechanism and checked again."""
 
 import json
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 
+from interp.errors import CheckpointError
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
+from interp.tasks.depth import Membership
+from interp.tasks.depth.strings import counts_and_blocks
 from interp.tasks.template import TemplateTask
 from probes.certify.certificate import sha256_of
 from probes.certify.check import check
-from probes.certify.run import certify
+from probes.certify.domains import Strings
+from probes.certify.run import certify, domain_of
+from trained import zoo
 from trained.grid import train
 from trained.run import Training, TrainingRun
 
@@ -62,6 +68,45 @@ def test_what_is_forged_does_not_hold() -> None:
     assert check(forged(data, **told), model, sha256_of(model))[0].holds
     for change in changes:
         assert not check(forged(data, **told | change), model, sha256_of(model))[0].holds
+
+
+@pytest.mark.parametrize("length", [6, 9])
+def test_cells_by_counts_and_blocks_hold_every_question_once(length: int) -> None:
+    domain: Any = domain_of(zoo.load("depth-L4-layers2").task, length=length)
+    assert isinstance(domain, Strings)
+    cells, answers, counts = counts_and_blocks(domain.task, length)
+    assert sum(counts) == domain.size
+    held: dict[tuple[int, ...], int] = {}
+    for points in domain.points():
+        for ids, answer, weight in zip(points.inputs, points.targets, points.weight, strict=True):
+            letters = ids[1:].tolist()
+            blocks = 1 + int((np.diff(letters) != 0).sum())
+            cell = (letters.count(1), letters.count(2), blocks, int(answer))
+            held[cell] = held.get(cell, 0) + int(weight)
+    told = zip(cells.tolist(), answers.tolist(), counts, strict=True)
+    assert held == {(*cell, answer): count for cell, answer, count in told}
+
+
+def test_a_counter_of_two_layers_is_proved_by_counts_and_blocks() -> None:
+    entry = zoo.load("depth-L4-layers2")
+    theorem = certify(entry.model, entry.task, length=11, strategies=["mechanism"])
+    assert theorem.best.bound == 1
+    assert theorem.best.cells < 150
+    data = json.loads(json.dumps(theorem.to_dict()))
+    assert check(data, entry.model, sha256_of(entry.model))[0].holds
+    other = Membership("L_4", bins=((4, 11),))
+    forged_domain = data | {"domain": data["domain"] | {"task": other.to_dict()}}
+    with pytest.raises(CheckpointError, match="cannot be followed"):
+        check(forged_domain, entry.model, sha256_of(entry.model))
+
+
+def test_a_counter_of_too_few_layers_is_not_called_right() -> None:
+    entry = zoo.load("depth-L5-layers2")
+    exact, cells = (
+        {p.strategy: p for p in certify(entry.model, entry.task, length=9, strategies=[s]).proofs}
+        for s in ("brute force", "mechanism")
+    )
+    assert cells["mechanism"].bound <= exact["brute force"].parts["right in real arithmetic"]
 
 
 def test_labels_that_are_numbers_and_other_models_are_told_apart() -> None:

@@ -1,0 +1,90 @@
+"""Where two layers meet: induction by the last token and the answer, counters by counts and blocks.
+
+    induction   a cell is a template, the symbols of its last token and of its answer; all other
+                symbols are open (:mod:`interp.bounds.two_layers`)
+    counters    a cell is how many a's and b's a prefix of L_k has, in how many blocks; where the
+                blocks end is open (:mod:`interp.bounds.counted`)
+
+A model that looks for the token after an earlier equal one and copies it needs no more than the
+first; one whose first layer counts letters, and whose second averages over where a count holds, no
+more than the second. Cells of which nothing is proved are cut further, and what is then still open
+counts as wrong: a model that works otherwise makes the bound low or the proof long, never false.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from interp.bounds.affine import Arithmetic, share
+from interp.bounds.counted import not_counted, share_right
+from interp.bounds.two_layers import Watch, answered, not_two_layers, too_many
+from interp.tasks.depth.strings import counts_and_blocks, letters_of
+from probes.certify.cover import Proof
+from probes.certify.domains import Domain, Strings, Templates
+from probes.certify.lemmas import Lemma, after_the_earlier, counts_alone
+
+_LONGEST = 32
+"""Longer strings are proved where that is asked for: the time grows with the fourth power."""
+
+
+def by_last_and_answer(model: Any, domain: Templates, watch: Watch = iter) -> Proof | str:
+    """Strings of templates by their last token and the answer, or why they cannot be proved so.
+
+    Args:
+        model: A covered model.
+        domain: The strings.
+        watch: Wraps the loop over templates, for a progress bar.
+    """
+    task = domain.task
+    if domain.kind != "accuracy":
+        return "labels are numbers: what heads pass on keeps the symbol, so each pair is a case"
+    if reason := not_two_layers(model) or too_many(model, len(task.regular) + len(domain.symbols)):
+        return reason
+    started, ar = time.perf_counter(), Arithmetic()
+    found = answered(model, domain.symbols, task.by_last_and_answer(), ar, watch)
+    bound, whole = share(sum(found.right), domain.size), found.right[0] / domain.size
+    parts = {"right by the last token and the answer alone": whole}
+    lemmas, cells = after_the_earlier(found.elsewhere), sum(found.cells)
+    seconds = time.perf_counter() - started
+    return _proof(domain, bound, cells, ar, seconds, lemmas, parts, "last token and answer")
+
+
+def by_counts_and_blocks(
+    model: Any, domain: Strings, *, asked: bool, watch: Watch = iter
+) -> Proof | str:
+    """Prefixes of L_k by their letters and blocks, or why they cannot be proved so.
+
+    Args:
+        model: A covered model.
+        domain: The strings.
+        asked: Whether this proof was asked for, however long it takes.
+        watch: Wraps the loop over cells, for a progress bar.
+    """
+    if reason := not_counted(model):
+        return reason
+    if domain.lengths[-1] > _LONGEST and not asked:
+        return f"strings of {domain.lengths[-1]} letters would take long: ask for 'mechanism'"
+    started, ar = time.perf_counter(), Arithmetic()
+    task: Any = domain.task
+    cells, answers, counts = counts_and_blocks(task, domain.length)
+    bound = share_right(model, letters_of(task), cells, answers, counts, ar, watch)
+    seconds = time.perf_counter() - started
+    lemmas = counts_alone()
+    return _proof(domain, bound, len(cells), ar, seconds, lemmas, {}, "counts and blocks")
+
+
+def _proof(
+    domain: Domain,
+    bound: float,
+    cells: int,
+    ar: Arithmetic,
+    seconds: float,
+    lemmas: tuple[Lemma, ...],
+    parts: dict[str, float],
+    cover: str,
+) -> Proof:
+    weak = f"no better than the {domain.trivial:.4g} of the best constant answer"
+    reason = "" if bound > domain.trivial else weak
+    numbers = (bound, cells, ar.multiplications, seconds, "real")
+    return Proof("mechanism", "accuracy", *numbers, lemmas, parts, reason, {"cover": cover})
