@@ -18,6 +18,7 @@ from interp.program.parser import read_program as read_program
 from interp.program.predicates import built_in as built_in
 from interp.program.predicates import unary as unary
 from interp.program.printer import program_text as program_text
+from interp.program.reduction import smallest as smallest
 from interp.program.syntax import And as And
 from interp.program.syntax import Assignment as Assignment
 from interp.program.syntax import Choice as Choice

@@ -101,6 +101,21 @@ def shortest_difference(
     )
 
 
+def letters_asked(program: Program, *, yes: str = "1") -> tuple[str, ...]:
+    """The tokens that a program's answer asks for, sorted.
+
+    Args:
+        program: As for :func:`shortest_difference`.
+        yes: What a program that decides answers where it accepts.
+
+    Raises:
+        ArgumentError: for a part that is no count of tokens in the past.
+    """
+    parts = _Parts()
+    parts.answer(program, yes)
+    return tuple(sorted(parts.letters))
+
+
 class _Parts:
     """The formulas, counts and sums of programs, each once; what is inside comes first."""
 

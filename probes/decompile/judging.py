@@ -20,6 +20,7 @@ then commonest and rarest). What even those rows do not tell apart is said.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import isnan
 from typing import Any, Literal
@@ -27,8 +28,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from interp.errors import ArgumentError
 from interp.program import syntax
 from interp.program.evaluation import run
+from interp.program.reduction import smallest
 from interp.program.syntax import Expression, Program
 from probes.decompile.decisions import Fidelity, TokenTable, agreement, decide, disagreements
 from probes.decompile.primitives import one_position
@@ -355,6 +358,27 @@ def told_apart(judge: Judge, best: Judged) -> tuple[Judged, tuple[OtherWord, ...
             sources = {taken.names.get(k, k): v for k, v in best.sources.items()}
             best = judge.one(Candidate(taken.program, sources))
     return best, tuple(open_)
+
+
+def cut_down(judge: Judge, best: Judged) -> Judged:
+    """A recogniser's program without the parts that change it on no string of any length
+    (:mod:`interp.program.reduction`); as it is where that is not decided.
+
+    Args:
+        judge: Knows the rows and the model's decisions.
+        best: Any; one that stands in the weights stays as it is.
+    """
+    rows = judge.data.every
+    if best.exact or not best.found or not len(rows) or rows.answers is None:
+        return best
+    texts = rows.vocabulary.texts
+    letters = [texts[code] for code in rows.content().tolist()]
+    with suppress(ArgumentError):
+        program = smallest(best.program, letters=letters, yes=texts[rows.answers[1]])
+        if program.nodes < best.program.nodes:
+            found = judge.one(Candidate(program, best.sources))
+            return found if found.found else best
+    return best
 
 
 def _among_several(expression: Expression) -> syntax.Pick | None:

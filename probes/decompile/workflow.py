@@ -50,6 +50,7 @@ from probes.decompile.judging import (
     Rightness,
     answer,
     curve,
+    cut_down,
     joined,
     told_apart,
 )
@@ -206,6 +207,7 @@ def decompile(
     rule = "must be as many as the shortest program here has: a line for each token that may follow"
     need("decompile", bool(tried), "lines", rule, lines, "allow more")
     best, alike = told_apart(judge, judge.best(tried))
+    best = cut_down(judge, best)
     step("what scores and FFNs are made of")
     known = {name for name, source in best.sources.items() if source >= 0}
     for name, one in line_heads(some, kept, best.program, known):

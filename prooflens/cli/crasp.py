@@ -14,6 +14,7 @@ from prooflens.cli.outputs import (
     CompileOutput,
     DifferenceOutput,
     ProgramOutput,
+    SmallestOutput,
 )
 from prooflens.cli.usage import default_out, facts, not_for
 
@@ -35,6 +36,9 @@ def crasp(
         Path | None,
         typer.Option(help="Another program (.cr, or program.txt of decompile): the same strings?"),
     ] = None,
+    smallest: Annotated[
+        bool, typer.Option("--smallest", help="Print the smallest program of the same strings.")
+    ] = False,
     compile_: Annotated[
         bool, typer.Option("--compile", help="Write a transformer that computes the program.")
     ] = False,
@@ -53,17 +57,18 @@ def crasp(
     The file alone: its depth, alphabet, names and warnings. With inputs: True or False for each, by
     whether the last line holds at the last position; empty lines and lines that begin with // are
     skipped, and a token that begins with a dash goes after a lone --. With --same-as: whether both
-    accept the same strings, of every length, or the shortest on which they part. With --compile: a
-    transformer with as many layers as the program's counts nest. Programs that count the future are
+    accept the same strings, of every length, or the shortest on which they part. With --smallest:
+    what is left when all is cut that changes no string's answer. With --compile: a transformer with
+    as many layers as the program's counts nest. Programs that count the future are
     not compiled, nor are guards other than predN.
     """
     from interp.errors import need
     from interp.program.parser import read_program
 
     files = (cases is not None, "--file"), (same_as is not None, "--same-as")
-    asked = (bool(tokens), "TOKENS"), *files, (compile_, "--compile")
+    asked = (bool(tokens), "TOKENS"), *files, (smallest, "--smallest"), (compile_, "--compile")
     given = " and ".join(word for there, word in asked if there)
-    rule = "must be one of TOKENS, --file CASES, --same-as FILE and --compile"
+    rule = "must be one of TOKENS, --file CASES, --same-as FILE, --smallest and --compile"
     need("crasp", " and " not in given, "what to do", rule, given, "keep one")
     if compile_:
         _compile(
@@ -76,6 +81,8 @@ def crasp(
         _run(program, [" ".join(tokens)] if tokens else _read_cases(cases))
     elif same_as is not None:
         _compare(program, same_as)
+    elif smallest:
+        _cut(program)
     else:
         _check(program)
 
@@ -107,6 +114,16 @@ def _compare(program: Program, file: Path) -> None:
         typer.echo("the same strings, of every length")
     else:
         typer.echo(f"they part, on no shorter string than: {' '.join(found)}")
+
+
+def _cut(program: Program) -> None:
+    """Print the smallest program found that accepts the same strings."""
+    from interp.program.printer import program_text
+    from interp.program.reduction import smallest
+
+    found = smallest(program)
+    facts(**SmallestOutput(program=program_text(found), nodes=found.nodes, before=program.nodes))
+    typer.echo(program_text(found).rstrip())
 
 
 def _check(program: Program) -> None:

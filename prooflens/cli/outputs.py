@@ -66,6 +66,14 @@ class DifferenceOutput(TypedDict):
     difference: Annotated[list[str] | None, "The shortest string on which they part."]
 
 
+class SmallestOutput(TypedDict):
+    """The smallest program found that accepts the same strings."""
+
+    program: Annotated[str, "Its text."]
+    nodes: Annotated[int, "Expressions in it."]
+    before: Annotated[int, "Expressions in the program that was given."]
+
+
 class CompileOutput(TypedDict):
     """The transformer that computes a C-RASP program."""
 
@@ -244,7 +252,13 @@ class WeightsOutput(TypedDict):
 
 OUTPUTS: dict[str, tuple[type, ...]] = {
     "certify": (CertifyOutput, NoOutput),
-    "crasp": (ProgramOutput, AcceptedOutput, DifferenceOutput, CompileOutput),
+    "crasp": (
+        ProgramOutput,
+        AcceptedOutput,
+        DifferenceOutput,
+        SmallestOutput,
+        CompileOutput,
+    ),
     "decompile": (DecompileOutput, ApplyOutput),
     "demo": (DemoOutput,),
     "extract": (ExtractOutput, NoOutput),

@@ -15,7 +15,7 @@ from probes.certify.run import certify
 from trained import zoo
 
 
-@pytest.mark.parametrize("index", [0, 9, 14, 19, 20, 27, 29, 30])
+@pytest.mark.parametrize("index", [0, 9, 14, 19, 20, 27, 29, 30, 200, 203, 226, 257])
 def test_no_certificate_lies_beyond_the_truth(index: int) -> None:
     row = judge_model(index)
     assert row["proofs"] >= 2
