@@ -61,8 +61,8 @@ fewer is sound, and only lower."""
 _MOST_OFF = 0.01
 """Where rounding may change a ratio by more nothing is proved: margins are a few nats."""
 
-_MOST_CELLS = 2**15
-"""Cells are split as long as there are no more than this."""
+_MOST_SPLIT = 2**33
+"""Cells are split as long as the numbers of all of them together are no more: some minutes."""
 
 _NUMBERS = 2**22
 """Numbers that are worked with at once, of several cells."""
@@ -93,10 +93,21 @@ def not_two_layers(model: Any) -> str:
 
 def too_many(model: Any, tokens: int) -> str:
     """Why so many tokens cannot be told apart; empty if they can."""
-    numbers = tokens**3 * model.spec.heads[0] * max(model.spec.d_head, model.spec.d_out)
+    numbers = _numbers(model, tokens)
     if numbers <= _MOST_NUMBERS:
         return ""
     return f"{tokens} tokens are too many: cases and other tokens would make {numbers:.2g} numbers"
+
+
+def work(model: Any, tokens: int, length: int) -> int:
+    """How many numbers a cell makes: a second is some 2^25 of them."""
+    return _numbers(model, tokens) * length * (length + 1) // 2
+
+
+def _numbers(model: Any, tokens: int) -> int:
+    """Numbers that are worked with at once for one cell: cases, options, heads, coordinates."""
+    spec = model.spec
+    return int(tokens**3 * spec.heads[0] * max(spec.d_head, spec.d_out))
 
 
 @dataclass(frozen=True)
@@ -241,13 +252,14 @@ def answered(
     levels: dict[int, tuple[int, int]] = {}
     elsewhere, rows = np.zeros(len(tables.queries)), 0
     for pattern, cells, answers in watch(listed):
-        found = _levels(tables, np.asarray(pattern), symbols, cells, answers, ar)
+        most = _MOST_SPLIT // work(model, len(tokens), len(pattern))
+        found = _levels(tables, np.asarray(pattern), symbols, cells, answers, most, ar)
         rows += len(cells) * _rows_of(cells, symbols)
         for level, (count, right) in enumerate(found):
             before = levels.get(level, (0, 0))
             levels[level] = before[0] + count, before[1] + right
-        most = _elsewhere(tables, np.asarray(pattern), symbols, cells)
-        elsewhere = np.maximum(elsewhere, most)
+        seen = _elsewhere(tables, np.asarray(pattern), symbols, cells)
+        elsewhere = np.maximum(elsewhere, seen)
     counts = levels.values()
     return Answered(tuple(n for _, n in counts), tuple(n for n, _ in counts), rows, elsewhere)
 
@@ -258,6 +270,7 @@ def _levels(
     symbols: Int[np.ndarray, " token"],
     cells: Int[np.ndarray, "cell letter"],
     answers: Int[np.ndarray, " cell"],
+    most: int,
     ar: Arithmetic,
 ) -> Iterator[tuple[int, int]]:
     """How many cells, and how many rows of theirs are right: as they are, split once, and so on."""
@@ -272,7 +285,7 @@ def _levels(
         count = int(free[0].sum())
         yield len(cells), int(proved.sum()) * _rows_of(cells, symbols)
         left = np.flatnonzero(~proved)
-        if not len(letters) or len(left) * count > _MOST_CELLS:
+        if not len(letters) or len(left) * count > most:
             return
         split = np.repeat(cells[left], count, axis=0)
         split[:, letters[looked[letters].argmax()]] = symbols[np.nonzero(free[left])[1]]

@@ -388,10 +388,10 @@ class _Attempts:
         return replace(found, data={"cover": "points"})
 
     def _mechanism(self) -> Proof | str:
+        options: dict[str, Any] = {"asked": self.asked, "watch": self.watch}
         if isinstance(self.domain, Templates):
-            return by_last_and_answer(self.model, self.domain, self.watch)
+            return by_last_and_answer(self.model, self.domain, **options)
         if isinstance(self.domain, Strings) and not_orderless(self.model):
-            options: Any = {"asked": self.asked, "watch": self.watch}
             return by_counts_and_blocks(self.model, self.domain, **options)
         lags = self._lags() if isinstance(self.domain, Signs) else {}
         found = mechanism(self.model, self.domain, lags)
@@ -400,8 +400,8 @@ class _Attempts:
         budget = 0 if isinstance(self.domain, Strings) else 2**24
         task, about = self.domain.task, self.domain.describe()  # type: ignore[attr-defined]
         lemmas = lemmas_of(self.model, task, about, found.data)
-        options = {"budget": budget, "final": found.final, "lemmas": lemmas}
-        return replace(self._proved("mechanism", found.cells, **options), data=found.data)
+        how = {"budget": budget, "final": found.final, "lemmas": lemmas}
+        return replace(self._proved("mechanism", found.cells, **how), data=found.data)
 
     def _lags(self) -> Lags:
         if self.lags is None:

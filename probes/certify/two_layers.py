@@ -18,31 +18,42 @@ from typing import Any
 
 from interp.bounds.affine import Arithmetic, share
 from interp.bounds.counted import not_counted, share_right
-from interp.bounds.two_layers import Watch, answered, not_two_layers, too_many
+from interp.bounds.two_layers import Watch, answered, not_two_layers, too_many, work
 from interp.tasks.depth.strings import counts_and_blocks, letters_of
 from probes.certify.cover import Proof
 from probes.certify.domains import Domain, Strings, Templates
 from probes.certify.lemmas import Lemma, after_the_earlier, counts_alone
 
+_PATIENCE = 2**31
+"""Numbers that the cells of induction may make without being asked for: about a minute."""
+
 _LONGEST = 32
 """Longer strings are proved where that is asked for: the time grows with the fourth power."""
 
 
-def by_last_and_answer(model: Any, domain: Templates, watch: Watch = iter) -> Proof | str:
+def by_last_and_answer(
+    model: Any, domain: Templates, *, asked: bool, watch: Watch = iter
+) -> Proof | str:
     """Strings of templates by their last token and the answer, or why they cannot be proved so.
 
     Args:
         model: A covered model.
         domain: The strings.
+        asked: Whether this proof was asked for, however long it takes.
         watch: Wraps the loop over templates, for a progress bar.
     """
     task = domain.task
     if domain.kind != "accuracy":
         return "labels are numbers: what heads pass on keeps the symbol, so each pair is a case"
-    if reason := not_two_layers(model) or too_many(model, len(task.regular) + len(domain.symbols)):
+    tokens = len(task.regular) + len(domain.symbols)
+    if reason := not_two_layers(model) or too_many(model, tokens):
         return reason
+    listed = task.by_last_and_answer()
+    cells = sum(len(given) for _, given, _ in listed)
+    if cells * work(model, tokens, task.length) > _PATIENCE and not asked:
+        return f"{cells} cells of {tokens} tokens would take long: ask for 'mechanism'"
     started, ar = time.perf_counter(), Arithmetic()
-    found = answered(model, domain.symbols, task.by_last_and_answer(), ar, watch)
+    found = answered(model, domain.symbols, listed, ar, watch)
     bound, whole = share(sum(found.right), domain.size), found.right[0] / domain.size
     parts = {"right by the last token and the answer alone": whole}
     lemmas, cells = after_the_earlier(found.elsewhere), sum(found.cells)
