@@ -38,6 +38,7 @@ class Setting:
         device: The torch device to compute on, such as ``cpu`` or ``cuda``.
         backend: Where models are trained, ``local`` or ``ray``.
         progress: Whether to show progress bars on a terminal.
+        workers: Processes that train models; None for one a core where there is enough to do.
     """
 
     profile: str
@@ -48,6 +49,7 @@ class Setting:
     device: str = "cpu"
     backend: str = "local"
     progress: bool = False
+    workers: int | None = None
 
 
 @dataclass(frozen=True)

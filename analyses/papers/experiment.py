@@ -160,6 +160,7 @@ def train_runs(setting: Setting, runs: Sequence[TrainingRun], part: str) -> list
         device=setting.device,
         backend=setting.backend,
         progress=setting.progress,
+        workers=setting.workers,
     )
 
 

@@ -35,7 +35,7 @@ from analyses.papers.results import (
 )
 from prooflens.errors import OutputError, Problems, ProoflensError
 from prooflens.files import alone, drop, need_name, replace_text
-from prooflens.machine import check_device, need_backend
+from prooflens.machine import check_device, cores, need_backend
 
 __all__ = ["Failure", "Order", "run_claims"]
 
@@ -98,6 +98,7 @@ class Order:
             self.device,
             self.backend,
             self.progress and self.workers == 1,
+            None if self.workers == 1 else max(1, cores() // self.workers),
         )
 
 
