@@ -70,6 +70,7 @@ def share_right(
     counts: Sequence[int],
     ar: Arithmetic,
     watch: Watch = iter,
+    least: float = 0.0,
 ) -> float:
     """The share of the strings that are in cells of which every one is answered rightly, rounded
     down.
@@ -82,13 +83,18 @@ def share_right(
         counts: How many strings each cell stands for.
         ar: Counts the multiplications.
         watch: Wraps the loop over cells, for a progress bar.
+        least: What is worth proving: once so many strings are left out that the share cannot exceed
+            it, the rest is left out too.
     """
-    points, right = _Points(model, ids, cells, ar), 0
-    each = list(zip(cells.tolist(), answers.tolist(), counts, strict=True))
-    for (a, b, blocks), answer, count in watch(each):
+    points, right, total = _Points(model, ids, cells, ar), 0, sum(counts)
+    each = zip(cells.tolist(), answers.tolist(), counts, strict=True)
+    open_ = total
+    for (a, b, blocks), answer, count in watch(sorted(each, key=lambda cell: -cell[2])):
+        if open_ <= least * total:
+            break
         sure = points.sure(a, b, 1 - blocks % 2, points.ranges(a, b, blocks), answer)
-        right += count * sure
-    return share(right, sum(counts))
+        right, open_ = right + count * sure, open_ - count * (not sure)
+    return share(right, total)
 
 
 class _Points:

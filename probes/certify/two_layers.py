@@ -79,7 +79,8 @@ def by_counts_and_blocks(
     started, ar = time.perf_counter(), Arithmetic()
     task: Any = domain.task
     cells, answers, counts = counts_and_blocks(task, domain.length)
-    bound = share_right(model, letters_of(task), cells, answers, counts, ar, watch)
+    least = domain.trivial
+    bound = share_right(model, letters_of(task), cells, answers, counts, ar, watch, least)
     seconds = time.perf_counter() - started
     lemmas = counts_alone()
     return _proof(domain, bound, len(cells), ar, seconds, lemmas, {}, "counts and blocks")
