@@ -30,6 +30,7 @@ from jaxtyping import Bool, Float64, Int
 from interp.bounds.affine import Affine, Arithmetic, add, linear, share
 from interp.bounds.attention import linear_heads, score_forms, weights
 from interp.bounds.network import after_attention, after_ffn, embedded, margins, normed
+from interp.bounds.two_layers import LEAST_WEIGHT, finite, main_directions
 
 Array = Float64[np.ndarray, "..."]
 Watch = Callable[[Iterable[Any]], Iterable[Any]]
@@ -55,7 +56,10 @@ def not_counted(model: Any) -> str:
         "no b·I": not spec.identity_ov,
         "a softmax": spec.normalizer == "softmax",
         "causal attention that sees itself": spec.causal and not spec.mask_self,
+        "a·I that sees itself": not (spec.identity_qk and spec.identity_mask_self),
         "token inputs": spec.input == "tokens",
+        "two outputs or more": spec.d_out > 1,
+        "weights that are finite numbers": finite(model),
     }
     lacking = [name for name, holds in needed.items() if not holds]
     return f"counts in two layers need {', '.join(lacking)}" if lacking else ""
@@ -101,7 +105,7 @@ class _Points:
     """What a model's second layer sees at each point (a's, b's, letter).
 
     Arrays over points are ``[a's, b's, letter, …]``, letter 0 for a; what no string reaches is
-    there too, and never used.
+    BOS there, and never used.
     """
 
     def __init__(
@@ -113,17 +117,14 @@ class _Points:
     ) -> None:
         self.model, self.block, self.ar = model, model.blocks[1], ar
         self.shape = (int(cells[:, 0].max()) + 1, int(cells[:, 1].max()) + 1, 2)
-        self.entering = self._entering(
-            ids, int(cells[:, :2].sum(1).max())
-        )  # [point, d_model], BOS at (0, 0, 0)
+        longest = int(cells[:, :2].sum(1).max())
+        self.entering = self._entering(ids, longest)  # [point, d_model], BOS at (0, 0, 0)
         self.seen = normed(self.block.ln1, self.entering, ar)
         attn = self.block.attn
         values = linear_heads(self.seen, attn.W_V, attn.b_V, ar)
         self.values, self.off = values.centre, float(values.radius.max())
         centred = values.centre - values.centre.mean(0)
-        turns = [
-            np.linalg.svd(centred[:, h], full_matrices=True)[2].T for h in range(len(attn.W_V))
-        ]
+        turns = [main_directions(centred[:, h]) for h in range(len(attn.W_V))]
         self.directions = np.stack(turns)  # [head, channel, direction]
 
     def _entering(self, ids: Int[np.ndarray, " 3"], longest: int) -> Affine:
@@ -142,7 +143,7 @@ class _Points:
             x = embedded(self.model, tokens, self.ar)
             block = self.model.blocks[0]
             x = after_ffn(block, after_attention(block, x, self.ar, last_only=True), self.ar)
-            at = tuple(np.array(places).T)
+            at = tuple(np.array(places).T) if length else ...  # BOS stands in for unreached points
             centre[at], radius[at] = x.centre[:, 0], x.deviation[:, 0]
         flat = (centre.reshape(-1, wide), np.zeros((0, radius[..., 0].size, wide)))
         return Affine(*flat, radius.reshape(-1, wide))
@@ -184,6 +185,8 @@ class _Points:
             if not (np.abs(ratio - before) > 2.0**-40 * np.abs(ratio)).any():
                 break
         above, below = _shortest(looks, along, ratio, blocks)
+        if (lowest <= LEAST_WEIGHT).any():
+            return np.asarray(floor)
         left = np.minimum(above - ratio * below, 0.0) - below * np.abs(along).max() * 2.0**-40
         return np.asarray(np.maximum(ratio + left / lowest, floor))
 

@@ -58,6 +58,10 @@ _STEPS = 16
 """Most of Newton's steps towards a least ratio, which is reached in three or four; a bound after
 fewer is sound, and only lower."""
 
+LEAST_WEIGHT = 1e-250
+"""Where all weights together may be less, the least value stands for the ratio: numbers near the
+smallest ones are rounded without a bound on the relative error."""
+
 _MOST_OFF = 0.01
 """Where rounding may change a ratio by more nothing is proved: margins are a few nats."""
 
@@ -86,9 +90,16 @@ def not_two_layers(model: Any) -> str:
         "a residual stream": spec.residual,
         "causal attention that sees itself": spec.causal and not spec.mask_self,
         "token inputs": spec.input == "tokens",
+        "two outputs or more": spec.d_out > 1,
+        "weights that are finite numbers": finite(model),
     }
     lacking = [name for name, holds in needed.items() if not holds]
     return f"two attention layers need {', '.join(lacking)}" if lacking else ""
+
+
+def finite(model: Any) -> bool:
+    """Whether every weight is a finite number."""
+    return all(bool(np.isfinite(weights(one)).all()) for one in model.parameters())
 
 
 def too_many(model: Any, tokens: int) -> str:
@@ -107,7 +118,7 @@ def work(model: Any, tokens: int, length: int) -> int:
 def _numbers(model: Any, tokens: int) -> int:
     """Numbers that are worked with at once for one cell: cases, options, heads, coordinates."""
     spec = model.spec
-    return int(tokens**3 * spec.heads[0] * max(spec.d_head, spec.d_out))
+    return int(tokens**3 * spec.heads[0] * max(spec.head_widths[1], spec.d_out))
 
 
 @dataclass(frozen=True)
@@ -154,51 +165,74 @@ def _tables(model: Any, tokens: Int[np.ndarray, " token"], length: int) -> TwoLa
     flat = x.reshape(1, length * len(tokens), x.shape[-1])
     lags = np.zeros((flat.shape[1], flat.shape[1]), dtype=np.int64)
     scores = score_forms(first, flat, flat, lags, ar)
-    w_o, unembed = weights(first.W_O), weights(model.W_U)
+    w_o = weights(first.W_O)
     passed = np.einsum("pthd,hdm->hptm", linear_heads(x, first.W_V, first.b_V, ar).centre, w_o)
     own = x.centre + weights(first.b_O)
-    queries, keys, values, turned = [], [], [], 0.0
-    for g in range(len(second.W_Q)):
-        scale = float(second.terms["dot"].scale)
-        to_key = weights(second.W_K[g])
-        turn = np.linalg.svd(passed.reshape(-1, passed.shape[-1]) @ to_key)[2].T
-        turned = max(turned, float(np.abs(turn @ turn.T - np.eye(len(turn))).max()))
-        to_query, bias = weights(second.W_Q[g]) * scale, weights(second.b_Q[g]) * scale
-        queries.append((to_query @ turn, bias @ turn))
-        keys.append((to_key @ turn, weights(second.b_K[g]) @ turn))
-        out = weights(second.W_O[g]) @ unembed
-        values.append((weights(second.W_V[g]) @ out, weights(second.b_V[g]) @ out))
-    readout = unembed, weights(second.b_O) @ unembed + weights(model.b_U)
+    flat_keys = passed.reshape(-1, passed.shape[-1])
+    turns = [main_directions(flat_keys @ weights(w)) for w in second.W_K]
     sizes = (-1, length, len(tokens), length, len(tokens))
-    linear = tuple(queries), tuple(keys), tuple(values), readout
-    found = TwoLayers(tokens, scores.centre[0].reshape(sizes), own, passed, *linear, off=0.0)
-    return replace(found, off=_off(found, model, turned, float(scores.radius.max())))
+    linear = _second_layer(model, turns, np.asarray)
+    found = TwoLayers(tokens, scores.centre[0].reshape(sizes), own, passed, *linear, 0.0)
+    return replace(found, off=_off(found, model, turns, float(scores.radius.max())))
 
 
-def _off(tables: TwoLayers, model: Any, turned: float, off: float) -> float:
+def main_directions(rows: Array) -> Array:
+    """An orthogonal matrix (up to rounding), whose columns are the main directions of some rows;
+    numbers that are not finite count as zero."""
+    known = np.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0)
+    largest = max(float(np.abs(known).max(initial=0.0)), 2.0**-500)
+    directions: Array = np.linalg.eigh((known / largest).T @ (known / largest))[1]
+    return directions
+
+
+def _second_layer(
+    model: Any, turns: Sequence[Array], of: Callable[[Array], Array]
+) -> tuple[tuple[Linear, ...], tuple[Linear, ...], tuple[Linear, ...], Linear]:
+    """Queries, keys and values of each head of the second layer, and the readout, as
+    :class:`TwoLayers` has them; ``of`` is applied to every weight before any product."""
+    attn, unembed = model.blocks[1].attn, of(weights(model.W_U))
+    queries, keys, values = [], [], []
+    for g, turn in enumerate(map(of, turns)):
+        scale = float(attn.terms["dot"].scale)
+        to_query, to_key = of(weights(attn.W_Q[g])), of(weights(attn.W_K[g]))
+        queries.append((to_query @ turn * scale, of(weights(attn.b_Q[g])) @ turn * scale))
+        keys.append((to_key @ turn, of(weights(attn.b_K[g])) @ turn))
+        out = of(weights(attn.W_O[g])) @ unembed
+        values.append((of(weights(attn.W_V[g])) @ out, of(weights(attn.b_V[g])) @ out))
+    readout = unembed, of(weights(attn.b_O)) @ unembed + of(weights(model.b_U))
+    return tuple(queries), tuple(keys), tuple(values), readout
+
+
+def _off(tables: TwoLayers, model: Any, turns: Sequence[Array], off: float) -> float:
     """Most by which rounding changes a ratio: of its values, and of its weights.
 
-    No number that is summed exceeds ``largest``, by sums of absolute values. A chain of sums of
-    products from the weights to a ratio has fewer than ``steps`` roundings, and the turned
-    coordinates keep products up to ``turned``. Weights are off by a factor of at most
-    e^(2 off) and 2^-44, which moves a ratio by that share of its values' range.
+    All products are made once more of absolute values, so that no number that is summed on the way
+    from the weights to a ratio exceeds ``size``, whatever cancels. A chain of such sums has fewer
+    than ``steps`` roundings. Turned coordinates keep a product of a query and a key up to how far
+    the turn is from orthogonal. Weights are off by a factor of at most e^(2 off) and 2^-44, which
+    moves a ratio by that share of its values' range.
     """
     attn = model.blocks[0].attn
     heads, length, _, width = tables.passed.shape
-    before = np.abs(tables.own).max() + np.abs(weights(attn.b_O)).max()
-    values = before * np.abs(weights(attn.W_V)).sum(1) + np.abs(weights(attn.b_V))
-    sent = np.einsum("hd,hdm->hm", values, np.abs(weights(attn.W_O))).max()
-    stream = before + heads * sent
+    before = np.abs(weights(model.embed.W_E)).max(0) + np.abs(weights(attn.b_O))
+    if model.pos_embed is not None:
+        before = before + np.abs(weights(model.pos_embed.W_pos)).max(0)
+    sent = np.einsum("m,hmd->hd", before, np.abs(weights(attn.W_V))) + np.abs(weights(attn.b_V))
+    stream = before + np.einsum("hd,hdm->m", sent, np.abs(weights(attn.W_O)))
 
     def most(one: Linear) -> Array:
-        return np.asarray(stream * np.abs(one[0]).sum(0) + np.abs(one[1]))
+        return np.asarray(stream @ one[0] + one[1])
 
-    pairs = zip(tables.queries, tables.keys, strict=True)
-    largest = [float(most(q) @ most(k)) * len(q[1]) for q, k in pairs]
-    largest += [float(most(one).max()) for one in (*tables.values, tables.readout)]
-    size = 4 * max(stream, *largest)
-    steps = 64 * (width + len(tables.keys[0][1]) + heads * length + 64)
-    total = size * (steps * 2.0**-53 + 2 * turned + 8 * off + 2.0**-42)
+    queries, keys, values, readout = _second_layer(model, turns, np.abs)
+    pairs = [(most(q), most(k)) for q, k in zip(queries, keys, strict=True)]
+    largest = [float(q @ k) for q, k in pairs]
+    largest += [float(most(one).max()) for one in (*values, readout)]
+    size = 4 * max(float(stream.max()), *largest)
+    identities = [np.abs(turn @ turn.T - np.eye(len(turn))).max() for turn in turns]
+    turned = float(max(identities)) + len(turns[0]) * 2.0**-50
+    size_turned = turned * max(float(q.sum() * k.sum()) for q, k in pairs)
+    steps = 64 * (width + len(turns[0]) + heads * length + 64)
+    total = size * (steps * 2.0**-53 + 8 * off + 2.0**-42) + 2 * size_turned + 2.0**-200
     return total if total < _MOST_OFF else np.inf
 
 
@@ -246,8 +280,13 @@ def answered(
         listed: The cells of each pattern of letters; patterns have one length.
         ar: Counts the multiplications.
         watch: Wraps the loop over patterns, for a progress bar.
+
+    Raises:
+        ValueError: for :func:`too_many` tokens.
     """
     tokens = np.unique(np.concatenate((symbols, *(c[c != UNKNOWN] for _, c, _ in listed))))
+    if reason := too_many(model, len(tokens)):
+        raise ValueError(reason)
     tables = _tables(model, tokens, len(listed[0][0]))
     levels: dict[int, tuple[int, int]] = {}
     elsewhere, rows = np.zeros(len(tables.queries)), 0
@@ -312,7 +351,7 @@ def _elsewhere(
         row = _Cells(tables, ids[part], symbols, Arithmetic())
         for g in range(len(found)):
             highest = [row.scores(g, key, after)[1].max((1, 2)) for key in range(row.length)]
-            least = 1 / np.exp(np.stack(highest)).sum(0)
+            least = (1 - 2.0**-40) / np.exp(np.stack(highest)).sum(0)
             found[g] = np.fmax(found[g], np.nan_to_num(1 - least, nan=1.0).max())
     return found
 
@@ -530,8 +569,9 @@ def least_ratio(
             break
     lows = [(w * (v - ratio[..., None])).min(-1) for w, v in pairs]
     rounded = sum(map(np.abs, lows)) * 2.0**-46
-    below = np.minimum(sum(lows) - rounded, 0.0) / sum(w.min(-1) for w in looks)
-    return np.asarray(np.maximum(ratio + below, least) - off)
+    total: Any = sum(w.min(-1) for w in looks)
+    found = np.maximum(ratio + np.minimum(sum(lows) - rounded, 0.0) / total, least)
+    return np.asarray(np.where(total > LEAST_WEIGHT, found, least) - off)
 
 
 def _taken(values: Array, at: Int[np.ndarray, "..."]) -> Array:

@@ -25,6 +25,7 @@ from interp.tasks.depth.strings import counts_and_blocks, letters_of, prefixes, 
 from interp.tasks.memory.kernels import MemoryKernel
 
 _CHUNK, _MOST, _ASKED, _COUNTS = 512, 4096, "last token and answer", "counts and blocks"
+_WHOLE = {_ASKED: "templates", _COUNTS: "strings"}
 _Json = dict[str, Any]
 _BROKEN = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, StopIteration)
 
@@ -66,7 +67,7 @@ def _verdict(domain: _Json, proof: _Json, model: Any) -> CheckResult:
         if domain["kind"] == "rows" and not not_three_paths(model):
             found = _maximum(model, task, proof) if cover == "caps" else _every_row(model, task)
         else:
-            bound = _whole if cover in (_ASKED, _COUNTS) and not error else _covered
+            bound = _whole if _WHOLE.get(cover) == domain["kind"] and not error else _covered
             found, off = bound(model, task, domain, proof)
         lemmas = tuple(_lemmas(model, task, domain, proof, off))
         note = _told_otherwise(proof["lemmas"], lemmas)
@@ -79,13 +80,14 @@ def _unfit(model: Any, task: Any, domain: _Json, proof: _Json) -> str:
     if reason := network.not_covered(model):
         return reason
     spec, kind, cover = model.spec, domain["kind"], proof["data"]["cover"]
-    if domain.get("length", getattr(task, "length", 0)) + (kind == "strings") > spec.n_ctx:
+    longest = task.length if kind in ("templates", "rows") else domain["length"]
+    if longest + (kind == "strings") > spec.n_ctx:
         return "its rows are longer than the model's context"
     if not spec.causal and kind not in ("templates", "rows"):
         return "the model is not causal"
     paths = kind == "rows" and not not_three_paths(model)
     rounded = tables_of(model, task.length).arithmetic if paths else spec.dtype
-    if proof["arithmetic"] not in ("real", "real" if cover in (_ASKED, _COUNTS) else rounded):
+    if proof["arithmetic"] not in ("real", "real" if cover in _WHOLE else rounded):
         return f"nothing is known of its evaluation in {proof['arithmetic']}"
     fits = {"slices": passed_on.not_along, "pairs": passed_on.not_named, "caps": not_three_paths}
     fits |= {_ASKED: two_layers.not_two_layers, _COUNTS: counted.not_counted}
@@ -238,6 +240,8 @@ def _lemmas(model: Any, task: Any, domain: _Json, proof: _Json, off: Any) -> Ite
     """Role, part, words and number of each lemma that goes with a cover."""
     data, ar, n = proof["data"], Arithmetic("real", budget=0), domain.get("length", 0)
     cover, block = data["cover"], model.blocks[-1] if model.blocks else None
+    if cover in ("multisets", _COUNTS):
+        yield "counter", "layer 0", "what the order of earlier tokens changes", 0.0
     if cover == "cases":
         for layer, head, lags in data["heads"]:
             words = f"attention outside lag {' and '.join(map(str, lags))} is at most this"
@@ -245,10 +249,7 @@ def _lemmas(model: Any, task: Any, domain: _Json, proof: _Json, off: Any) -> Ite
             lengths = range(max(task.lags) + 1, n + 1)
             most = [network.attention_outside(model, t, layer, head, lags) for t in lengths]
             yield role, f"head {layer}.{head}", words, max(most)
-    elif cover == _COUNTS:
-        yield "counter", "layer 0", "what the order of earlier tokens changes", 0.0
     elif cover == "multisets":
-        yield "counter", "layer 0", "what the order of earlier tokens changes", 0.0
         x, same = network.embedded(model, letters_of(task)[None], ar), np.zeros((3, 3), int)
         x = network.normed(block.ln1, x, ar) if block else x
         found = attention.score_forms(block.attn, x, x, same, ar) if block else exactly(same)

@@ -131,7 +131,7 @@ def _lemmas(ordered: list[Any]) -> list[Section]:
         return []
     words = "Numbers are computed from the weights. A wrong role makes its number large and the "
     words += "bound wide; it cannot make the bound false."
-    caption = f"{len(rows)} lemmas, cheapest strategy first"
+    caption = f"{len(rows)} {'lemma' if len(rows) == 1 else 'lemmas'}, cheapest strategy first"
     return [Section("Lemmas", [words], (), [PageTable(pd.DataFrame(rows), caption)])]
 
 

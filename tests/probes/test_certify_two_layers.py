@@ -109,6 +109,15 @@ def test_a_counter_of_too_few_layers_is_not_called_right() -> None:
     assert cells["mechanism"].bound <= exact["brute force"].parts["right in real arithmetic"]
 
 
+def test_a_cover_of_another_kind_of_domain_is_not_taken_for_its_own() -> None:
+    model = trained()
+    data = json.loads(json.dumps(certify(model, TASK, strategies=["mechanism"]).to_dict()))
+    numbers = replace(TASK, templates=("0αα", "0αβ"), labels=(0.0, 1.0)).to_dict()
+    for change in ({"kind": "wurst"}, {"kind": "strings"}, {"task": numbers}):
+        with pytest.raises(CheckpointError, match="cannot be followed"):
+            check(data | {"domain": data["domain"] | change}, model, sha256_of(model))
+
+
 def test_labels_that_are_numbers_and_other_models_are_told_apart() -> None:
     numbers = replace(TASK, labels=(1.0, -1.0))
     spec = replace(SPEC, d_out=1)

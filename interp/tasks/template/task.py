@@ -316,7 +316,12 @@ class TemplateTask:
             For each template which letter stands at each position (regular tokens first, then
             wildcards as they appear); for each cell the id of each letter, −1 where it may be any
             other symbol; and the id of the answer.
+
+        Raises:
+            ValueError: if labels are numbers.
         """
+        if not self.symbolic:
+            raise ValueError("labels are numbers")
         found = []
         for text, label in zip(self.templates, map(str, self.labels), strict=True):
             letters = [*self.regular, *wildcards(text)]

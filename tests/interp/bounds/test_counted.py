@@ -61,3 +61,30 @@ def test_what_is_not_covered_is_named() -> None:
     spec = TransformerSpec(**SHAPE | {"positions": "learned", "mask_self": True})
     words = "counts in two layers need no positions, causal attention that sees itself"
     assert not_counted(SequenceTransformer(spec)) == words
+    masked = TransformerSpec(**SHAPE | {"identity_qk": True, "identity_mask_self": True})
+    assert not_counted(SequenceTransformer(masked)).endswith("a·I that sees itself")
+
+
+def test_weights_near_the_smallest_numbers_stand_for_nothing() -> None:
+    """A point off the path has a score so large that those of the path vanish beside it."""
+    model = SequenceTransformer(TransformerSpec(**SHAPE | {"n_heads": 1, "d_head": 1}))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        model.embed.W_E[:, :3] = torch.eye(3)
+        first, second = (block.attn for block in model.blocks)
+        first.W_V[0, 2, 0], first.W_O[0, 0, 3] = 1.0, 1.0  # the share of b
+        second.b_Q[0, 0], second.b_V[0, 0], second.W_O[0, 0, 4] = 1.0, -0.4, 1.0
+        second.W_K[0, 3, 0], second.W_K[0, 2, 0] = 4 * 744.5, -744.5
+        second.W_V[0, 3, 0], second.W_V[0, 2, 0] = 20.0, -5.0
+        model.unembed.W_U[4, 0], model.unembed.b_U[0] = 1.0, 0.3
+        ahead = model.double()(torch.tensor([[0, 1, 1, 2]]))[0, -1]
+    assert ahead[0] < ahead[1]
+    one = np.array([[2, 1, 2]]), np.array([0]), [1]
+    assert share_right(model, IDS, *one, Arithmetic()) == 0.0
+
+
+def test_a_norm_without_an_epsilon_is_no_crash() -> None:
+    spec = TransformerSpec(**SHAPE | {"n_heads": 1, "norm": "layernorm", "norm_eps": 0.0})
+    one = np.array([[2, 1, 2]]), np.array([0]), [1]
+    assert share_right(SequenceTransformer(spec), IDS, *one, Arithmetic()) in (0.0, 1.0)

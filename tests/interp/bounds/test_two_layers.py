@@ -116,3 +116,60 @@ def test_what_is_not_covered_is_named() -> None:
     assert not not_two_layers(many)
     assert too_many(many, 300)
     assert not too_many(many, 30)
+
+
+def zeroed(**options: Any) -> Any:
+    spec = TransformerSpec(**SPEC | {"n_ctx": 3, "n_heads": 1, "dtype": "float64"} | options)
+    model = SequenceTransformer(spec)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        model.embed.W_E[:, : spec.d_in] = torch.eye(spec.d_in)
+    return model
+
+
+def test_what_cancels_inside_of_products_of_weights_is_not_lost() -> None:
+    """2^60 + 1 − 2^60 is 0 in floating point."""
+    cells = np.array([[a, 0, -1] for a in range(1, 5)])
+    for bias in ("b_V", "b_O"):
+        model, large = zeroed(), 2.0**60
+        with torch.no_grad():
+            attn, parts = model.blocks[1].attn, torch.tensor([large, 1.0, -large])
+            if bias == "b_V":
+                attn.b_V[0, 0] = 1.0
+                attn.W_O[0, 0, 5:8] = parts
+            else:
+                attn.b_O[5:8] = parts
+            model.unembed.W_U[5:8, 0] = -1.0
+            model.unembed.b_U[0] = 0.5  # less than what is taken away
+        listed = ([1, 2, 0], cells, np.zeros(4, dtype=int))
+        assert sum(answered(model, SYMBOLS, [listed], Arithmetic()).right) == 0
+
+
+def test_a_query_that_cancels_against_a_key_is_not_taken_for_a_score() -> None:
+    for angle in (0.3, 0.8, 1.2):
+        model = zeroed(d_head=2, d_in=3, d_out=3, positions="none", d_model=5)
+        with torch.no_grad():
+            model.embed.W_E[0, 3] = 1.0
+            first, second = (block.attn for block in model.blocks)
+            first.W_V[0, 0, 0], first.W_O[0, 0, 3] = 1.0, 1e-30
+            c, s = np.cos(angle) * 1e9, np.sin(angle) * 1e9
+            second.b_Q[0] = torch.tensor([c, s])
+            second.W_K[0, 3] = torch.tensor([-s, c])  # at right angles: all scores are equal
+            second.W_V[0, 0, 0], second.W_O[0, 0, 4] = 1.0, 1.0
+            model.unembed.W_U[4, 0], model.unembed.b_U[0] = 1.0, -0.5  # right if above a half
+        listed = ([0, 1, 2], np.array([[0, 1, 2]]), np.array([0]))
+        assert sum(answered(model, np.arange(3), [listed], Arithmetic()).right) == 0
+
+
+def test_weights_near_the_smallest_numbers_stand_for_nothing() -> None:
+    looks = [np.exp(np.array([[0.0, -800.0]])), np.exp(np.array([[-744.5]]))]
+    values = [np.array([[0.0, 5.0]]), np.array([[-0.4]])]
+    assert least_ratio(looks, values, 0.0, Arithmetic())[0] <= -0.4
+
+
+def test_weights_that_are_no_numbers_are_refused_in_words() -> None:
+    model = zeroed()
+    with torch.no_grad():
+        model.blocks[1].attn.W_K[0, 0, 0] = torch.nan
+    assert "finite numbers" in not_two_layers(model)
