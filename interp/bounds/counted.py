@@ -21,7 +21,7 @@ directions it is much larger than they are. It is about the model as a real func
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,11 +29,10 @@ from jaxtyping import Bool, Float64, Int
 
 from interp.bounds.affine import Affine, Arithmetic, add, linear, share
 from interp.bounds.attention import linear_heads, score_forms, weights
-from interp.bounds.network import after_attention, after_ffn, embedded, margins, normed
-from interp.bounds.two_layers import LEAST_WEIGHT, finite, main_directions
+from interp.bounds.network import after_attention, after_ffn, embedded, margins, normed, unmet
+from interp.bounds.two_layers import LEAST_WEIGHT, Watch, finite, main_directions
 
 Array = Float64[np.ndarray, "..."]
-Watch = Callable[[Iterable[Any]], Iterable[Any]]
 
 _STEPS = 12
 """Most of Newton's steps towards a range; a range after fewer is sound, and only wider."""
@@ -61,8 +60,7 @@ def not_counted(model: Any) -> str:
         "two outputs or more": spec.d_out > 1,
         "weights that are finite numbers": finite(model),
     }
-    lacking = [name for name, holds in needed.items() if not holds]
-    return f"counts in two layers need {', '.join(lacking)}" if lacking else ""
+    return unmet("counts in two layers need", needed)
 
 
 @np.errstate(all="ignore")
@@ -81,7 +79,7 @@ def share_right(
 
     Args:
         model: A model for which :func:`not_counted` is empty.
-        ids: Of BOS, a and b.
+        ids: The token ids that stand for BOS, a and b.
         cells: How many a's and b's, in how many blocks; the first block is of a's.
         answers: The right output of each cell at the last position.
         counts: How many strings each cell stands for.

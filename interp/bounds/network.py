@@ -35,7 +35,7 @@ documented errors. The model's own rounding of f is not here: :func:`apply` adds
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -283,13 +283,19 @@ def attended(model: Any, x: Affine, layer: int, ar: Arithmetic) -> tuple[Any, An
     return low[:, :, 0], high[:, :, 0]
 
 
+def unmet(words: str, needed: Mapping[str, bool]) -> str:
+    """What of several needs does not hold, after some words; empty if all do."""
+    lacking = [name for name, holds in needed.items() if not holds]
+    return f"{words} {', '.join(lacking)}" if lacking else ""
+
+
 def attention_outside(model: Any, length: int, layer: int, head: int, lags: Sequence[int]) -> float:
     """Most attention of a head at the last position to other lags, over all real inputs of size at
     most 1.
 
     Args:
         model: A covered model of one real input channel.
-        length: Of the row.
+        length: How many positions the row has.
         layer: The layer's number, from 0.
         head: The head's number in its layer.
         lags: How many positions back the head is said to look.

@@ -28,7 +28,7 @@ from jaxtyping import Float64
 
 from interp.bounds.affine import UP, Affine, Arithmetic, add, exactly, linear, padded, span
 from interp.bounds.attention import fetch, linear_heads, pattern, score_forms, weights
-from interp.bounds.network import after_attention, after_ffn, embedded, normed
+from interp.bounds.network import after_attention, after_ffn, embedded, normed, unmet
 
 Array = Float64[np.ndarray, "..."]
 
@@ -102,8 +102,7 @@ def not_named(model: Any) -> str:
         "a residual stream": spec.residual,
         "real inputs": spec.input == "real",
     }
-    lacking = [name for name, holds in needed.items() if not holds]
-    return f"a named lag needs {', '.join(lacking)}" if lacking else ""
+    return unmet("a named lag needs", needed)
 
 
 def _before(model: Any, tokens: Affine, ar: Arithmetic) -> Affine:

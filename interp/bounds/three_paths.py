@@ -36,7 +36,7 @@ from interp.bounds.affine import (
     scale,
 )
 from interp.bounds.attention import linear_heads, score_forms, weights
-from interp.bounds.network import entered
+from interp.bounds.network import entered, unmet
 
 Array = Float64[np.ndarray, "..."]
 
@@ -96,8 +96,7 @@ def not_three_paths(model: Any) -> str:
         "a position that sees itself": not spec.mask_self,
         "token inputs": spec.input == "tokens" and spec.d_in == spec.d_out,
     }
-    lacking = [name for name, holds in needed.items() if not holds]
-    return f"the three paths need {', '.join(lacking)}" if lacking else ""
+    return unmet("the three paths need", needed)
 
 
 def tables_of(model: Any, length: int) -> Tables:

@@ -44,7 +44,7 @@ from jaxtyping import Float64, Int
 
 from interp.bounds.affine import Affine, Arithmetic, exactly
 from interp.bounds.attention import linear_heads, score_forms, weights
-from interp.bounds.network import entered
+from interp.bounds.network import entered, unmet
 
 Array = Float64[np.ndarray, "..."]
 Watch = Callable[[Iterable[Any]], Iterable[Any]]
@@ -93,8 +93,7 @@ def not_two_layers(model: Any) -> str:
         "two outputs or more": spec.d_out > 1,
         "weights that are finite numbers": finite(model),
     }
-    lacking = [name for name, holds in needed.items() if not holds]
-    return f"two attention layers need {', '.join(lacking)}" if lacking else ""
+    return unmet("two attention layers need", needed)
 
 
 def finite(model: Any) -> bool:

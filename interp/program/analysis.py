@@ -16,10 +16,12 @@ from interp.program.syntax import (
     Expression,
     Formula,
     Holds,
+    Key,
     Name,
     Program,
     Symbol,
     children,
+    value_of,
 )
 
 
@@ -79,12 +81,14 @@ def is_past_only(program: Program) -> bool:
 
 
 def used_names(program: Program) -> frozenset[str]:
-    """The last line's name and every name that it depends on."""
-    used = {program.lines[-1].name}
+    """The last line's name, if it is the answer, and every name that the answer depends on."""
+    outputs = [part for output in program.outputs for part in children(value_of(output), deep=True)]
+    used = {part.name for part in outputs if isinstance(part, Name | Key)}
+    used |= set() if program.outputs else {program.lines[-1].name}
     for line in reversed(program.lines):
         if line.name in used:
             inside = children(line.expression, deep=True)
-            used |= {part.name for part in inside if isinstance(part, Name)}
+            used |= {part.name for part in inside if isinstance(part, Name | Key)}
     return frozenset(used)
 
 

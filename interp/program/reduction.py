@@ -16,20 +16,19 @@ from contextlib import suppress
 from dataclasses import replace
 
 from interp.errors import ArgumentError
+from interp.program.analysis import used_names
 from interp.program.equivalence import letters_asked, shortest_difference
 from interp.program.syntax import (
     Assignment,
     Constant,
     Expression,
-    Key,
     Kind,
-    Name,
     Output,
     Program,
     Truth,
     children,
+    exchanged,
     kind_of,
-    rebuilt,
     value_of,
     with_value,
 )
@@ -92,17 +91,11 @@ def _less(whole: Expression, known: dict[str, Kind]) -> Iterator[Expression]:
         inside = [p for p in children(old, deep=True) if p != old and kind_of(p, known) == kind]
         for new in (*_CONSTANTS[kind], *dict.fromkeys(inside)):
             if new != old:
-                yield rebuilt(whole, lambda p, old=old, new=new: new if p == old else p)  # type: ignore[misc]
+                yield exchanged(whole, old, new)
 
 
 def _used(lines: Sequence[Assignment], outputs: tuple[Output, ...], old: Program) -> Program:
     """The program of the lines that its answer depends on."""
-    values = [value_of(output) for output in outputs] or [lines[-1].expression]
-    kept = [] if outputs else [lines[-1]]
-    named = {p.name for v in values for p in children(v, deep=True) if isinstance(p, Name | Key)}
-    for line in reversed(lines if outputs else lines[:-1]):
-        if line.name in named:
-            kept.append(line)
-            parts = children(line.expression, deep=True)
-            named |= {p.name for p in parts if isinstance(p, Name | Key)}
-    return replace(old, lines=tuple(reversed(kept)), outputs=outputs)
+    program = replace(old, lines=tuple(lines), outputs=outputs)
+    used = used_names(program)
+    return replace(program, lines=tuple(line for line in lines if line.name in used))

@@ -506,6 +506,11 @@ def rebuilt(expression: Expression, change: Callable[[Expression], Expression]) 
     return change(expression if whole else replace(expression, **inside))
 
 
+def exchanged(part: Expression, old: Expression, new: Expression) -> Expression:
+    """The expression with one part of it replaced wherever it stands."""
+    return rebuilt(part, lambda inner: new if inner == old else inner)
+
+
 def kind_of(expression: Expression, known: dict[str, Kind]) -> Kind:
     """Determine the type of a valid expression's value: ``token``, ``number`` or ``boolean``.
 

@@ -112,7 +112,6 @@ def orderless(model: Any, ids: Int[np.ndarray, " token"]) -> tuple[Lemma, ...]:
         model: One that sees no order (:func:`~interp.bounds.passed_on.not_orderless` is empty).
         ids: Every token that a row may have.
     """
-    words = "what the order of earlier tokens changes"
     spread = 0.0
     if model.spec.n_layers:
         ar = Arithmetic("real", budget=0)
@@ -121,7 +120,7 @@ def orderless(model: Any, ids: Int[np.ndarray, " token"]) -> tuple[Lemma, ...]:
         low, high = score_forms(model.blocks[0].attn, x, x, lags, ar)[0].bounds()
         spread = float((high.max(-1) - low.min(-1)).max() * UP)
     scores = "largest difference of scores"
-    return Lemma("counter", "layer 0", words, 0.0), Lemma("counter", "layer 0", scores, spread)
+    return (*counts_alone(), Lemma("counter", "layer 0", scores, spread))
 
 
 def beside_average(model: Any, rho: Float64[np.ndarray, " pos"], size: float) -> tuple[Lemma, ...]:

@@ -19,22 +19,19 @@ row by itself.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
 
 from interp.bounds.affine import share
 from interp.bounds.three_paths import LEAST, Tables
+from interp.bounds.two_layers import Watch
 from probes.certify.cover import Proof
 from probes.certify.lemmas import Lemma, of_three_paths
 
 Array = Float64[np.ndarray, "..."]
-
-Watch = Callable[[Iterable[Any]], Iterable[Any]]
 
 
 def subsets(length: int) -> list[tuple[int, ...]]:

@@ -26,7 +26,7 @@ the checker enumerates only what is written is looked at: it proves less than en
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
@@ -39,6 +39,7 @@ from interp.bounds.affine import UP, Affine, Arithmetic
 from interp.bounds.network import not_covered
 from interp.bounds.passed_on import along, named, not_along, not_named, not_orderless, values_of
 from interp.bounds.three_paths import Tables, not_three_paths, tables_of
+from interp.bounds.two_layers import Watch
 from interp.errors import ArgumentError, Problems, ProoflensError, need
 from interp.tasks.base import answers_of, memories_of
 from interp.tasks.depth import Membership, PrefixPrediction
@@ -184,8 +185,6 @@ STRATEGIES = ("brute force", "mechanism", "cubic", "black box")
 _LARGEST = 2**24
 _PATIENCE = 6e7
 _ROWS = 256
-
-Watch = Callable[[Iterable[Any]], Iterable[Any]]
 
 
 def domain_of(task: Any, *, length: int | None = None, box: float = 1.0) -> Domain:

@@ -119,15 +119,10 @@ def _free(name: str, taken: set[str]) -> str:
     return found
 
 
-def exchanged(part: Expression, old: Expression, new: Expression) -> Expression:
-    """The expression with one part of it replaced wherever it stands."""
-    return syntax.rebuilt(part, lambda inner: new if inner == old else inner)
-
-
 def _exchanged_in(
     outputs: tuple[syntax.Output, ...], old: Expression, new: Expression
 ) -> tuple[syntax.Output, ...]:
-    return tuple(with_value(one, exchanged(value_of(one), old, new)) for one in outputs)
+    return tuple(with_value(one, syntax.exchanged(value_of(one), old, new)) for one in outputs)
 
 
 @dataclass(frozen=True)
@@ -172,6 +167,6 @@ def variants(program: Program, number: int) -> Iterator[Variant]:
 
 
 def _renamed(part: Expression, old: str, new: str) -> Expression:
-    return exchanged(
-        exchanged(part, syntax.Name(old), syntax.Name(new)), syntax.Key(old), syntax.Key(new)
+    return syntax.exchanged(
+        syntax.exchanged(part, syntax.Name(old), syntax.Name(new)), syntax.Key(old), syntax.Key(new)
     )
