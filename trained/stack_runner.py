@@ -28,6 +28,7 @@ import torch
 
 from interp.errors import CheckpointError, OutputError, ProoflensError
 from interp.lock import LOCK, alone
+from interp.machine import keep_freed_memory
 from interp.models.tensor_files import read_tensors, write_tensors
 from interp.output import DRAFT, drop, output_file
 from interp.ray_tasks import ray_results
@@ -142,6 +143,7 @@ def train_unit(
         KeyboardInterrupt: after Ctrl-C or a polite kill, with the state saved.
         CheckpointError: if the file is damaged or of other runs.
     """
+    keep_freed_memory()
     ensemble = Ensemble(runs, device=options.device)
     if file is not None and file.exists():
         load_state(ensemble, file)

@@ -135,6 +135,11 @@ class HookPoint(nn.Module):
         """
         self.add_hook(hook, dir, is_permanent=True)
 
+    @property
+    def is_hooked(self) -> bool:
+        """Whether a function is attached, through these methods or PyTorch's own."""
+        return bool(self._forward_hooks or self._forward_pre_hooks or self._backward_hooks)
+
     def has_hooks(
         self, dir: Direction = "both", including_permanent: bool = True, level: int | None = None
     ) -> bool:
@@ -149,14 +154,10 @@ class HookPoint(nn.Module):
     ) -> None:
         """Take the functions away, in a direction and at a level (None for all)."""
         _need_direction(dir)
-        for name in ("fwd", "bwd") if dir == "both" else (dir,):
-            kept = []
-            for hook in getattr(self, f"{name}_hooks"):
-                if hook.fits(including_permanent, level):
-                    hook.hook.remove()
-                else:
-                    kept.append(hook)
-            setattr(self, f"{name}_hooks", kept)
+        for there in (self.fwd_hooks,) * (dir != "bwd") + (self.bwd_hooks,) * (dir != "fwd"):
+            for hook in [hook for hook in there if hook.fits(including_permanent, level)]:
+                hook.hook.remove()
+                there.remove(hook)
 
     def clear_context(self) -> None:
         """Forget what functions have kept in ``ctx``."""

@@ -5,12 +5,15 @@
     none        x
 
 ``hook_scale`` is the denominator [batch, pos, 1] and ``hook_normalized`` the output, as in
-TransformerLens; with ``none`` the scale is one, so that its decompositions hold there too.
+TransformerLens; with ``none`` the scale is one, so that its decompositions hold there too. While
+a model is trained and nothing is attached to either, PyTorch's own functions give the output in
+one step, equal to rounding.
 """
 
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -36,6 +39,9 @@ class Norm(nn.Module):
 
     def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
         """The normed residual stream."""
+        watched = self.hook_scale.is_hooked or self.hook_normalized.is_hooked
+        if self.training and not watched and self.kind != "none":
+            return self._at_once(x)
         x, scale = self._split(x)
         normalized: Tensor = self.hook_normalized(self._gain(x / self.hook_scale(scale)))
         return normalized
@@ -44,6 +50,13 @@ class Norm(nn.Module):
         """The same function without firing hooks, for the per-head copies of the stream."""
         x, scale = self._split(x)
         return self._gain(x / scale)
+
+    def _at_once(self, x: Tensor) -> Tensor:
+        """The normed residual stream, without its parts."""
+        width = x.shape[-1:]
+        if self.kind == "layernorm":
+            return F.layer_norm(x, width, self.w, self.b, self.eps)
+        return F.rms_norm(x, width, self.w, self.eps)
 
     def _split(self, x: Tensor) -> tuple[Tensor, Tensor]:
         if self.kind == "none":

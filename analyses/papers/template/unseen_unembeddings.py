@@ -65,10 +65,9 @@ def collapse(setting: Setting) -> Verdict:
     o = setting.options
     task = copying(**task_sizes(o))
     experiment = on_unseen(setting, rows=o["rows"], snapshots=o["every"])
-    for decay in (o["weight_decay"], 0.0):
-        for kind in ("", "b"):
-            labels = {"model": NAMES[kind], "decay": decay}
-            experiment.add(labels, task, spec_of(task, o, kind), weight_decay=decay)
+    for decay, kind in ((o["weight_decay"], ""), (o["weight_decay"], "b"), (0.0, "b")):
+        labels = {"model": NAMES[kind], "decay": decay}
+        experiment.add(labels, task, spec_of(task, o, kind), weight_decay=decay)
     _, fits = experiment.run()
     runs = zip(experiment.planned, fits, strict=True)
     rows = [

@@ -38,6 +38,7 @@ __all__ = [
     "induction",
     "nested",
     "setting_in_words",
+    "settings_like",
     "shares",
 ]
 
@@ -168,12 +169,13 @@ def _judge(setting: Setting, build: Builder) -> Verdict:
 
     def needed(points: pd.DataFrame) -> list[int]:
         counts = pd.Series(ceil(_FOUND * seeds), index=points.index)
-        counts[_named(points, options["otherwise"])] = floor(_NOT_FOUND * seeds) + 1
+        counts[settings_like(points, options["otherwise"])] = floor(_NOT_FOUND * seeds) + 1
         return counts.tolist()
 
     table = models_of(setting, build, needed)
     cells, agreed = shares(table, options), agreements(setting, build, table)
-    expected, unexpected = _named(cells, options["found"]), _named(cells, options["otherwise"])
+    expected = settings_like(cells, options["found"])
+    unexpected = settings_like(cells, options["otherwise"])
     right = pd.concat(
         [cells.loc[expected, "share"] >= _FOUND, cells.loc[unexpected, "share"] <= _NOT_FOUND]
     )
@@ -208,7 +210,7 @@ def _judge(setting: Setting, build: Builder) -> Verdict:
     )
 
 
-def _named(cells: pd.DataFrame, named: list[Mapping[str, Any]]) -> list[int]:
+def settings_like(cells: pd.DataFrame, named: list[Mapping[str, Any]]) -> list[int]:
     """Which settings have any of the named values, in order and once each."""
     found: dict[int, None] = {}
     for values in named:

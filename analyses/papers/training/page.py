@@ -116,7 +116,7 @@ def _diagrams(docs: Path) -> dict[str, _Diagram]:
         claim.id: _Diagram(
             pd.read_csv(_kept(docs, claim.id), dtype=_TEXT),
             pd.read_csv(_kept(docs, claim.id, "-agreement")),
-            dict(claim.profiles["quick"]),
+            dict(claim.profiles["full"]),
         )
         for claim in _claims()
         if _kept(docs, claim.id).exists()

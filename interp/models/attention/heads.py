@@ -157,7 +157,7 @@ class Dot(ScoreTerm):
     def score(self, inputs: ScoreInputs) -> Scores:
         """The scaled dot product."""
         q, k = inputs.q, inputs.k
-        return einsum(q, k, "b query h d, b key h d -> b h query key") * self.scale
+        return einsum(q * self.scale, k, "b query h d, b key h d -> b h query key")
 
 
 class Identity(ScoreTerm):
@@ -250,7 +250,7 @@ class RelativeKeys(ScoreTerm):
         n = inputs.lags.shape[0]
         first = max(self.offset - (n - 1), 0)
         keys = self.r[:, first : self.offset + n]
-        by_lag = einsum(inputs.q, keys, "b query h d, h lag d -> b h query lag") * self.scale
+        by_lag = einsum(inputs.q * self.scale, keys, "b query h d, h lag d -> b h query lag")
         index = (inputs.lags + (self.offset - first)).clamp(min=0)
         return by_lag.gather(-1, index.expand(*by_lag.shape[:3], n))
 
@@ -388,13 +388,13 @@ class Attention(nn.Module):
         return self.multiplier * self.b * self.used_heads
 
     def _fires_result(self) -> bool:
-        hooked = _hooked(self.hook_result)
+        hooked = self.hook_result.is_hooked
         return self.spec.identity_ov or self.cfg.use_attn_result or hooked
 
     def _watched(self) -> bool:
         """Whether a hook function is attached to the scores or the pattern."""
         terms: list[Any] = [term.hook_score for term in self.terms.values()]
-        return any(map(_hooked, (*terms, self.hook_attn_scores, self.hook_pattern)))
+        return any(point.is_hooked for point in (*terms, self.hook_attn_scores, self.hook_pattern))
 
     def _inputs(self, resid: Residual, norm: Norm) -> tuple[Tensor, Tensor, Tensor]:
         """The normed residual for queries, keys and values, ``[batch, pos, #head, d_model]``."""
@@ -437,11 +437,6 @@ class Attention(nn.Module):
         if watched or self.spec.mask_self:  # a new tensor, which a hook may change in place
             pattern = pattern.masked_fill(~allowed.any(dim=-1, keepdim=True), 0.0)
         return self.hook_pattern(pattern)
-
-
-def _hooked(hook: HookPoint) -> bool:
-    """Whether a hook function is attached, through TransformerLens' methods or PyTorch's."""
-    return bool(hook._forward_hooks or hook._forward_pre_hooks or hook._backward_hooks)
 
 
 def _project(

@@ -229,13 +229,33 @@ def test_the_page_shows_what_its_rows_say() -> None:
     assert all((docs / "images" / f"{name}.png").exists() for name in KEPT)
 
 
+LAYOUT = {"map", "strips", "found", "otherwise"}
+"""Options that say which settings there are, and what is expected of them."""
+
+
 def test_kept_rows_are_of_the_settings_and_seeds_of_the_ledger() -> None:
     assert KEPT
     for name in KEPT:
-        options = LEDGER[name]["quick"]
+        options = LEDGER[name]["full"]
         table = pd.read_csv(ROOT / "docs" / "data" / f"{name}.csv", dtype={"locations": str})
         points = points_of(options)
         counts = [len(rows_at(table, point, options)) for point in points]
         assert len(table) == sum(counts)
         assert all(1 <= count <= len(options["seeds"]) for count in counts)
         assert not (table["found"] & ~table["solved"]).any()
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_the_quick_profile_trains_all_settings_that_decide(name: str) -> None:
+    def deciding(profile: str) -> list[set[tuple]]:
+        options = LEDGER[name][profile]
+        points = pd.DataFrame(points_of(options))
+        whole = [{**options, **point} for point in points.to_dict("records")]
+        shared = LEDGER[name]["full"].keys() - {*LAYOUT, "seeds_of_roles"}
+        expected = [options["found"], options["otherwise"]]
+        return [
+            {tuple(str(whole[i][option]) for option in sorted(shared)) for i in named}
+            for named in (diagram.settings_like(points, one) for one in expected)
+        ]
+
+    assert deciding("quick") == deciding("full")

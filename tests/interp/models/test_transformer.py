@@ -257,6 +257,24 @@ def test_patching_a_run_with_its_own_cache_changes_nothing() -> None:
         torch.testing.assert_close(patched, output, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("name", ["layernorm", "rmsnorm no gain"])
+def test_training_norms_at_once_and_is_watched_part_by_part(name: str) -> None:
+    model = build(name)
+    batch = inputs(model)
+    parts, of_parts = _output_and_gradients(model, batch)
+    at_once, of_once = _output_and_gradients(model.train(), batch)
+    torch.testing.assert_close(at_once, parts, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(of_once, of_parts, rtol=1e-8, atol=1e-10)
+    _, cache = model.run_with_cache(batch)
+    assert {"blocks.0.ln1.hook_scale", "blocks.0.ln1.hook_normalized"} <= set(cache)
+
+
+def _output_and_gradients(model: SequenceTransformer, batch: Tensor) -> tuple[Tensor, list]:
+    output = model(batch)
+    gradients = torch.autograd.grad(output.square().sum(), list(model.parameters()))
+    return output, list(gradients)
+
+
 def test_same_seed_same_weights() -> None:
     spec = TransformerSpec(**BASE)  # type: ignore[arg-type]
     first, second, other = (SequenceTransformer(spec, seed=s) for s in (1, 1, 2))
