@@ -174,7 +174,8 @@ class Readable:
 
     Attributes:
         layer: The layer after which it is first readable; −1 for where the stream begins.
-        p: The p-value that freshly initialised models' activations there tell as much.
+        p: The p-value of the null that the formula can be read as well from the activations of
+            freshly initialised models after this layer.
     """
 
     layer: int

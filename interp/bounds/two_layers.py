@@ -461,8 +461,12 @@ class _Cells:
         return float((query * keys).sum(-1).mean())
 
     def _middle(self, query: int, key: int, to: Linear) -> tuple[Array, Array]:
-        """The middle of ``x @ to`` at a position, ``[cell, own, before, number]``, and what of it
-        the first layer's heads pass on."""
+        """Estimate ``x @ to`` at a position, with every open token's terms at their mean, as
+        ``[cell, own, before, number]``; and the part of it that the first layer's heads pass on.
+
+        Bounds are taken of deviations from it, and hold whatever it is; near the middle they are
+        tighter.
+        """
         looks, passed = self._looks(query, key), self._passed(query, key, to[0])
         total: Any = sum(w.mean(-1, keepdims=True) for w in looks)
         sent: Any = sum((w / total * p).mean(-1) for w, p in zip(looks, passed, strict=True))

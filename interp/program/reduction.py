@@ -85,7 +85,8 @@ def _cut(program: Program) -> set[Program]:
 
 
 def _less(whole: Expression, known: dict[str, Kind]) -> Iterator[Expression]:
-    """The expression with one part of it replaced by less."""
+    """The expression with one of its parts replaced by a constant, or by a smaller expression of
+    the same kind that stands inside of that part."""
     for old in set(children(whole, deep=True)):
         kind = kind_of(old, known)
         inside = [p for p in children(old, deep=True) if p != old and kind_of(p, known) == kind]

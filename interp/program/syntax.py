@@ -441,7 +441,8 @@ class Program:
         return [part for one in whole for part in children(one, deep=True)]
 
     def deciding(self, yes: str, no: str) -> Program:
-        """The program of rows after BOS whose next token is ``yes`` where this one's answer holds.
+        """The same program for rows that begin with BOS, written as a program that predicts tokens:
+        ``yes`` comes next where this program answers true, ``no`` where it answers false.
 
         Args:
             yes: Token that follows where the answer holds.
@@ -452,7 +453,7 @@ class Program:
         return Program(tuple(lines[:-1]), (Next(choice),), self.imports)
 
     def _check_counting(self, problems: Problems) -> None:
-        """Without outputs a program is one of C-RASP."""
+        """Refuse a program without outputs that is not C-RASP: its last line is then the answer."""
         lines = len(self.lines)
         problems.need(lines > 0, "lines", "must be at least one", lines, "write NAME = EXPRESSION")
         for part in self.parts():

@@ -263,7 +263,11 @@ def looks_of(rows: int) -> tuple[int, ...]:
 
 
 def early_price(rows: int) -> float:
-    """What a p before the last look is multiplied by, to be as unlikely as one at all rows."""
+    """The factor by which a p-value of an earlier look is multiplied.
+
+    The looks before the last together may spend a tenth of a level, in equal parts: with this
+    factor, which is ten times their number, their p-values can be held against the level itself.
+    """
     least = min(LEAST_ROWS, rows)
     return max(sum(look >= least for look in looks_of(rows)[:-1]), 1) / _EARLY
 

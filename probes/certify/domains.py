@@ -132,7 +132,7 @@ class Signs(Domain):
 
     @property
     def statement(self) -> str:
-        """In words."""
+        """The inputs and positions that a proof is about, in words."""
         first, last = self.judged[0], self.judged[-1]
         where = f"positions {first} to {last}" if first < last else f"position {first}"
         return f"all 2^{self.length} sequences of {self.length} inputs ±1, at {where}"
@@ -171,7 +171,7 @@ class Signs(Domain):
         return Cells(exactly(x[..., None]), exactly(f[:, None]), np.ones(len(x)))
 
     def boxes(self) -> Iterator[Cells]:
-        """Nothing is known of any input, nor of f."""
+        """One cell a judged position: every input is open, and so is the value of f."""
         for t in self.judged:
             yield self.cases(t, ())
 
@@ -237,12 +237,12 @@ class Averages(Domain):
 
     @property
     def size(self) -> None:
-        """Not countable."""
+        """None: the inputs are real numbers, which cannot be counted."""
         return None
 
     @property
     def statement(self) -> str:
-        """In words."""
+        """The inputs and positions that a proof is about, in words."""
         return f"all sequences of {self.length} real inputs of size at most {self.box:g}"
 
     @property
@@ -318,12 +318,12 @@ class Addressed(Domain):
 
     @property
     def size(self) -> None:
-        """Not countable."""
+        """None: the inputs are real numbers, which cannot be counted."""
         return None
 
     @property
     def statement(self) -> str:
-        """In words."""
+        """The inputs and positions that a proof is about, in words."""
         return (
             f"all sequences of {self.length} tokens with {self.task.bits} address bits ±1 and a "
             f"real value of size at most {self.box:g}"
@@ -438,7 +438,7 @@ class Members(OfLetters):
 
     @property
     def statement(self) -> str:
-        """In words."""
+        """The inputs and positions that a proof is about, in words."""
         first, last = self.lengths[0], self.lengths[-1]
         letters, name = " ".join(self.spoken.letters), self.task.language
         return f"whether in {name}, every string of {letters} of length {first} to {last}"
@@ -493,7 +493,7 @@ class Strings(OfLetters):
 
     @property
     def statement(self) -> str:
-        """In words."""
+        """The inputs and positions that a proof is about, in words."""
         first, last = self.lengths[0], self.lengths[-1]
         return f"every position of every string of {self.task.language} of length {first} to {last}"
 
@@ -604,7 +604,7 @@ class Templates(Domain):
 
     @property
     def statement(self) -> str:
-        """In words."""
+        """The inputs and positions that a proof is about, in words."""
         first, last = self.symbols[0], self.symbols[-1]
         names = ", ".join(self.task.templates)
         return f"every string of the templates {names} with symbols {first} to {last}"
@@ -678,7 +678,7 @@ class AllRows(Domain):
 
     @property
     def statement(self) -> str:
-        """In words."""
+        """The inputs and positions that a proof is about, in words."""
         v, k = self.task.vocabulary, self.task.length
         return f"all {v}^{k} rows of {k} tokens"
 

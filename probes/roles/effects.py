@@ -273,8 +273,11 @@ class Effects:
     def _measure(
         self, kind: str, edits: Sequence[Edits], floors: Sequence[float], odds: float
     ) -> None:
-        """The rise of the loss on rows of one kind for every edit, kept unless it was said to be
-        above the floor at larger odds."""
+        """Measure the rise of the loss on rows of one kind for every edit, and keep it.
+
+        An edit is measured again only if it was found to be above its floor when a larger
+        probability of error (``odds``) was allowed than now.
+        """
         run, scored = self.evidence.run(kind), self.evidence.batch(kind).mask.any(1)
         new = [i for i, e in enumerate(edits) if self._odds_of.get((kind, e), 1.0) > odds]
         some = gather_evidence(

@@ -334,7 +334,7 @@ class Evidence:
 
     @cached_property
     def normalised(self) -> bool:
-        """Whether attention is a share of one."""
+        """Whether each query's attention over its keys sums to one, as after a softmax."""
         spec = getattr(self.model, "spec", None)
         return spec is None or spec.normalizer == "softmax"
 

@@ -151,7 +151,8 @@ class ReinitNull:
 
     @torch.no_grad()
     def odds(self, hook: str, share: Callable[[Tensor], Tensor]) -> Beyond:
-        """How far out a share in [0, 1] of an activation is, compared as odds.
+        """How far out the model's value is among fresh models', for a share s in [0, 1] that is
+        computed from an activation; compared as s / (1 − s), so that shares near 1 differ too.
 
         Args:
             hook: The hook of the activation.

@@ -86,7 +86,8 @@ class LossRises:
         return tuple(KeepKeys(_pattern(p), array(kind, name, own.get(p))) for p in places)
 
     def only_keys(self, place: Place, keys: Tensor) -> Edits:
-        """The same for one head and keys that have no name."""
+        """The edits that leave one head nothing but its attention to these keys, ``[row, query,
+        key]``, at the queries that have such keys."""
         return (KeepKeys(_pattern(place), Array(keys)),)
 
     def exchanged(self, kind: str, places: Sequence[Place]) -> Edits:

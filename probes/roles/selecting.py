@@ -256,7 +256,7 @@ def formula(keys: Int[Tensor, " query"], queries: Int[Tensor, " query"]) -> str:
 
 
 def _whatever(inputs: Tensor, keys: Selected) -> Selected:
-    """Keys that are the same whatever the rows hold."""
+    """The keys of a rule that asks for positions alone: they do not depend on the tokens."""
     return keys
 
 

@@ -132,7 +132,8 @@ def _listed(rows: pd.DataFrame, word: str) -> str:
 
 
 def of_groups(rows: pd.DataFrame) -> pd.Series:
-    """What is lost without the whole group of each row of a role table; NaN for none."""
+    """For each row of a role table, what is lost without all heads of its group together; NaN for a
+    role that has no group."""
     known = rows.get("effect_of_group", pd.Series(float("nan"), index=rows.index))
     return pd.to_numeric(known, errors="coerce").astype(float)
 

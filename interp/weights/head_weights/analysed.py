@@ -40,7 +40,8 @@ _FORMATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloa
 
 
 def analysed(source: TensorSource, *, run_in: str = "") -> str:
-    """What a checkpoint's numbers are of, in one line.
+    """Describe in one line the model whose weights are analysed: its class, number format, whether
+    its embeddings are tied, its norm and scales, and what the checkpoint holds besides.
 
     Args:
         source: The opened checkpoint.
