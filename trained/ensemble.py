@@ -190,6 +190,8 @@ class Ensemble:
         models = [started(run) for run in runs]
         self.model = build(common_spec([run.spec for run in runs])).to(device).train()
         named = dict(self.model.named_parameters())
+        every = list(self.model.named_parameters(remove_duplicate=False))
+        self._tied = len(every) > len(named)  # to look for tied weights takes time at every call
         self.shapes = {name: p.shape for name, p in named.items()}
         self.sizes = [p.numel() for p in named.values()]
         weights = torch.stack([self._row(model) for model in models]).to(device)
@@ -297,13 +299,15 @@ class Ensemble:
         with torch.autocast(kind, torch.bfloat16, enabled=self.trainings[0].autocast):
             if len(weights) == 1:
                 alone = {name: value[0] for name, value in (named | self._scales).items()}
-                output = functional_call(self.model, alone, (inputs[0],))[None]
+                output = self._call(alone, inputs[0])[None]
             else:
                 output = vmap(self._call)(named | self._scales, inputs)
         return mean_loss(output.float() if output.dtype.itemsize < 4 else output, targets, mask)
 
     def _call(self, parameters: dict[str, Tensor], inputs: Tensor) -> Tensor:
-        output: Tensor = functional_call(self.model, parameters, (inputs,))
+        output: Tensor = functional_call(
+            self.model, parameters, (inputs,), tie_weights=self._tied
+        )
         return output
 
     def _batch(self, step: int) -> tuple[Tensor, ...]:

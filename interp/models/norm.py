@@ -40,7 +40,7 @@ class Norm(nn.Module):
     def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
         """The normed residual stream."""
         watched = self.hook_scale.is_hooked or self.hook_normalized.is_hooked
-        if self.training and not watched and self.kind != "none":
+        if self.training and not watched:
             return self._at_once(x)
         x, scale = self._split(x)
         normalized: Tensor = self.hook_normalized(self._gain(x / self.hook_scale(scale)))
@@ -54,6 +54,8 @@ class Norm(nn.Module):
     def _at_once(self, x: Tensor) -> Tensor:
         """The normed residual stream, without its parts."""
         width = x.shape[-1:]
+        if self.kind == "none":
+            return x
         if self.kind == "layernorm":
             return F.layer_norm(x, width, self.w, self.b, self.eps)
         return F.rms_norm(x, width, self.w, self.eps)

@@ -54,7 +54,7 @@ def rounds_in_layers(setting: Setting) -> Verdict:
     options, experiment = setting.options, _decayed(setting)
     tasks = {r: task_of(options["candidates"], options["length"], r) for r in options["rounds"]}
     for rounds, task in tasks.items():
-        for layers in range(1, rounds + 2):
+        for layers in range(1 if options["fewer_layers"] else rounds + 1, rounds + 2):
             spec = spec_of(task, options, n_layers=layers, **_KEYS)
             labels = {"rounds": f"R = {rounds}", "layers": layers}
             experiment.add(labels, task, spec)
@@ -71,7 +71,7 @@ def rounds_in_layers(setting: Setting) -> Verdict:
         f"Constructions of R + 1 layers are right to {max(e for e, _ in exact.values()):.1g} for R "
         f"= {', '.join(map(str, exact))}. Trained, R + 1 layers leave "
         + ", ".join(_words(table, r, r + 1) for r in tasks)
-        + f" of the variance; the fewest layers that reach {options['level']} are "
+        + f" of the variance; of those trained the fewest layers that reach {options['level']} are "
         + ", ".join(str(n) if n else "none" for n in fewest.values())
         + f". Of {len(orders)} trained models of two rounds and more that solve their task, "
         f"{sum(orders.values())} show the rounds in their order."
