@@ -84,6 +84,28 @@ def test_the_rule_needs_the_same_steps_in_every_seed(
     assert verdict.numbers["gains"]["the same steps"] == [v - 7.5 for v in same_steps]
 
 
+@pytest.mark.parametrize(("alike", "taken"), [((9, 7, 9), 2), ((9, 9, 9), 3)])
+def test_no_seed_is_taken_after_the_one_that_settles_it(
+    alike: Any, taken: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raced = []
+
+    def race_of(learners: dict[str, int], *_: Any) -> list[dict[str, Any]]:
+        raced.append(learners["without"])
+        found = [("without", 2, alike[learners["without"]]), ("without", "end", 8),
+                 ("with a, b", "end", 7.5)]  # fmt: skip
+        same = {"step": 2, "seconds": 2.0, "processor": 1.0}
+        return [{"model": m, "at": at, "perplexity": p, **same} for m, at, p in found]
+
+    monkeypatch.setattr(gpt2_from_scratch, "race", race_of)
+    makers: Any = {name: (lambda seed: seed) for name in ("without", "with a, b")}
+    verdict = gpt2_from_scratch.raced(
+        Setting("quick", (0, 1, 2), TINY, tmp_path), TEXT, TEXT, makers
+    )
+    assert raced == list(range(taken))
+    assert verdict.status == ("reproduced" if taken == 3 else "not reproduced")
+
+
 def test_models_of_a_seed_start_alike_and_read_the_same_windows() -> None:
     plain, scalars = (Learner(fresh_gpt2(TINY, 20, 3), TINY, 3, scalars=s) for s in (False, True))
     pairs = dict(scalars.model.named_parameters())
