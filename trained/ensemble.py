@@ -253,7 +253,8 @@ class Ensemble:
             decays.append(torch.cat(decay))
         like = self.state.weights
         self._rates = torch.stack(rates).to(like)
-        self._decays = (torch.stack(rates) * torch.stack(decays)).to(like)
+        peak_decays = torch.stack(rates) * torch.stack(decays)
+        self._decays = peak_decays.to(like) if bool(peak_decays.any()) else None
         self._frozen = self._rates == 0 if bool((self._rates == 0).any()) else None
         clips = [t.clip for t in self.trainings]
         self._clip = torch.tensor(clips, dtype=torch.float64).to(like)[:, None]
@@ -340,15 +341,17 @@ class Ensemble:
             gradient.masked_fill_(self._frozen, 0.0)
         norm = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
         gradient = gradient * (self._clip / (norm + 1e-6)).clamp(max=1.0)
-        gradient = torch.where(alive, gradient, 0.0)
+        if not alive.is_cpu or not bool(alive.all()):  # a GPU would have to be waited for
+            gradient = torch.where(alive, gradient, 0.0)
         beta1, beta2 = self._beta[:, :1], self._beta[:, 1:]
         state.first.lerp_(gradient, 1 - beta1)
-        state.second.mul_(beta2).addcmul_(gradient, gradient * (1 - beta2))
+        state.second.lerp_(gradient.square_(), 1 - beta2)
         bias1, bias2 = (1 - self._betas ** (state.step + 1)).to(gradient).T[:, :, None]
         factor = self._factors().to(gradient)[:, None] * alive
-        state.weights.mul_(1 - self._decays * factor)
-        size = (state.second / bias2).sqrt_().add_(_EPS).mul_(bias1)
-        state.weights.addcdiv_(self._rates * factor * state.first, size, value=-1.0)
+        if self._decays is not None:
+            state.weights.addcmul_(state.weights, self._decays * factor, value=-1.0)
+        size = state.second.sqrt().mul_(bias1 / bias2.sqrt()).add_(_EPS * bias1)
+        state.weights.addcdiv_((self._rates * factor).mul_(state.first), size, value=-1.0)
 
     def _factors(self) -> Tensor:
         """The schedule of each member at this step, as a factor of its peak rate."""

@@ -7,12 +7,13 @@ long one is left to run alone at the end.
 A claim that fails with an error does not stop the others: it is told at the end, and nothing of it
 is kept but its working folder, with the reason and the traceback. With ``resume``, a claim whose
 result has the same rule, profile, seeds and options is not run again, and one that was interrupted
-goes on in its working folder. A result by today's rule and settings is replaced only with
-``overwrite``; a verdict that was reached is not replaced by "not run".
+with the same seeds and options goes on in its working folder. A result by today's rule and settings
+is replaced only with ``overwrite``; a verdict that was reached is not replaced by "not run".
 """
 
 from __future__ import annotations
 
+import json
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,6 +39,9 @@ from prooflens.files import alone, drop, need_name, replace_text
 from prooflens.machine import check_device, cores, need_backend
 
 __all__ = ["Failure", "Order", "run_claims"]
+
+_SETTING = "setting.json"
+"""In a claim's working folder: the seeds and options that it was begun with."""
 
 
 @dataclass(frozen=True)
@@ -287,9 +291,15 @@ def _result(
 
 
 def _run(function: Callable[[Setting], Verdict], setting: Setting) -> Verdict:
-    if not setting.resume:
+    """Run a claim in its working folder. What an interrupted run with other seeds or options left
+    there is no beginning of this one, and goes."""
+    file = setting.folder / _SETTING
+    wanted = json.dumps(plain({"seeds": setting.seeds, "options": setting.options}), sort_keys=True)
+    other = file.exists() and file.read_text("utf-8") != wanted
+    if other or not setting.resume:
         drop(setting.folder)
     setting.folder.mkdir(parents=True, exist_ok=True)
+    replace_text(file, wanted)
     return function(setting)
 
 

@@ -170,9 +170,12 @@ def test_failure_leaves_others_and_its_working_folder(tmp_path, module):
     assert [r.claim for r in results] == ["depth-made-up"]
     assert failures == [Failure("depth-second", "the disk is full")]
     assert (out / ".work" / "depth-second" / "half").exists()
+    (out / ".work" / "depth-second" / "begun").touch()
     run([known["depth-second"]], out, resume=True)
     assert module.calls[-1].resume
-    assert (out / ".work" / "depth-second" / "half").exists()
+    assert (out / ".work" / "depth-second" / "begun").exists()
+    run([known["depth-second"]], out, resume=True, seeds=1)
+    assert not (out / ".work" / "depth-second" / "begun").exists(), "it is of other seeds"
 
 
 @pytest.mark.parametrize(("old", "new", "status"), [
