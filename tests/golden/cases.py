@@ -152,12 +152,19 @@ _THEOREMS = {
 
 _COSTLY = (
     "programs/count-1l4h256",
+    "programs/depth-L4-layers2-heads",
+    "programs/depth-L5-layers2",
+    "programs/depth-L6-layers3",
     "programs/depth-L6-layers4",
     "programs/induction-mlp-table",
     "programs/sort-1l1h256",
+    "programs/template-copying-b-grown",
+    "programs/template-copying-plain",
     "programs/template-majority",
     "programs/template-match-to-sample",
     "programs/template-same-different-plain",
+    "roles/coupling-rank-6-layers",
+    "roles/depth-L4-layers2-heads",
     "roles/depth-L5-layers2",
     "roles/depth-L5-layers3",
     "roles/depth-L6-layers3",
@@ -165,6 +172,9 @@ _COSTLY = (
     "roles/induction-mlp-table",
     "roles/nested-memory-2",
     "roles/nested-memory-3",
+    "roles/nested-memory-3-gated",
+    "roles/sparse-memory-light-layers",
+    "roles/template-copying-plain",
     "roles/template-match-to-sample",
 )
 """What takes longest, beside cases that go the same ways: `make test-golden` alone asks it."""
