@@ -306,9 +306,7 @@ class Ensemble:
         return mean_loss(output.float() if output.dtype.itemsize < 4 else output, targets, mask)
 
     def _call(self, parameters: dict[str, Tensor], inputs: Tensor) -> Tensor:
-        output: Tensor = functional_call(
-            self.model, parameters, (inputs,), tie_weights=self._tied
-        )
+        output: Tensor = functional_call(self.model, parameters, (inputs,), tie_weights=self._tied)
         return output
 
     def _batch(self, step: int) -> tuple[Tensor, ...]:
