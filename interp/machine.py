@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import sys
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,6 @@ def free_bytes() -> int:
     return min(found)
 
 
-@cache
 def keep_large_blocks_apart() -> None:
     """Let the C library give large blocks of memory back as soon as they are freed.
 
@@ -53,14 +51,15 @@ def keep_large_blocks_apart() -> None:
     nor fit again: an inspection with 0.7 GB of its heap in use held 9. Elsewhere nothing is done.
     """
     _set_malloc(_MMAP_THRESHOLD, _LARGE)
+    _set_malloc(_TRIM_THRESHOLD, 2 * _LARGE)  # which glibc takes itself for such a threshold
 
 
-@cache
 def keep_freed_memory() -> None:
     """Let the C library keep what a training step frees for the next one, up to 1 GiB.
 
     Otherwise each large tensor's pages are taken from the system anew at every step: a fifth of the
-    time of a step on rows of 80 tokens. Elsewhere nothing is done.
+    time of a step on rows of 80 tokens. It holds until :func:`keep_large_blocks_apart` is called.
+    Elsewhere nothing is done.
     """
     _set_malloc(_MMAP_THRESHOLD, _LARGEST)
     _set_malloc(_TRIM_THRESHOLD, _KEPT)

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from interp.machine import keep_large_blocks_apart
+from interp.machine import keep_freed_memory, keep_large_blocks_apart
 
 
 class _Blocks(ctypes.Structure):
@@ -29,7 +29,10 @@ def _mapped() -> int:
     return int(library.mallinfo2().hblkhd)
 
 
-def test_large_blocks_are_mapped_and_given_back() -> None:
+@pytest.mark.parametrize("trained", [False, True])
+def test_large_blocks_are_mapped_and_given_back(trained: bool) -> None:
+    if trained:
+        keep_freed_memory()
     blocks = [torch.empty(2**24, dtype=torch.uint8) for _ in range(4)]
     del blocks  # freed mappings raise the threshold, until it is set
     keep_large_blocks_apart()
@@ -38,3 +41,12 @@ def test_large_blocks_are_mapped_and_given_back() -> None:
     assert _mapped() >= before + 2 * 2**24
     del blocks
     assert _mapped() == before
+
+
+def test_a_training_keeps_what_it_frees() -> None:
+    keep_freed_memory()
+    before = _mapped()
+    blocks = [torch.empty(2**24, dtype=torch.uint8) for _ in range(8)]
+    assert _mapped() == before, "they lie in the heap"
+    del blocks
+    keep_large_blocks_apart()
