@@ -67,18 +67,23 @@ def rounds_in_layers(setting: Setting) -> Verdict:
     enough = all(middle[f"R = {r}", r + 1] <= options["level"] for r in tasks)
     ordered = sum(orders.values()) >= 0.8 * len(orders) if orders else False
     status = decide(built and enough and ordered, built)
+    found = [
+        "R + 1 layers leave "
+        + ", ".join(_words(table, r, r + 1) for r in tasks)
+        + " of the variance"
+    ]
+    if options["fewer_layers"]:
+        told = "; ".join(f"R = {r}: {n or 'none'}" for r, n in fewest.items())
+        found.append(f"fewest layers that reach {options['level']}, {told}")
     words = (
         f"Constructions of R + 1 layers are right to {max(e for e, _ in exact.values()):.1g} for R "
-        f"= {', '.join(map(str, exact))}. Trained, R + 1 layers leave "
-        + ", ".join(_words(table, r, r + 1) for r in tasks)
-        + f" of the variance; of those trained the fewest layers that reach {options['level']} are "
-        + ", ".join(str(n) if n else "none" for n in fewest.values())
-        + f". Of {len(orders)} trained models of two rounds and more that solve their task, "
+        f"= {', '.join(map(str, exact))}. Trained, {'; '.join(found)}. "
+        f"Of {len(orders)} trained models of two rounds and more that solve their task, "
         f"{sum(orders.values())} show the rounds in their order."
     )
     numbers = {
         "constructed": {str(r): {"error": e, "certificate": b} for r, (e, b) in exact.items()},
-        "fewest_layers": {str(r): n for r, n in fewest.items()},
+        "fewest_layers": {str(r): n for r, n in fewest.items() if options["fewer_layers"]},
         "in_order": orders,
         "errors": by_seed(table, ["rounds", "layers"]),
     }
@@ -91,9 +96,8 @@ def rounds_in_layers(setting: Setting) -> Verdict:
         label="mean square error, share of variance",
         levels={f"error {options['level']}": options["level"]},
     )
-    key = "fewest layers for R = " + ", ".join(f"{r}: {n or 'none'}" for r, n in fewest.items())
-    drawing = Drawing(figure, "Error against layers, a line for each number of rounds.")
-    return verdict(status, words, key, numbers, name="errors", table=table, drawing=drawing)
+    drawing = Drawing(figure, "Error against layers, a colour for each number of rounds.")
+    return verdict(status, words, found[-1], numbers, name="errors", table=table, drawing=drawing)
 
 
 def _shipped(setting: Setting) -> Verdict:

@@ -83,7 +83,7 @@ def few_heads(setting: Setting) -> Verdict:
     retrieved, widths, lengths = o["coordinates"], o["widths"], o["lengths"]
     for length in lengths:
         task = Maxima(retrieved, length)
-        for heads, tried in ((1, widths), (retrieved, widths[:1])):
+        for heads, tried in ((1, widths), (retrieved, widths[:1])):  # what the rule asks of
             for width in tried:
                 spec = spec_of(
                     task,
@@ -115,16 +115,16 @@ def few_heads(setting: Setting) -> Verdict:
         f"at T = {', '.join(map(str, lengths))}; with one head the best of {len(widths)} FFNs, up "
         f"to {largest} parameters, has {', '.join(f'{few[t]:.3f}' for t in lengths)}."
     )
-    shown = table[table["length"] == lengths[-1]]
-    key = "; ".join(
-        f"{heads} heads, {width} neurons: {spread(list(rows['error']))}"
-        for (heads, width), rows in shown.groupby(["heads", "neurons"])
-    )
     drawn = table.assign(
         model=[
             f"{h} head{'s' * (h > 1)}, {n} neurons"
             for h, n in zip(table["heads"], table["neurons"], strict=True)
         ]
+    )
+    shown = drawn[drawn["length"] == lengths[-1]]
+    key = "; ".join(
+        f"{model}: {spread(list(rows['error']))}"
+        for model, rows in shown.groupby("model", sort=False)
     )
     figure = sweep(
         drawn,

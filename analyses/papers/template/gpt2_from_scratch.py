@@ -44,7 +44,6 @@ from prooflens.trained import zoo
 __all__ = ["Learner", "check", "fresh_gpt2", "from_scratch", "race", "raced", "tokens_of"]
 
 _NAMES = ("without", "with a, b", "larger")
-_SAME_STEPS = "the same steps"
 
 
 def check(setting: Setting) -> None:
@@ -216,10 +215,10 @@ def raced(
         learners = {name: make(seed) for name, make in makers.items()}
         found = race(learners, text, windows.flatten(), options)
         rows += [{**row, "seed": seed} for row in found]
-        table = pd.DataFrame(rows)
-        if min(_gains(table, options["steps"])[_SAME_STEPS]) <= 0:
+        answer = verdict_of(pd.DataFrame(rows), options["steps"])
+        if answer.status == "not reproduced":
             break
-    return verdict_of(table, options["steps"])
+    return answer
 
 
 def tokens_of(options: Mapping[str, Any]) -> tuple[Tensor, Tensor, int]:
@@ -238,30 +237,19 @@ def tokens_of(options: Mapping[str, Any]) -> tuple[Tensor, Tensor, int]:
     return encode(tokenizer, corpus.train), encode(tokenizer, corpus.held_out), vocabulary
 
 
-def _others(table: pd.DataFrame, steps: int) -> dict[str, pd.Series]:
-    """Perplexity of the models without scalars, seed by seed, by what they are given as much of."""
-    ends = table[table["at"] == "end"].pivot(index="seed", columns="model", values="perplexity")
-    alike = table[(table["model"] == "without") & (table["at"] == steps)].set_index("seed")
-    others = {_SAME_STEPS: alike["perplexity"], "the same seconds": ends["without"]}
-    return others | ({"larger, the same seconds": ends["larger"]} if "larger" in ends else {})
-
-
-def _scalars(table: pd.DataFrame) -> pd.Series:
-    """Perplexity of the models with scalars at the end, seed by seed."""
-    with_scalars = table[(table["at"] == "end") & (table["model"] == _NAMES[1])]
-    return with_scalars.set_index("seed")["perplexity"]
-
-
-def _gains(table: pd.DataFrame, steps: int) -> dict[str, list[float]]:
-    """How much lower perplexity is with scalars than each of the others', seed by seed."""
-    scalars = _scalars(table)
-    return {name: (found - scalars).tolist() for name, found in _others(table, steps).items()}
-
-
 def verdict_of(table: pd.DataFrame, steps: int) -> Verdict:
     """The verdict on the rows of :func:`race`, with their seeds."""
     end = table[table["at"] == "end"]
-    scalars, others, gains = _scalars(table), _others(table, steps), _gains(table, steps)
+    ends = end.pivot(index="seed", columns="model", values="perplexity")
+    alike = table[(table["model"] == "without") & (table["at"] == steps)].set_index("seed")
+    scalars = ends["with a, b"]
+    others = {
+        "the same steps": alike["perplexity"],
+        "the same seconds": ends["without"],
+    }
+    if "larger" in ends:
+        others["larger, the same seconds"] = ends["larger"]
+    gains = {name: (values - scalars).tolist() for name, values in others.items()}
     statements = {name: min(found) > 0 for name, found in gains.items()}
     told = {name: spread(values.tolist(), ".3g") for name, values in others.items()}
     larger = told.get("larger, the same seconds")
@@ -269,7 +257,7 @@ def verdict_of(table: pd.DataFrame, steps: int) -> Verdict:
     taken = ", ".join(f"{name} {middle['step'][name]:.0f}" for name in middle.index)
     words = (
         f"Perplexity on held-out text: {spread(scalars.tolist(), '.3g')} with two scalars a head; "
-        f"without, {told[_SAME_STEPS]} after the same steps and {told['the same seconds']} "
+        f"without, {told['the same steps']} after the same steps and {told['the same seconds']} "
         f"after the same seconds{f'; larger, {larger}' if larger else ''}. Steps in "
         f"{middle['seconds']['with a, b']:.0f} seconds: {taken}."
     )
@@ -285,11 +273,11 @@ def verdict_of(table: pd.DataFrame, steps: int) -> Verdict:
         "gains": gains,
         "lower": statements,
         "perplexity": by_seed(end, ["model"], "perplexity"),
-        "after the same steps": others[_SAME_STEPS].tolist(),
+        "after the same steps": alike["perplexity"].tolist(),
         **{name: by_seed(end, ["model"], name) for name in ("step", "seconds", "processor")},
     }
     seen = "Perplexity against wall time of each model: without scalars, with them, and larger."
-    status = status_of(statements, needed=[_SAME_STEPS])
+    status = status_of(statements, needed=["the same steps"])
     name = "perplexity"
     return verdict(
         status, words, key, numbers, name=name, table=table, drawing=Drawing(figure, seen)
