@@ -58,8 +58,8 @@ def keep_freed_memory() -> None:
     """Let the C library keep what a training step frees for the next one, up to 1 GiB.
 
     Otherwise each large tensor's pages are taken from the system anew at every step: on rows of 80
-    tokens 12 to 18 % of a step's time were the system's. It holds until :func:`keep_large_blocks_apart` is called.
-    Elsewhere nothing is done.
+    tokens 12 to 18 % of a step's time were the system's. It holds until
+    :func:`keep_large_blocks_apart` is called. Elsewhere nothing is done.
     """
     _set_malloc(_MMAP_THRESHOLD, _LARGEST)
     _set_malloc(_TRIM_THRESHOLD, _KEPT)
