@@ -137,6 +137,13 @@ def stream_after(model: Any) -> Iterator[tuple[int, str]]:
             yield layer, Site(layer, "resid_post").name
 
 
+def read_by_ffn(model: Any, layer: int) -> Site:
+    """The residual stream that a layer's FFN reads, before its norm: of a layer without heads the
+    one that enters the layer."""
+    hooks = [Site(0, "resid_pre").name, *(hook for _, hook in stream_after(model))]
+    return Site.of(hooks[hooks.index(Site(layer, "resid_post").name) - 1])
+
+
 def _heads(model: Any, layer: int) -> int | None:
     spec = getattr(model, "spec", None)
     return spec.heads[layer] if spec is not None else getattr(model.cfg, "n_heads", None)

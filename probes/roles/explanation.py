@@ -223,7 +223,7 @@ def _programs(found: Sequence[Any], told: Fitting) -> list[_Made]:
     for row in found:
         surrogate = ROLES[row.role].surrogate
         terms = surrogate and surrogate.of(replace(told, role=row))
-        if surrogate and terms:
+        if surrogate and (terms or surrogate.kind == "ffn"):
             parts.setdefault(surrogate.kind, []).append((surrogate, terms))
     about, made = replace(told, role=found[0]), []
     for kind, some in parts.items():

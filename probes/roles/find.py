@@ -56,6 +56,7 @@ _LOOSE = {
 }
 """Role → the roles beside which it says nothing new."""
 _OWN = {
+    **dict.fromkeys(("readout", "gating", "unmixing", "sharpening"), ("passing-on",)),
     "successor": ("copying",),
     "counting": ("dense", "uniform"),
     "memory-mixture": (

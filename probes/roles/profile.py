@@ -56,6 +56,8 @@ class Floors:
             what copying heads write together, or in what an average's heads do to the output.
         carried: Least part of what heads do to the output that is left in place when what they
             write is replaced by what an average says of it.
+        alone: Least part of what an FFN does to the output that is left in place with a latent
+            alone of what it writes.
         kernel_beside: Least kernel weight of a head, relative to that for the memory it serves
             most.
         decodable: Least r² that counts as decodable.
@@ -100,6 +102,7 @@ class Floors:
     kernel_part: float = 0.001
     mixed: float = 0.1
     carried: float = 0.98
+    alone: float = 0.5
     kernel_beside: float = 0.01
     decodable: float = 0.9
     determined: float = 0.8

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp.interventions.components import Component, stream_after
+from interp.interventions.components import Component, read_by_ffn, stream_after
 from interp.run import Add, Array, Mean, Site, written_by
 from interp.run.edits import Edits
 from interp.stats.nulls import (
@@ -31,6 +31,7 @@ from probes.roles.activity import readable
 from probes.roles.decision import Test
 from probes.roles.effects import Effects
 from probes.roles.evidence import Evidence
+from probes.roles.fresh_ffns import FreshFFNs
 from probes.roles.reinit_null import Beyond
 
 FOLDS = 8
@@ -181,20 +182,34 @@ class Reader:
         return Test(name, before.score - after.score, self.floors.stops, p, low, high, "located")
 
     def carried(self, group: Sequence[Component], latent: str) -> Test:
-        """The test that heads of a layer act on the output through a latent alone.
+        """The test that heads of a layer, or an FFN, act on the output through a latent alone.
 
         What they write, less its mean over rows, is replaced by what a line in the latent says of
         it. The score is the part of their effect (the change of the output without them) that this
         leaves in place.
         """
-        written = self.effects.writes.together([(part.layer, part.head) for part in group])
+        layer, ffn = group[0].layer, group[0].kind == "ffn"
+        site = Site(layer, "mlp_out" if ffn else "attn_out")
+        written = self._written(layer) if ffn else self._together(group)
         value, scored = self.latents[latent].double(), self.batch.mask
         moved = value - value.mean(0)
         line = (written[scored] * moved[scored][:, None]).sum(0) / moved[scored].square().sum()
         lost = Array(moved[..., None] * line - written, f"less all but {latent}")
-        edits = (Add(Site(group[0].layer, "attn_out"), lost),)
-        name = f"of what they do to the output, kept with {latent} alone of what they write"
-        return self._kept_output(group, edits, name)
+        edits = (Add(site, lost),)
+        who = "it does" if ffn else "they do"
+        name = f"of what {who} to the output, kept with {latent} alone of what "
+        name += "it writes" if ffn else "they write"
+        floor = self.floors.alone if ffn else self.floors.carried
+        return self._kept_output(group, edits, name, floor)
+
+    def _together(self, group: Sequence[Component]) -> Tensor:
+        return self.effects.writes.together([(part.layer, part.head) for part in group])
+
+    def _written(self, layer: int) -> Tensor:
+        """What an FFN writes on the given rows, less its mean over rows."""
+        site = Site(layer, "mlp_out")
+        written = self.evidence.run("given").at([site])[site].double().cpu()
+        return written - written.mean(0)
 
     def located(self, part: Component, keys: Tensor) -> Test:
         """The test that a head acts on the output by its attention to some keys alone.
@@ -208,14 +223,19 @@ class Reader:
         """
         name = "of what it does to the output, kept with its attention at the location alone"
         return self._kept_output(
-            [part], self.effects.rises.only_keys((part.layer, part.head), keys), name
+            [part],
+            self.effects.rises.only_keys((part.layer, part.head), keys),
+            name,
+            self.floors.carried,
         )
 
-    def _kept_output(self, group: Sequence[Component], edits: Edits, name: str) -> Test:
+    def _kept_output(
+        self, group: Sequence[Component], edits: Edits, name: str, floor: float
+    ) -> Test:
         """The test that edits leave in place what a group does to the output."""
         left = self.effects.changed(edits, 0.0, "")
         whole = self.needed(group)[-1].score
-        return Test(name, 1 - left.score / whole if whole > 0 else 0.0, self.floors.carried)
+        return Test(name, 1 - left.score / whole if whole > 0 else 0.0, floor)
 
     def needed(self, without: Sequence[Component]) -> list[Test]:
         """The tests that the loss rises, where targets are known, and that the output changes."""
@@ -250,6 +270,13 @@ class Reader:
         return self.evidence.fresh.odds(
             hook, lambda value: readable(*self.of_first_rows(value, latent))
         )
+
+    def beyond_fresh_ffns(self, layer: int, latent: str) -> Beyond:
+        """Compare what a layer's FFN says of a latent with what fresh FFNs in its place say, which
+        read the same stream (:meth:`probes.roles.fresh_ffns.FreshFFNs.computed`)."""
+        stream = torch.from_numpy(self.features(read_by_ffn(self.model, layer).name))
+        truth = torch.from_numpy(self.truth(latent))
+        return FreshFFNs(self.model, seed=self.seed).computed(layer, stream, truth, self._folds)
 
     def before(self, layer: int) -> str:
         """The hook of the stream that enters a layer, which is the last site before the layer."""

@@ -21,11 +21,13 @@ from probes.roles.detectors.attention import attention_roles
 from probes.roles.detectors.circuits import circuit_roles
 from probes.roles.detectors.composition import composition_roles
 from probes.roles.detectors.counting import counting_roles
+from probes.roles.detectors.ffns import ffn_roles
 from probes.roles.detectors.gating import gating_roles
 from probes.roles.detectors.mapping import copying_roles, mapping_roles
 from probes.roles.detectors.memories import memory_roles
 from probes.roles.detectors.mixtures import mixture_roles
-from probes.roles.detectors.readouts import readout_roles, round_roles
+from probes.roles.detectors.passing import passing_roles
+from probes.roles.detectors.rounds import round_roles
 from probes.roles.detectors.suppression import suppression_roles
 from probes.roles.examined import Examined
 from probes.roles.profile import PROFILES, Floors
@@ -529,19 +531,92 @@ SHIPPED = (
     ),
     Role(
         "readout",
-        "An FFN that computes an answer from arguments that are there before it.",
+        "An FFN that computes an answer, or a line of the task's program, from arguments that are "
+        "there before it.",
         (
-            "the answer is linearly decodable after the FFN, and less so before, where a network "
-            "reads it",
-            "the answer is a larger share of what the FFN writes than in fresh models",
+            "the answer is linearly decodable after the FFN, and less so before",
+            "it explains a share of what the FFN writes; that share, or how well it is decodable, "
+            "is beyond that of fresh FFNs in its place",
         ),
         ("without the FFN the answer is lost, its arguments are not, and the output changes",),
         ("decodable", "readout_gain", "written", "readout_drop", "kept", "memory_change"),
         "r² of the answer lost without the FFN",
         "memory §1.4",
-        (readout_roles,),
+        (ffn_roles,),
         uncontrolled=_ITS_OWN,
         surrogate=surrogates.ANSWER,
+    ),
+    Role(
+        "gating",
+        "An FFN that lets one of several contents through, which heads brought side by side: the "
+        "one at the place that the tokens name.",
+        (
+            "the memory is linearly decodable after the FFN and not before, where the contents of "
+            "all places are",
+            "it is more decodable, or explains more of what the FFN writes, than with fresh FFNs "
+            "in its place",
+        ),
+        ("without the FFN the memory is lost, those contents are not, and the output changes",),
+        ("decodable", "readout_gain", "readout_drop", "kept", "memory_change"),
+        "r² of the memory lost without the FFN",
+        "memory §1.4",
+        (ffn_roles,),
+        uncontrolled=_ITS_OWN,
+        surrogate=surrogates.COMPUTED,
+    ),
+    Role(
+        "unmixing",
+        "An FFN that takes a memory out of a mixture of several that heads wrote together.",
+        (
+            "the memory is linearly decodable after the FFN and not before, where nor are the "
+            "contents of all places that it may be at",
+            "it is more decodable, or explains more of what the FFN writes, than with fresh FFNs "
+            "in its place",
+        ),
+        ("without the FFN the memory is lost, and the output changes",),
+        ("decodable", "readout_gain", "readout_drop", "memory_change"),
+        "r² of the memory lost without the FFN",
+        "ours",
+        (ffn_roles,),
+        uncontrolled=_ITS_OWN,
+        surrogate=surrogates.COMPUTED,
+    ),
+    Role(
+        "sharpening",
+        "An FFN that makes more exact what is nearly there before it: an answer, a line of the "
+        "task's program, or a memory.",
+        (
+            "it is linearly decodable before the FFN, and half of what was missing is gained",
+            "it is more decodable, or explains more of what the FFN writes, than with fresh FFNs "
+            "in its place",
+        ),
+        (
+            "without the FFN that gain is lost, and the output changes",
+            "half of what the FFN does to the output stays with it alone of what the FFN writes",
+        ),
+        ("decodable", "readout_gain", "readout_drop", "alone", "memory_change"),
+        "r² lost without the FFN",
+        "ours",
+        (ffn_roles,),
+        uncontrolled=_ITS_OWN,
+        surrogate=surrogates.COMPUTED,
+    ),
+    Role(
+        "passing-on",
+        "An FFN through which what heads fetched, or the token at its own position, reaches the "
+        "output.",
+        (
+            "a share of what the FFN writes depends on it",
+            "where the FFN alone does not see it the output changes, and by more than with as "
+            "large a change of what fresh FFNs in its place write",
+        ),
+        ("without the FFN the output changes",),
+        ("mixed", "memory_change"),
+        "change of the output where the FFN alone does not see it",
+        "ours",
+        (passing_roles,),
+        uncontrolled=_EVERYWHERE,
+        surrogate=surrogates.COMPUTED,
     ),
 )
 """In the order in which they are listed."""

@@ -2,8 +2,8 @@
 
     where it looks    attention ∝ exp(Σ_c a_c · [key in class c])    one number a class of keys
     what it writes    what it writes of a key is c · (the logit of the key's token), or a table
-    what it computes  a table over the numbers that an FFN reads off its stream, with what lies
-                      between two entries interpolated
+    what it computes  a table over numbers that an FFN reads off its stream
+                      (:mod:`probes.roles.ffn_tables`)
 
 A role names the classes, the tokens or the numbers (:class:`Surrogate`); how strong each is, is
 fitted on some rows (:func:`fitted`), and holds for all others. Beside a role's classes there are
@@ -30,6 +30,8 @@ from interp.hooks.site import Site
 from interp.run import Array, Edit, Lookup, Replace, Run
 from interp.store.attention_mask import AttentionMask, attention_mask_of
 from interp.tasks.base import Batch, Memory
+from probes.roles.ffn_tables import ffn_table
+from probes.roles.reader import lagged_contents
 from probes.roles.selecting import Seen
 from probes.roles.views import first_alone
 
@@ -44,10 +46,6 @@ _SMALL = 1e-3
 """How much large scores cost: keys that are never attended to would have none."""
 
 _STEPS = 60
-_ENTRIES = 1000
-"""The most entries of an FFN's table."""
-_WIDEST = 17
-_RIDGE = 1e-4
 _SYMBOLS = 8
 """The most tokens of which every pair has a score; each token alone up to the square of that."""
 _OFFSETS = range(-3, 4)
@@ -96,7 +94,8 @@ class Surrogate:
         kind: ``where`` a head looks, ``what`` it writes, or what an ``ffn`` computes.
         of: What is told of a component → for ``where`` classes of keys; for ``what`` whether it
             raises the ``tokens`` themselves or their ``images`` (each has an entry in a table); for
-            ``ffn`` the latents that are read. Empty where the role does not tell.
+            ``ffn`` the latents that it computes from, as far as they are told. Empty of a head
+            where the role does not tell.
     """
 
     kind: str
@@ -397,28 +396,11 @@ def _arguments(told: Fitting) -> list[str]:
     return [*(told.answers or {}).get(str(told.role.target), ())]
 
 
-ANSWER = Surrogate("ffn", _arguments)
+ANSWER, COMPUTED = Surrogate("ffn", _arguments), Surrogate("ffn", lambda told: [])
 
 
 def _computing(names: Sequence[str], told: Fitting) -> Fitted:
-    layer, latents = told.role.layer, told.run.batch.latents
-    before, after = Site(layer, "resid_mid"), Site(layer, "mlp_out")
-    found = told.run.at([before, after])
-    stream, out = (found[site].double().cpu().flatten(0, 1) for site in (before, after))
-    wanted = torch.cat([latents[name].double().reshape(len(stream), -1) for name in names], -1)
-    read = _least_squares(torch.cat([stream, torch.ones(len(stream), 1)], -1), wanted)
-    (least, most), count = wanted.aminmax(dim=0), wanted.shape[1]
-    each = min(_WIDEST, int(_ENTRIES ** (1 / count)))
-    knots = least[:, None] + (most - least)[:, None] * torch.linspace(0, 1, each).double()
-    edit = partial(Lookup, after, reads=before, weights=Array(read), knots=Array(knots))
-    empty = edit(entries=Array(torch.zeros(each**count, out.shape[-1])))
-    entries = _least_squares(empty.mixed(stream), out)
-    words = f"what it writes is a table's entry, {each} × {count} numbers: {', '.join(names)}"
-    table = Array(entries, words)
-    return Fitted(words, lambda run: (edit(entries=table),))
-
-
-def _least_squares(x: Tensor, y: Tensor) -> Tensor:
-    gram = x.T @ x
-    ridge = _RIDGE * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype)
-    return torch.linalg.solve(gram + ridge, x.T @ y)
+    layer, run = told.role.layer, told.run
+    lags = lagged_contents(run.batch, told.memories)
+    words, lookup = ffn_table(run, layer, names, {**run.batch.latents, **lags})
+    return Fitted(words, lambda run: (lookup,))

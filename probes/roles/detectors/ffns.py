@@ -1,0 +1,167 @@
+"""Detect FFNs that compute answers, fetch memories out of a mixture, or make something more exact.
+
+    z          an answer of the task, a line of its program, or the content of a memory
+    r², R²     how well a line reads z from the stream that the FFN reads, and from the one after it
+    gain       (R² − r²) / (1 − r²), the share of what was missing that is gained
+
+    readout    z is an answer or a line of the program, and first linearly decodable after the FFN
+    gating     z is a memory that is not decodable before the FFN, while what stands at each place
+               where it may be is: the FFN lets one of them through
+    unmixing   z is a memory that is not decodable before the FFN, nor all of those
+    sharpening z is decodable before the FFN, and the gain is half or more
+    behaviour  R² ≥ .9, gain ≥ .5; and R², or the share of what the FFN writes that z explains, is
+               beyond that of fresh FFNs in its place (of a readout, that share is a twentieth, and
+               may instead be beyond that of the FFNs of fresh models)
+    cause      without the FFN z is less decodable, what it is made from is not, and the output
+               changes. Of sharpening: half of what the FFN does to the output stays where z alone
+               is left of what it writes
+
+A random FFN also makes functions of its input linearly decodable. Fresh FFNs read the same stream
+and write as much (:mod:`probes.roles.fresh_ffns`): what they make decodable as well is not this
+FFN's doing.
+
+Where an answer is linear in its arguments (on few corners or templates it often is), any probe
+reads it before the FFN, and only its place is new: then it is read as the output reads it, from
+the stream through the final norm and the unembedding. Of locations, which the output does not read,
+nothing is said in that case.
+
+An FFN sees the stream in front of it and nothing else: what can be read after it is determined by
+that, whether or not a probe of ours finds it there. That a memory can be read after an FFN does not
+say that a later layer reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from interp.hooks.site import Site
+from interp.interventions.components import Component, components, read_by_ffn
+from interp.tasks.base import Memory
+from probes.roles.activity import explained
+from probes.roles.decision import Found, Lacking, Test
+from probes.roles.examined import Examined
+from probes.roles.fresh_ffns import has_own_ffns
+from probes.roles.reader import Reader, lagged_contents
+
+_ROLES = ("readout", "gating", "unmixing", "sharpening")
+
+
+def ffn_roles(of: Examined) -> Iterator[Found | Lacking]:
+    """Test what every FFN computes, fetches or makes more exact."""
+    reader = of.reader
+    if reader is None:
+        return
+    if not has_own_ffns(reader.model):
+        yield from (Lacking(role, "the model does not name its FFNs") for role in _ROLES)
+        return
+    lines = [one.name for one in of.sought if one.name in reader.batch.latents]
+    answers = {name: () for name in lines if reader.latents[name].ndim == 2} | {**of.answers}
+    for name, parts in answers.items():
+        yield from _readout(reader, name, parts)
+    names = dict.fromkeys([*answers, *(memory.name for memory in of.memories)])
+    for part in components(reader.model):
+        if part.kind == "ffn":
+            for memory in of.memories:
+                yield from _fetched(reader, part, memory)
+            for name in names:
+                yield from _sharpened(reader, part, name)
+
+
+def _first_post(reader: Reader, answer: str) -> tuple[int, bool] | None:
+    """The layer after whose FFN an answer first is decodable, by a probe, or, where a probe reads
+    it before any FFN could have written it, by the output's own reading (True)."""
+    site = reader.first_site(answer)
+    if site is None or site[1].endswith("resid_post"):
+        return None if site is None else (site[0], False)
+    site = reader.first_site(answer, lens=True)
+    return (site[0], True) if site is not None and site[1].endswith("resid_post") else None
+
+
+def _readout(reader: Reader, answer: str, arguments: Sequence[str]) -> Iterator[Found]:
+    found = _first_post(reader, answer)
+    if found is None:
+        return
+    layer, lens = found
+    gain = _Gain(reader, Component("ffn", layer), answer, lens=lens)
+    if not gain.enough:
+        return
+    hook = Site(layer, "mlp_out").name
+    share = float(explained(*reader.sampled(hook, answer)))
+    written = Test("share of what the FFN writes that it explains", share, reader.floors.written)
+    fresh = reader.evidence.fresh.odds(
+        hook, lambda value: explained(*reader.of_first_rows(value, answer))
+    )
+    yield gain.found("readout", [written], [gain.kept(arguments)], also=fresh.p)
+
+
+def _fetched(reader: Reader, part: Component, memory: Memory) -> Iterator[Found]:
+    """A memory that is not decodable before an FFN and is after it."""
+    gain = _Gain(reader, part, memory.name)
+    if gain.before >= reader.floors.decodable or not gain.enough:
+        return
+    places = [*lagged_contents(reader.batch, [memory])]
+    there = min((reader.read(gain.mid, name).score for name in places), default=0.0)
+    if len(places) > 1 and there >= reader.floors.decodable:
+        name = "least r² before of what stands where it may be"
+        tests = [Test(name, there, reader.floors.decodable)]
+        yield gain.found("gating", tests, [gain.kept(places)])
+    else:
+        yield gain.found("unmixing", [], [])
+
+
+def _sharpened(reader: Reader, part: Component, latent: str) -> Iterator[Found]:
+    """Something that is decodable before an FFN, and more exactly after it."""
+    gain = _Gain(reader, part, latent)
+    if gain.before >= reader.floors.decodable and gain.enough:
+        yield gain.found("sharpening", [], [reader.carried([part], latent)])
+
+
+class _Gain:
+    """How much better a latent is read after an FFN than before it.
+
+    Attributes:
+        mid: The hook of the stream that the FFN reads.
+        before: r² there.
+        enough: Whether it is decodable after the FFN, and enough of what was missing is gained.
+    """
+
+    def __init__(self, reader: Reader, part: Component, latent: str, *, lens: bool = False) -> None:
+        self._reader, self._part, self._latent, self._lens = reader, part, latent, lens
+        self._post = Site(part.layer, "resid_post").name
+        self.mid = read_by_ffn(reader.model, part.layer).name
+        self.before = reader.read(self.mid, latent, lens=lens).score
+        self._rise = reader.read(self._post, latent, lens=lens).score - self.before
+        self._share = self._rise / max(1 - self.before, 1e-9)
+        floors = reader.floors
+        after = self.before + self._rise
+        self.enough = after >= floors.decodable and self._share >= floors.readout_gain
+
+    def found(
+        self, role: str, behaviour: Sequence[Test], cause: Sequence[Test], *, also: float = 1.0
+    ) -> Found:
+        """The role with its tests; ``also``: the p of another null of chance."""
+        reader, floors, latent, lens = self._reader, self._reader.floors, self._latent, self._lens
+        as_read = ", as the output reads it," if lens else ""
+        tests = [
+            reader.present(self._post, latent, lens=lens),
+            Test(f"of what was missing gained here{as_read}", self._share, floors.readout_gain),
+            *behaviour,
+            self._beyond(also),
+        ]
+        drop = floors.readout_drop * self._rise
+        lost = reader.lost(self._post, latent, [self._part], drop, lens=lens)
+        causes = [lost, *cause, *reader.needed([self._part])]
+        return Found("ffn", self._part.layer, role, lost.score, tests, causes, target=self._latent)
+
+    def kept(self, arguments: Sequence[str]) -> Test:
+        """That what it is made from is there without the FFN."""
+        lost = [self._reader.lost(self._post, name, [self._part], -1.0).score for name in arguments]
+        floor = 1 - self._reader.floors.kept
+        return Test("r² of its arguments that stays", 1 - max(lost, default=0.0), floor)
+
+    def _beyond(self, also: float) -> Test:
+        """That fresh FFNs in its place do not say as much of it, or by another null; the smaller p
+        is taken twice where there are two."""
+        p = self._reader.beyond_fresh_ffns(self._part.layer, self._latent).p
+        p = min(1.0, 2 * min(p, also)) if also < 1 else p
+        return Test("beyond what fresh FFNs say of it (1 − p)", 1 - p, 0.95, p)

@@ -1,0 +1,124 @@
+"""Detect FFNs through which what heads fetched, or the token itself, reaches the output.
+
+    source     heads  what all heads before the FFN wrote, less its mean over rows: S
+               token  what entered the model at the position, less its mean over rows
+    w, d       what the FFN writes, w = FFN(norm u), and how that changes where the FFN alone does
+               not see the source:  d = FFN(norm (u − S)) − w
+    behaviour  a share of w depends on the source:  |d|² / |w − mean w|²
+               the output changes when w becomes w + d, all else as it was (path patching); more
+               than with as large a change of what fresh FFNs in its place write
+    cause      the output changes without the FFN
+
+What the FFN makes of its source is not said: an FFN that computes an answer passes it on, too, and
+bears that stricter name (:mod:`probes.roles.detectors.ffns`). What enters at the position is the
+token with its position. A source that does not reach the output this way may reach it past the FFN.
+Early FFNs pass on what later layers read in every direction: as large a change by a fresh FFN then
+changes the output as much, and nothing is said of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from interp.hooks.site import Site
+from interp.interventions.components import Component, components, read_by_ffn
+from interp.run import Array, Mean, Replace, written_by
+from interp.run.layers import close
+from probes.roles.decision import Found, Lacking, Test, holds
+from probes.roles.effects import Effects
+from probes.roles.evidence import Evidence, has_readout
+from probes.roles.examined import Examined
+from probes.roles.fresh_ffns import FreshFFNs, has_own_ffns
+
+_ROLE = "passing-on"
+_TESTS = 3
+"""How many tests the behaviour has."""
+_ROWS = 16
+"""The first rows, on which fresh FFNs are run."""
+
+Source = Float[Tensor, "row pos d_model"]
+
+
+def passing_roles(of: Examined) -> Iterator[Found | Lacking]:
+    """Test what reaches the output through every FFN."""
+    evidence, effects = of.evidence, of.effects
+    parts = [part for part in components(evidence.model) if part.kind == "ffn"] if effects else []
+    if effects is None or not parts:
+        return
+    if not (has_readout(evidence.model) and has_own_ffns(evidence.model)):
+        yield Lacking(_ROLE, "the model does not name its FFNs and what heads write")
+        return
+    start = Site(0, "resid_pre")
+    entered = evidence.run("given").at([start])[start].double().cpu()
+    token = entered - entered.mean(0)
+    for part in parts:
+        one = _Passing(evidence, effects, part)
+        if not one.is_run_apart:
+            yield Lacking(_ROLE, f"{part.name} does more than its norm and its network")
+            return
+        heads = _written_before(evidence, effects, part.layer)
+        if heads is not None:
+            yield one.found("heads", heads)
+        yield one.found("token", token)
+
+
+def _written_before(evidence: Evidence, effects: Effects, layer: int) -> Source | None:
+    """What all heads wrote that an FFN can see; None without such heads."""
+    layers = sorted({at for at, _ in evidence.heads if at <= layer})
+    places = [[place for place in evidence.heads if place[0] == at] for at in layers]
+    written = [effects.writes.together(some) for some in places]
+    return torch.stack(written).sum(0).cpu() if written else None
+
+
+class _Passing:
+    """One FFN, and what it passes on.
+
+    Attributes:
+        is_run_apart: Whether what the FFN writes follows from the stream that it reads alone.
+    """
+
+    def __init__(self, evidence: Evidence, effects: Effects, part: Component) -> None:
+        self._evidence, self._effects, self._part = evidence, effects, part
+        self._out, read = Site(part.layer, "mlp_out"), read_by_ffn(evidence.model, part.layer)
+        self._ffns = FreshFFNs(evidence.model, seed=evidence.seed)
+        found = evidence.run("given").at([read, self._out])
+        self._stream, self._written = (found[site].cpu() for site in (read, self._out))
+        again = self._ffns.written(part.layer, self._stream)
+        self.is_run_apart = close(again, self._written)
+
+    def found(self, name: str, source: Source) -> Found:
+        """The tests of one source."""
+        floors, scored = self._evidence.floors, self._evidence.batch("given").mask
+        own, unseen = self._written, self._stream - source.to(self._stream)
+        changed = self._ffns.written(self._part.layer, unseen)
+        size = (own - own.mean(0)).double()[scored].square().sum().clamp_min(1e-30)
+        share = float((changed - own).double()[scored].square().sum() / size)
+        words = {"heads": "what heads wrote", "token": "its token"}[name]
+        tests = [Test(f"of what it writes depends on {words}", min(share, 1.0), floors.mixed)]
+        if holds(tests):
+            edit = Replace(self._out, Array(changed, f"what it writes without {words}"))
+            told = f"where the FFN alone does not see {words} the output changes by a share of its "
+            told += "variance of"
+            tests.append(self._effects.changed((edit,), floors.memory_change, told))
+            tests += [self._beyond(source)] if holds(tests) else []
+        cause = self._without() if len(tests) == _TESTS and holds(tests) else []
+        strength = tests[min(1, len(tests) - 1)].score
+        return Found("ffn", self._part.layer, _ROLE, strength, tests, cause, target=name)
+
+    def _beyond(self, source: Source) -> Test:
+        """That the output changes more than it does with as large a change of fresh FFNs."""
+        batch = self._evidence.batch("given")[:_ROWS]
+        stream, lost = self._stream[:_ROWS], source[:_ROWS]
+        found = self._ffns.moved(self._part.layer, batch.inputs, stream, lost, batch.mask)
+        words = "by more than with as large a change of a fresh FFN's (1 − p)"
+        return Test(words, 1 - found.p, 0.95, found.p)
+
+    def _without(self) -> list[Test]:
+        """The test that the output changes without the FFN."""
+        edits = (Mean(written_by(self._evidence.model, self._part.layer, -1)),)
+        name = "without the FFN the output changes by a share of its variance of"
+        return [self._effects.changed(edits, self._evidence.floors.memory_change, name)]

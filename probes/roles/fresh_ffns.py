@@ -1,0 +1,165 @@
+"""An FFN beside fresh ones in its place, which read the same stream.
+
+    fresh      the entries of each of the FFN's weight matrices are shuffled; its biases stay
+    same size  what a fresh one writes, less its mean, is scaled to the size of what the FFN
+               itself writes, less its mean
+
+    computed   how well a line reads a latent off the stream after the FFN, and how much of what
+               the FFN writes the latent explains
+    moved      how much the output changes when the FFN's write changes as it does without some of
+               its input, and when it changes as much as fresh ones' writes do
+
+A random FFN bends what it reads, so that functions of its input become linear; and any change of
+the stream changes the output. What the FFN of a trained model does beyond fresh ones in its place
+is not due to that. The models around the FFN stay as they are: a fresh model differs from a
+trained one in everything (:mod:`probes.roles.reinit_null`), this one in its FFN alone. Not for
+FFNs whose weights lie elsewhere than in the matrices of ``blocks[layer].mlp``.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from interp.run.layers import HookedLayers
+from probes.roles.activity import Folds, Latent, explained, readable
+from probes.roles.reinit_null import Beyond, beyond
+
+_DRAWS, _FIRST = 250, 50
+_CHANCE = 0.1
+"""A p, after the first draws, from which on the others would not help."""
+_TINY = 1e-12
+
+Stream = Float[Tensor, "row pos d_model"]
+Scored = Bool[Tensor, "row pos"]
+
+
+def has_own_ffns(model: Any) -> bool:
+    """Whether a model's FFNs, and the norms before them, are where fresh ones can be put."""
+    blocks = getattr(model, "blocks", ())
+    return bool(blocks) and all(hasattr(one, "mlp") and hasattr(one, "ln2") for one in blocks)
+
+
+class FreshFFNs:
+    """Fresh FFNs in the places of a model's own.
+
+    Args:
+        model: A hooked model in evaluation mode, whose blocks have ``ln2`` and ``mlp``.
+        seed: Seed of the shuffled weights.
+    """
+
+    def __init__(self, model: Any, *, seed: int = 0) -> None:
+        self.model, self.seed = model, seed
+
+    @torch.no_grad()
+    def written(self, layer: int, stream: Stream) -> Stream:
+        """What a layer's own FFN writes for a stream that it reads, before the norm."""
+        block = self.model.blocks[layer]
+        found: Tensor = block.mlp(block.ln2(self._here(stream)))
+        return found.cpu()
+
+    @torch.no_grad()
+    def computed(self, layer: int, stream: Stream, latent: Latent, folds: Folds) -> Beyond:
+        """How far out, among fresh FFNs, a layer's FFN is in what it says of a latent.
+
+        Two scores tell: the squared correlation with which the latent is read off the stream after
+        the FFN, and the share of what the FFN writes that the latent explains. The one that is
+        further out counts, and p pays for both. How the output reads it would not do: what comes
+        after an FFN is made for that FFN, be it a random one.
+
+        Args:
+            layer: The layer.
+            stream: What its FFN reads, at the sampled positions, before the norm.
+            latent: The latent's values there.
+            folds: The fold of each row.
+        """
+        block, stream = self.model.blocks[layer], self._here(stream)
+        normed, kept = block.ln2(stream), float(getattr(block, "residual", True))
+        own = block.mlp(normed)
+        size = (own - own.mean((0, 1))).norm()
+
+        def score(ffn: nn.Module) -> list[float]:
+            written = ffn(normed)
+            moved = written - written.mean((0, 1))
+            moved = moved * (size / moved.norm().clamp_min(_TINY))
+            after = kept * stream + moved
+            found = readable(after.cpu(), latent, folds), explained(moved.cpu(), latent)
+            return [share / max(1 - share, _TINY) for share in map(float, found)]
+
+        return self._beyond(layer, score)
+
+    @torch.no_grad()
+    def moved(
+        self, layer: int, inputs: Tensor, stream: Stream, lost: Stream, scored: Scored
+    ) -> Beyond:
+        """How far out, among fresh FFNs, the change of the output is when a layer's FFN alone does
+        not see a part of the stream.
+
+        Args:
+            layer: The layer.
+            inputs: The model's inputs.
+            stream: What the layer's FFN reads on them, before the norm.
+            lost: The part of it that the FFN does not see.
+            scored: Where the output counts.
+        """
+        block, layers = self.model.blocks[layer], HookedLayers(self.model)
+        layers.prepare(inputs)
+        stream, lost = self._here(stream), self._here(lost)
+        seen, unseen = block.ln2(stream), block.ln2(stream - lost)
+        own = block.mlp(seen)
+        size = (block.mlp(unseen) - own).norm()
+        scored = scored.to(stream.device)
+        after = stream * float(getattr(block, "residual", True)) + own
+
+        def output(at: Stream) -> Tensor:
+            for later in range(layer + 1, len(layers.layers)):
+                at = layers.block(at, later)
+            return layers.head(at[scored]).double()
+
+        clean = output(after)
+
+        def score(ffn: nn.Module) -> list[float]:
+            change = ffn(unseen) - ffn(seen)
+            change = change * (size / change.norm().clamp_min(_TINY))
+            return [float((output(after + change) - clean).square().sum())]
+
+        return self._beyond(layer, score)
+
+    def _here(self, value: Tensor) -> Tensor:
+        return value.to(next(self.model.parameters()))
+
+    def _beyond(self, layer: int, score: Callable[[nn.Module], list[float]]) -> Beyond:
+        """How far out the FFN's own score is, or the one of several that is furthest out: by a few
+        draws, or by all where these leave it open."""
+        ffn = self.model.blocks[layer].mlp
+        own, fresh = score(ffn), map(score, self._fresh(ffn))
+        drawn = [next(fresh) for _ in range(_FIRST)]
+        found = _furthest(own, drawn)
+        return found if found.p >= _CHANCE else _furthest(own, [*drawn, *fresh])
+
+    def _fresh(self, ffn: nn.Module) -> Iterator[nn.Module]:
+        """The same module each time, with other weights."""
+        fresh = copy.deepcopy(ffn)
+        order = partial(torch.randperm, generator=torch.Generator().manual_seed(self.seed))
+        pairs = [*zip(fresh.parameters(), ffn.parameters(), strict=True)]
+        for _ in range(_DRAWS):
+            for mine, own in pairs:
+                if own.ndim > 1:
+                    mine.copy_(own.flatten()[order(own.numel()).to(own.device)].view_as(own))
+            yield fresh
+
+
+def _furthest(own: list[float], drawn: list[list[float]]) -> Beyond:
+    """The score that is furthest out; its p is taken times their number."""
+    columns = np.array(drawn).T
+    found = [beyond(one, draws) for one, draws in zip(own, columns, strict=True)]
+    best = min(found, key=lambda one: one.p)
+    return replace(best, p=min(1.0, best.p * len(found)))
