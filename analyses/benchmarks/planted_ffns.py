@@ -2,7 +2,7 @@
 
     python -m analyses benchmark planted_ffns [--seeds 8] [--out FILE]
 
-One layer without norms in a random basis, with noise on every weight; heads fetch the inputs one
+One layer without norms in a random basis, every weight off by two percent or so; heads fetch the inputs one
 and two positions back, and the FFN is written down:
 
     gating       x_{t−1} or x_{t−2}, as the sign of a second channel says
@@ -53,7 +53,7 @@ DECOYS = ("unread", "random")
 _OF_SIGNS = ("unmixing", "sharpening")
 """What is planted for inputs of ±1."""
 
-_LENGTH, _WIDTH, _HIDDEN, _NOISE, _SHARP = 16, 24, 32, 0.01, 30.0
+_LENGTH, _WIDTH, _HIDDEN, _NOISE, _SHARP = 16, 24, 32, 0.02, 30.0
 _NOW, _GATE, _FIRST, _SECOND, _OUT = 0, 1, 4, 5, 8
 """Coordinates: the channels, what the two heads write, and what the FFN writes."""
 
@@ -114,11 +114,11 @@ def plant(kind: str, seed: int, decoy: str = "") -> PlantedFFN:
             stream = _after(model, rows)[rows.mask]
             fitted = torch.linalg.lstsq(stream, rows.targets[rows.mask].double(), driver="gelsd")
             model.unembed.W_U.copy_(fitted.solution)
-        _turn(model, generator)
         if decoy != "random":
-            for weight in model.parameters():
+            for name, weight in model.named_parameters():
                 noise = torch.randn(weight.shape, generator=generator, dtype=weight.dtype)
-                weight.add_(_NOISE * weight.square().mean().sqrt() * noise)
+                weight.mul_(1 + _NOISE * noise * ("table" not in name))
+        _turn(model, generator)
     found = ("", "") if decoy else (KINDS[kind], _target(kind, memory))
     return PlantedFFN(model.eval(), rows, (memory,), *found)
 

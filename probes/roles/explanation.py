@@ -228,6 +228,8 @@ def _programs(found: Sequence[Any], told: Fitting) -> list[_Made]:
     about, made = replace(told, role=found[0]), []
     for kind, some in parts.items():
         program = fitted(kind, [terms for _, terms in some], about)
+        if program is None:
+            continue
         wrong = others(kind, [surrogate for surrogate, _ in some], program, about)
         made.append(_Made(kind, program, tuple(wrong)))
     return made

@@ -37,6 +37,8 @@ _MOST = 9
 """The most numbers: of two values each they have half of the entries."""
 _GAIN, _ENOUGH = 0.005, 0.99
 """The least share of the write that a further number must explain, and a share that is all."""
+_LEAST = 0.5
+"""The least share of the write that a table must explain to stand for the FFN."""
 _PAIRS = 0.02
 """The least share that two further numbers must explain together."""
 _READABLE = 0.9
@@ -50,7 +52,7 @@ Numbers = Mapping[str, Float[Tensor, " place"]]
 
 def ffn_table(
     run: Run, layer: int, names: Sequence[str], latents: Mapping[str, Tensor]
-) -> tuple[str, Lookup]:
+) -> tuple[str, Lookup] | None:
     """Fit a table to what an FFN writes at the scored positions of a run.
 
     Args:
@@ -60,7 +62,8 @@ def ffn_table(
         latents: Name → values ``[row, pos]``, or ``[row, pos, number]``.
 
     Returns:
-        The table in words, and as an edit.
+        The table in words, and as an edit; None where it explains less than half of what the FFN
+        writes at places that it was not fitted on.
     """
     before, after = read_by_ffn(run.model, layer), Site(layer, "mlp_out")
     scored = run.batch.mask
@@ -68,13 +71,23 @@ def ffn_table(
     stream, written = (found[site].double().cpu()[scored] for site in (before, after))
     made = _Table(before, after, stream, written)
     numbers = dict(_numbers(run, layer, latents))
-    known = {name: values for name, values in numbers.items() if made.can_read(values)}
+    known = {name: values for name, values in numbers.items() if can_read(stream, values)}
     told = [name for name in numbers if name.split(".")[0] in names]
     chosen = _chosen(made, {name: numbers[name] for name in told} | known, told)
     values = [numbers[name] for name in chosen]
+    if made.explained(values) < _LEAST:
+        return None
     size = made.size(values)
     words = f"what it writes is a table's entry, {size} × {len(chosen)} numbers: "
     return words + ", ".join(chosen), made.lookup(values, words)
+
+
+def can_read(stream: Float[Tensor, "place d_model"], values: Float[Tensor, " place"]) -> bool:
+    """Whether a line finds a number in the stream, with an r² of .9."""
+    with_one = torch.cat([stream, torch.ones(len(stream), 1)], -1)
+    missed = with_one @ _least_squares(with_one, values[:, None]) - values[:, None]
+    spread = (values - values.mean()).square().sum()
+    return float(missed.square().sum() / spread) <= 1 - _READABLE
 
 
 def _chosen(made: _Table, numbers: Numbers, told: Sequence[str]) -> list[str]:
@@ -147,12 +160,6 @@ class _Table:
     stream: Float[Tensor, "place d_model"]
     written: Float[Tensor, "place d_model"]
 
-    def can_read(self, values: Tensor) -> bool:
-        """Whether a line finds a number in the stream."""
-        missed = self._with_one @ self._weights(values[:, None]) - values[:, None]
-        spread = (values - values.mean()).square().sum()
-        return float(missed.square().sum() / spread) <= 1 - _READABLE
-
     def size(self, values: Sequence[Tensor]) -> int:
         """How many entries a table has along each number: two where each number has two values."""
         if all(len(one.unique()) <= 2 for one in values):
@@ -184,11 +191,8 @@ class _Table:
         return edit(knots=Array(knots), entries=Array(entries))
 
     def _weights(self, wanted: Tensor) -> Tensor:
-        return _least_squares(self._with_one, wanted)
-
-    @property
-    def _with_one(self) -> Tensor:
-        return torch.cat([self.stream, torch.ones(len(self.stream), 1)], -1)
+        with_one = torch.cat([self.stream, torch.ones(len(self.stream), 1)], -1)
+        return _least_squares(with_one, wanted)
 
 
 def _least_squares(x: Tensor, y: Tensor) -> Tensor:

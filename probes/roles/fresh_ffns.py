@@ -31,6 +31,7 @@ from torch import Tensor, nn
 
 from interp.run.layers import HookedLayers
 from probes.roles.activity import Folds, Latent, explained, readable
+from probes.roles.decision import Test
 from probes.roles.reinit_null import Beyond, beyond
 
 _DRAWS, _FIRST = 250, 50
@@ -46,6 +47,16 @@ def has_own_ffns(model: Any) -> bool:
     """Whether a model's FFNs, and the norms before them, are where fresh ones can be put."""
     blocks = getattr(model, "blocks", ())
     return bool(blocks) and all(hasattr(one, "mlp") and hasattr(one, "ln2") for one in blocks)
+
+
+def beyond_fresh(p: float) -> Test:
+    """The test that an FFN is beyond fresh ones in its place."""
+    return Test("beyond fresh FFNs in its place (1 − p)", 1 - p, 0.95, p)
+
+
+def not_asked() -> Test:
+    """The same test where nothing would come of it: it fails, and counts in its family."""
+    return beyond_fresh(1.0)
 
 
 class FreshFFNs:

@@ -30,7 +30,7 @@ from interp.hooks.site import Site
 from interp.run import Array, Edit, Lookup, Replace, Run
 from interp.store.attention_mask import AttentionMask, attention_mask_of
 from interp.tasks.base import Batch, Memory
-from probes.roles.ffn_tables import ffn_table
+from probes.roles.ffn_tables import can_read, ffn_table
 from probes.roles.reader import lagged_contents
 from probes.roles.selecting import Seen
 from probes.roles.views import first_alone
@@ -115,8 +115,9 @@ class Fitted:
     edits: Callable[[Run], tuple[Edit, ...]]
 
 
-def fitted(kind: str, found: Sequence[Any], told: Fitting) -> Fitted:
-    """Fit what the roles of one component say, together, on the rows.
+def fitted(kind: str, found: Sequence[Any], told: Fitting) -> Fitted | None:
+    """Fit what the roles of one component say, together, on the rows; None where no short program
+    says most of what it does.
 
     Args:
         kind: The surrogates' kind, ``where``, ``what`` or ``ffn``.
@@ -239,9 +240,18 @@ def _every(batch: Batch) -> Keys:
     return torch.ones(1, *[batch.inputs.shape[1]] * 2, dtype=torch.bool)
 
 
-def _pair(batch: Batch, query: int | None, key: int) -> Keys:
-    keys = (batch.inputs == key)[:, None].expand(-1, batch.inputs.shape[1], -1)
-    return keys if query is None else (batch.inputs == query)[:, :, None] & keys
+def _pair(batch: Batch, query: int | None, key: int, lines: tuple[str, ...], size: int) -> Keys:
+    states = _states(batch, lines, size)
+    keys = (states == key)[:, None].expand(-1, states.shape[1], -1)
+    return keys if query is None else (states == query)[:, :, None] & keys
+
+
+def _states(batch: Batch, lines: Sequence[str], size: int) -> Tensor:
+    """What a position is, as one number: its token, and which lines of the program hold there."""
+    found = batch.inputs
+    for at, name in enumerate(lines):
+        found = found + size * 2**at * (batch.latents[name] > 0)
+    return found
 
 
 def _around(batch: Batch, latent: str, offset: int) -> Keys:
@@ -275,11 +285,37 @@ def _fixed(told: Fitting) -> Classes:
 
 def _pairs(told: Fitting) -> Classes:
     symbols = told.tokens.unique().tolist() if told.tokens.ndim == 2 else []
-    if len(symbols) <= _SYMBOLS:
-        return {f"{q} sees {k}": partial(_pair, query=q, key=k) for q in symbols for k in symbols}
-    if len(symbols) > _SYMBOLS**2:
+    lines, size = _lines(told), max(symbols, default=0) + 1
+    of_pair = partial(_pair, lines=lines, size=size)
+    states = _states(told.run.batch, lines, size).unique().tolist() if symbols else []
+    said = {state: _state_in_words(state, lines, size) for state in states}
+    if len(states) <= _SYMBOLS:
+        pairs = [(q, k) for q in states for k in states]
+        return {f"{said[q]} sees {said[k]}": partial(of_pair, query=q, key=k) for q, k in pairs}
+    if len(states) > _SYMBOLS**2:
         return {}
-    return {f"token {k}": partial(_pair, query=None, key=k) for k in symbols}
+    return {f"token {said[k]}": partial(of_pair, query=None, key=k) for k in states}
+
+
+def _lines(told: Fitting) -> tuple[str, ...]:
+    """Lines of the task's program that a head can see: a line reads them off the stream that enters
+    its layer, and they do not hold everywhere. Not for the first layer, which sees tokens."""
+    batch, site = told.run.batch, Site(told.role.layer, "resid_pre")
+    if told.role.layer == 0 or batch.inputs.ndim != 2:
+        return ()
+    scored = batch.mask
+    stream = told.run.at([site])[site].double().cpu()[scored]
+    named = {
+        name: values[scored].double()
+        for name, values in batch.latents.items()
+        if values.shape == scored.shape and len(values[scored].unique()) == 2
+    }
+    return tuple(name for name, values in named.items() if can_read(stream, values))
+
+
+def _state_in_words(state: int, lines: Sequence[str], size: int) -> str:
+    holding = [name for at, name in enumerate(lines) if state // size >> at & 1]
+    return " and ".join([str(state % size), *holding])
 
 
 def _weights(batch: Batch) -> Float[Tensor, "row query key"]:
@@ -337,7 +373,7 @@ def others(kind: str, roles: Sequence[Any], made: Fitted, told: Fitting) -> Iter
     tried = (PREVIOUS, SINK, UNIFORM, DUPLICATE, INDUCTION)
     if kind == "where":
         able = tried[: 5 if told.tokens.ndim == 2 else 3]
-        yield from (fitted(kind, [one.of(told)], told) for one in able if one not in roles)
+        yield from (_looking(one.of(told), told) for one in able if one not in roles)
     else:
         yield Fitted(made.words, lambda run: tuple(map(_mixed_up, made.edits(run))))
 
@@ -399,8 +435,11 @@ def _arguments(told: Fitting) -> list[str]:
 ANSWER, COMPUTED = Surrogate("ffn", _arguments), Surrogate("ffn", lambda told: [])
 
 
-def _computing(names: Sequence[str], told: Fitting) -> Fitted:
+def _computing(names: Sequence[str], told: Fitting) -> Fitted | None:
     layer, run = told.role.layer, told.run
     lags = lagged_contents(run.batch, told.memories)
-    words, lookup = ffn_table(run, layer, names, {**run.batch.latents, **lags})
+    table = ffn_table(run, layer, names, {**run.batch.latents, **lags})
+    if table is None:
+        return None
+    words, lookup = table
     return Fitted(words, lambda run: (lookup,))

@@ -32,15 +32,15 @@ say that a later layer reads it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from interp.hooks.site import Site
 from interp.interventions.components import Component, components, read_by_ffn
 from interp.tasks.base import Memory
 from probes.roles.activity import explained
-from probes.roles.decision import Found, Lacking, Test
+from probes.roles.decision import Found, Lacking, Test, holds
 from probes.roles.examined import Examined
-from probes.roles.fresh_ffns import has_own_ffns
+from probes.roles.fresh_ffns import beyond_fresh, has_own_ffns, not_asked
 from probes.roles.reader import Reader, lagged_contents
 
 _ROLES = ("readout", "gating", "unmixing", "sharpening")
@@ -88,10 +88,13 @@ def _readout(reader: Reader, answer: str, arguments: Sequence[str]) -> Iterator[
     hook = Site(layer, "mlp_out").name
     share = float(explained(*reader.sampled(hook, answer)))
     written = Test("share of what the FFN writes that it explains", share, reader.floors.written)
-    fresh = reader.evidence.fresh.odds(
-        hook, lambda value: explained(*reader.of_first_rows(value, answer))
-    )
-    yield gain.found("readout", [written], [gain.kept(arguments)], also=fresh.p)
+
+    def in_fresh_models() -> float:
+        return reader.evidence.fresh.odds(
+            hook, lambda value: explained(*reader.of_first_rows(value, answer))
+        ).p
+
+    yield gain.found("readout", [written], [gain.kept(arguments)], also=in_fresh_models)
 
 
 def _fetched(reader: Reader, part: Component, memory: Memory) -> Iterator[Found]:
@@ -137,21 +140,27 @@ class _Gain:
         self.enough = after >= floors.decodable and self._share >= floors.readout_gain
 
     def found(
-        self, role: str, behaviour: Sequence[Test], cause: Sequence[Test], *, also: float = 1.0
+        self,
+        role: str,
+        behaviour: Sequence[Test],
+        cause: Sequence[Test],
+        *,
+        also: Callable[[], float] | None = None,
     ) -> Found:
-        """The role with its tests; ``also``: the p of another null of chance."""
+        """The role with its tests; ``also``: the p of another null of chance. Fresh FFNs are asked
+        last, and not where nothing would be lost without the FFN."""
         reader, floors, latent, lens = self._reader, self._reader.floors, self._latent, self._lens
         as_read = ", as the output reads it," if lens else ""
+        drop = floors.readout_drop * self._rise
+        lost = reader.lost(self._post, latent, [self._part], drop, lens=lens)
+        causes = [lost, *cause, *reader.needed([self._part])]
         tests = [
             reader.present(self._post, latent, lens=lens),
             Test(f"of what was missing gained here{as_read}", self._share, floors.readout_gain),
             *behaviour,
-            self._beyond(also),
+            self._beyond(also) if role == "readout" or holds(causes) else not_asked(),
         ]
-        drop = floors.readout_drop * self._rise
-        lost = reader.lost(self._post, latent, [self._part], drop, lens=lens)
-        causes = [lost, *cause, *reader.needed([self._part])]
-        return Found("ffn", self._part.layer, role, lost.score, tests, causes, target=self._latent)
+        return Found("ffn", self._part.layer, role, lost.score, tests, causes, target=latent)
 
     def kept(self, arguments: Sequence[str]) -> Test:
         """That what it is made from is there without the FFN."""
@@ -159,9 +168,11 @@ class _Gain:
         floor = 1 - self._reader.floors.kept
         return Test("r² of its arguments that stays", 1 - max(lost, default=0.0), floor)
 
-    def _beyond(self, also: float) -> Test:
-        """That fresh FFNs in its place do not say as much of it, or by another null; the smaller p
-        is taken twice where there are two."""
+    def _beyond(self, also: Callable[[], float] | None) -> Test:
+        """That fresh FFNs in its place do not say as much of it. Where there is another null, p
+        pays for two, and the other is asked where fresh FFNs leave it open."""
         p = self._reader.beyond_fresh_ffns(self._part.layer, self._latent).p
-        p = min(1.0, 2 * min(p, also)) if also < 1 else p
-        return Test("beyond what fresh FFNs say of it (1 − p)", 1 - p, 0.95, p)
+        if also is None:
+            return beyond_fresh(p)
+        level = self._reader.evidence.profile.level
+        return beyond_fresh(min(1.0, 2 * (p if 4 * p < level else min(p, also()))))

@@ -32,11 +32,9 @@ from probes.roles.decision import Found, Lacking, Test, holds
 from probes.roles.effects import Effects
 from probes.roles.evidence import Evidence, has_readout
 from probes.roles.examined import Examined
-from probes.roles.fresh_ffns import FreshFFNs, has_own_ffns
+from probes.roles.fresh_ffns import FreshFFNs, beyond_fresh, has_own_ffns, not_asked
 
 _ROLE = "passing-on"
-_TESTS = 3
-"""How many tests the behaviour has."""
 _ROWS = 16
 """The first rows, on which fresh FFNs are run."""
 
@@ -99,14 +97,15 @@ class _Passing:
         share = float((changed - own).double()[scored].square().sum() / size)
         words = {"heads": "what heads wrote", "token": "its token"}[name]
         tests = [Test(f"of what it writes depends on {words}", min(share, 1.0), floors.mixed)]
+        strength, cause = share, list[Test]()
         if holds(tests):
             edit = Replace(self._out, Array(changed, f"what it writes without {words}"))
             told = f"where the FFN alone does not see {words} the output changes by a share of its "
             told += "variance of"
             tests.append(self._effects.changed((edit,), floors.memory_change, told))
-            tests += [self._beyond(source)] if holds(tests) else []
-        cause = self._without() if len(tests) == _TESTS and holds(tests) else []
-        strength = tests[min(1, len(tests) - 1)].score
+            strength, cause = tests[1].score, self._without()
+        asked = bool(cause) and holds([*tests, *cause])
+        tests.append(self._beyond(source) if asked else not_asked())
         return Found("ffn", self._part.layer, _ROLE, strength, tests, cause, target=name)
 
     def _beyond(self, source: Source) -> Test:
@@ -114,8 +113,7 @@ class _Passing:
         batch = self._evidence.batch("given")[:_ROWS]
         stream, lost = self._stream[:_ROWS], source[:_ROWS]
         found = self._ffns.moved(self._part.layer, batch.inputs, stream, lost, batch.mask)
-        words = "by more than with as large a change of a fresh FFN's (1 − p)"
-        return Test(words, 1 - found.p, 0.95, found.p)
+        return beyond_fresh(found.p)
 
     def _without(self) -> list[Test]:
         """The test that the output changes without the FFN."""

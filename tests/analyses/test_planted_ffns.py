@@ -1,0 +1,25 @@
+"""FFNs whose role is written down are found, and decoys are not."""
+
+import pytest
+
+from analyses.benchmarks.planted_ffns import DECOYS, KINDS, confirmed, plant
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_planted_ffn_has_its_role_and_no_other(kind: str) -> None:
+    one = plant(kind, seed=31)
+    assert confirmed(one) == {(one.role, one.target)}
+    assert one.role == KINDS[kind]
+
+
+@pytest.mark.parametrize("decoy", DECOYS)
+@pytest.mark.parametrize("kind", ["gating", "sharpening", "heads passed on"])
+def test_decoys_have_none(kind: str, decoy: str) -> None:
+    assert not confirmed(plant(kind, seed=32, decoy=decoy))
+
+
+def test_what_is_planted_is_what_the_task_asks_for() -> None:
+    for kind in KINDS:
+        one = plant(kind, seed=33)
+        missed = (one.model(one.rows.inputs.double()) - one.rows.targets)[one.rows.mask]
+        assert float(missed.square().mean() / one.rows.targets[one.rows.mask].var()) < 0.1

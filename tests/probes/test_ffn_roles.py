@@ -1,0 +1,158 @@
+"""FFNs beside fresh ones, by path patching with hooks by hand, and as tables."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from interp.interventions.components import read_by_ffn
+from interp.models.spec import TransformerSpec
+from interp.models.transformer import SequenceTransformer
+from interp.run import Mean, Run, Site
+from interp.tasks.base import Batch
+from probes.roles import TASK
+from probes.roles.detectors.passing import passing_roles
+from probes.roles.effects import Effects
+from probes.roles.examined import Examined
+from probes.roles.ffn_tables import can_read, ffn_table
+from probes.roles.fresh_ffns import FreshFFNs, has_own_ffns
+from probes.roles.gathering import evidence_of
+from probes.roles.surrogates import Fitting, _pairs
+from trained import zoo
+
+SPEC = TransformerSpec(
+    d_in=5, d_out=3, n_ctx=9, d_model=12, n_layers=2, n_heads=2, d_head=4, ffn=(16,), norm="rmsnorm"
+)
+
+
+def _model(seed: int = 3) -> tuple[SequenceTransformer, Batch]:
+    model = SequenceTransformer(SPEC, seed=seed).eval()
+    tokens = torch.randint(5, (24, 9), generator=torch.Generator().manual_seed(seed))
+    return model, Batch(tokens, tokens % 3, torch.ones(24, 9, dtype=torch.bool))
+
+
+def _streams(model: SequenceTransformer, inputs: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+    names = [read_by_ffn(model, layer).name, Site(layer, "mlp_out").name]
+    _, cache = model.run_with_cache(inputs, names_filter=names)
+    return cache[names[0]], cache[names[1]]
+
+
+def test_an_ffn_run_apart_writes_what_it_writes_in_the_model() -> None:
+    model, batch = _model()
+    assert has_own_ffns(model)
+    for layer in range(2):
+        stream, written = _streams(model, batch.inputs, layer)
+        torch.testing.assert_close(FreshFFNs(model).written(layer, stream), written)
+
+
+def test_the_change_of_the_output_is_that_of_path_patching_by_hand() -> None:
+    """What layer 0's FFN writes without what it reads of the tokens; all else stays."""
+    model, batch = _model()
+    stream, _ = _streams(model, batch.inputs, 0)
+    lost = model.embed(batch.inputs) - model.embed(batch.inputs).mean(0)
+    without = FreshFFNs(model).written(0, stream - lost)
+
+    def write(value: Tensor, hook: Any) -> Tensor:
+        return without
+
+    with torch.no_grad():
+        clean = model(batch.inputs)
+        with model.hooks(fwd_hooks=[("blocks.0.hook_mlp_out", write)]):
+            changed = model(batch.inputs)
+    expected = (changed - clean).double().square().sum()
+    found = FreshFFNs(model).moved(0, batch.inputs, stream, lost, batch.mask)
+    assert found.score == pytest.approx(float(expected), rel=1e-4)
+    evidence = evidence_of(model, batch, TASK)
+    told = list(passing_roles(Examined(evidence, Effects(evidence))))
+    mine = next(one for one in told if (one.layer, one.target) == (0, "token"))
+    spread = (clean - clean.mean((0, 1))).double().square().sum()
+    assert mine.strength == pytest.approx(float(expected / spread), rel=1e-3)
+
+
+def test_an_ffn_that_shuffling_does_not_change_is_not_beyond_fresh_ones() -> None:
+    model, batch = _model()
+    with torch.no_grad():
+        for weight in model.blocks[0].mlp.parameters():
+            weight.fill_(0.1)
+    stream, _ = _streams(model, batch.inputs, 0)
+    latent = batch.inputs.double()
+    found = FreshFFNs(model).computed(0, stream, latent, torch.arange(24) % 5)
+    assert found.p == 1.0
+
+
+def test_an_untrained_model_passes_nothing_on() -> None:
+    for seed in range(4):
+        model, batch = _model(seed)
+        evidence = evidence_of(model, batch, TASK)
+        for one in passing_roles(Examined(evidence, Effects(evidence))):
+            assert one.behaviour[-1].p > 0.001, one
+
+
+def test_a_trained_ffn_runs_as_a_table_of_few_numbers() -> None:
+    shipped = zoo.load("depth-L3-layers1")
+    run = Run(shipped.model, shipped.task.sample(96, seed=1))
+    other = Run(shipped.model, shipped.task.sample(96, seed=2))
+    found = ffn_table(run, 0, [], run.batch.latents)
+    assert found is not None
+    words, table = found
+    assert "what L0H0 wrote" in words
+    clean, none = (float(other.by_row(one.value()).mean()) for one in (other, _at_mean(other)))
+    kept = float(other.with_(table).by_row(other.with_(table).value()).mean())
+    assert kept - clean < 0.02 * (none - clean)
+
+
+def _at_mean(run: Run) -> Run:
+    return run.with_(Mean(Site(0, "mlp_out")))
+
+
+def test_an_ffn_of_many_numbers_has_no_table() -> None:
+    spec = TransformerSpec(
+        d_in=12, d_out=3, n_ctx=6, d_model=24, n_layers=1, ffn=(64,), input="real", n_heads=1
+    )
+    model = SequenceTransformer(spec, seed=1).eval()
+    with torch.no_grad():
+        model.blocks[0].mlp.W_in.mul_(20.0)
+    inputs = torch.randn(64, 6, 12, generator=torch.Generator().manual_seed(2))
+    mask = torch.ones(64, 6, dtype=torch.bool)
+    run = Run(model, Batch(inputs, torch.zeros(64, 6, 3), mask))
+    assert ffn_table(run, 0, [], {}) is None
+
+
+def test_what_a_line_reads_is_what_a_least_squares_fit_explains() -> None:
+    rng = np.random.default_rng(0)
+    stream = rng.normal(size=(400, 6))
+    for noise, expected in ((0.2, True), (0.5, False)):
+        values = stream @ rng.normal(size=6) + 2.0
+        values = values + noise * values.std() * rng.normal(size=400)
+        fit, *_ = np.linalg.lstsq(np.c_[stream, np.ones(400)], values, rcond=None)
+        left = values - np.c_[stream, np.ones(400)] @ fit
+        assert (1 - left.var() / values.var() >= 0.9) == expected
+        assert can_read(torch.from_numpy(stream), torch.from_numpy(values)) == expected
+
+
+def test_a_head_behind_the_first_layer_sees_lines_of_the_program() -> None:
+    """Classes of pairs of states against a loop over positions."""
+    shipped = zoo.load("depth-L4-layers2")
+    batch = shipped.task.sample(16, seed=3)
+    role = type("Row", (), {"layer": 1, "head": 0})()
+    classes = _pairs(Fitting(role, Run(shipped.model, batch)))
+    assert any("E2" in words for words in classes)
+    lines = {name: batch.latents[name] > 0 for name in ("E2",)}
+    for words, keys in classes.items():
+        query, key = words.split(" sees ")
+        found = keys(batch)
+        for row in range(4):
+            for q in range(0, batch.inputs.shape[1], 7):
+                for k in range(0, q + 1, 3):
+                    expected = all(
+                        _is(batch, lines, row, at, state) for at, state in ((q, query), (k, key))
+                    )
+                    assert bool(found[row, q, k]) == expected
+
+
+def _is(batch: Batch, lines: dict[str, Tensor], row: int, at: int, state: str) -> bool:
+    token, *holding = state.split(" and ")
+    same = int(batch.inputs[row, at]) == int(token)
+    return same and {name for name, holds in lines.items() if holds[row, at]} == set(holding)
