@@ -16,9 +16,18 @@ from prooflens.roles import SHIPPED
 
 __all__ = ["COMPOSED", "LANGUAGE_ROLES", "PEERS", "ROLES", "Claim", "Outcome", "is_open", "score"]
 
-_UNTOLD = ("memory-correction", "memory-mixture", "counting")
+_UNTOLD = (
+    "memory-correction",
+    "memory-mixture",
+    "counting",
+    "gating",
+    "unmixing",
+    "sharpening",
+    "passing-on",
+)
 """Roles of the task profile that no construction is said to have: ``memory-correction`` counts as
-``memory-location``."""
+``memory-location``, and FFNs other than readouts are planted in models of their own
+(:mod:`analyses.benchmarks.planted_ffns`)."""
 
 ROLES = tuple(role.name for role in SHIPPED if "task" in role.profiles and role.name not in _UNTOLD)
 """The roles of the task profile."""

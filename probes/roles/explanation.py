@@ -170,9 +170,7 @@ def explain(
     with evaluating(model):
         every = components(model)
         confirmed = _confirmed(roles, every)
-        told = Fitting(None, Run(model, fit), memories, answers)
-        made = {part: _programs(found, told) for part, found in confirmed.items()}
-        made = {part: programs for part, programs in made.items() if programs}
+        made = _fitted(Run(model, fit), every, confirmed, (memories, answers))
         return _judge(Run(model, judge), every, confirmed, made, seed)
 
 
@@ -215,6 +213,26 @@ def _confirmed(roles: pd.DataFrame, every: Sequence[Component]) -> dict[Componen
     problems.need(not foreign, "roles", "must be of this model", foreign, "find its own roles")
     problems.raise_if_any()
     return found
+
+
+def _fitted(
+    run: Run,
+    every: Sequence[Component],
+    confirmed: Mapping[Component, Sequence[Any]],
+    of_task: tuple[Sequence[Memory], Mapping[str, Sequence[str]] | None],
+) -> dict[Component, list[_Made]]:
+    """The programs, component by component, each fitted behind those that come before it."""
+    made: dict[Component, list[_Made]] = {}
+    edits: list[Edit] = []
+    for part in every:
+        told = Fitting(None, run, run.with_(*edits), *of_task)
+        programs = _programs(confirmed[part], told) if part in confirmed else []
+        if programs:
+            made[part] = programs
+            edits += [edit for one in programs for edit in one.program.edits(run)]
+        else:
+            edits.append(Mean(written_by(run.model, part.layer, part.head)))
+    return made
 
 
 def _programs(found: Sequence[Any], told: Fitting) -> list[_Made]:

@@ -51,7 +51,12 @@ Numbers = Mapping[str, Float[Tensor, " place"]]
 
 
 def ffn_table(
-    run: Run, layer: int, names: Sequence[str], latents: Mapping[str, Tensor]
+    run: Run,
+    layer: int,
+    names: Sequence[str],
+    latents: Mapping[str, Tensor],
+    *,
+    changed: Run | None = None,
 ) -> tuple[str, Lookup] | None:
     """Fit a table to what an FFN writes at the scored positions of a run.
 
@@ -60,17 +65,18 @@ def ffn_table(
         layer: The FFN's layer.
         names: Latents that are known to be its arguments.
         latents: Name → values ``[row, pos]``, or ``[row, pos, number]``.
+        changed: The run whose stream is read, where what comes before the FFN is changed; what is
+            to be written is that of ``run``.
 
     Returns:
         The table in words, and as an edit; None where it explains less than half of what the FFN
         writes at places that it was not fitted on.
     """
     before, after = read_by_ffn(run.model, layer), Site(layer, "mlp_out")
-    scored = run.batch.mask
-    found = run.at([before, after])
-    stream, written = (found[site].double().cpu()[scored] for site in (before, after))
-    made = _Table(before, after, stream, written)
-    numbers = dict(_numbers(run, layer, latents))
+    scored, seen = run.batch.mask, changed or run
+    stream = seen.at([before])[before].double().cpu()[scored]
+    made = _Table(before, after, stream, run.at([after])[after].double().cpu()[scored])
+    numbers = dict(_numbers(seen, layer, latents))
     known = {name: values for name, values in numbers.items() if can_read(stream, values)}
     told = [name for name in numbers if name.split(".")[0] in names]
     chosen = _chosen(made, {name: numbers[name] for name in told} | known, told)

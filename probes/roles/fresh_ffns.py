@@ -29,6 +29,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from interp.interventions.components import components
 from interp.run.layers import HookedLayers
 from probes.roles.activity import Folds, Latent, explained, readable
 from probes.roles.decision import Test
@@ -45,8 +46,12 @@ Scored = Bool[Tensor, "row pos"]
 
 def has_own_ffns(model: Any) -> bool:
     """Whether a model's FFNs, and the norms before them, are where fresh ones can be put."""
+    layers = [part.layer for part in components(model) if part.kind == "ffn"]
     blocks = getattr(model, "blocks", ())
-    return bool(blocks) and all(hasattr(one, "mlp") and hasattr(one, "ln2") for one in blocks)
+    return all(
+        len(blocks) > layer and hasattr(blocks[layer], "mlp") and hasattr(blocks[layer], "ln2")
+        for layer in layers
+    )
 
 
 def beyond_fresh(p: float) -> Test:

@@ -58,12 +58,14 @@ class Fitting:
     Attributes:
         role: The confirmed row of the role table.
         run: The model on the rows that numbers are fitted on.
+        changed: The same with programs, or means, in place of all components before this one.
         memories: The contents that the task says are fetched.
         answers: Latent → the latents that it is computed from.
     """
 
     role: Any
     run: Run
+    changed: Run
     memories: Sequence[Memory] = ()
     answers: Mapping[str, Sequence[str]] | None = None
 
@@ -438,7 +440,7 @@ ANSWER, COMPUTED = Surrogate("ffn", _arguments), Surrogate("ffn", lambda told: [
 def _computing(names: Sequence[str], told: Fitting) -> Fitted | None:
     layer, run = told.role.layer, told.run
     lags = lagged_contents(run.batch, told.memories)
-    table = ffn_table(run, layer, names, {**run.batch.latents, **lags})
+    table = ffn_table(run, layer, names, {**run.batch.latents, **lags}, changed=told.changed)
     if table is None:
         return None
     words, lookup = table

@@ -132,7 +132,7 @@ def test_scores_of_a_head_without_a_normaliser_are_found() -> None:
     batch = shipped.task.sample(32, seed=1)
     run = Run(shipped.model, batch)
     role = next(_roles(("head", 0, 0, "memory-location")).itertuples())
-    told = Fitting(role, run)
+    told = Fitting(role, run, run)
     program = fitted("where", [pl.roles.ROLES["local"].surrogate.of(told)], told)
     (edit,) = program.edits(run)
     assert isinstance(edit, Replace)

@@ -137,7 +137,7 @@ def test_a_head_behind_the_first_layer_sees_lines_of_the_program() -> None:
     shipped = zoo.load("depth-L4-layers2")
     batch = shipped.task.sample(16, seed=3)
     role = type("Row", (), {"layer": 1, "head": 0})()
-    classes = _pairs(Fitting(role, Run(shipped.model, batch)))
+    classes = _pairs(Fitting(role, *2 * [Run(shipped.model, batch)]))
     assert any("E2" in words for words in classes)
     lines = {name: batch.latents[name] > 0 for name in ("E2",)}
     for words, keys in classes.items():

@@ -56,15 +56,17 @@ def ffn_roles(of: Examined) -> Iterator[Found | Lacking]:
         return
     lines = [one.name for one in of.sought if one.name in reader.batch.latents]
     answers = {name: () for name in lines if reader.latents[name].ndim == 2} | {**of.answers}
-    for name, parts in answers.items():
-        yield from _readout(reader, name, parts)
+    readouts = [one for name, parts in answers.items() for one in _readout(reader, name, parts)]
+    yield from readouts
+    computed = {(one.layer, one.target) for one in readouts}
     names = dict.fromkeys([*answers, *(memory.name for memory in of.memories)])
     for part in components(reader.model):
         if part.kind == "ffn":
             for memory in of.memories:
                 yield from _fetched(reader, part, memory)
             for name in names:
-                yield from _sharpened(reader, part, name)
+                if (part.layer, name) not in computed:
+                    yield from _sharpened(reader, part, name)
 
 
 def _first_post(reader: Reader, answer: str) -> tuple[int, bool] | None:
