@@ -17,9 +17,9 @@ from probes.roles import candidates as candidates
 from probes.roles import explain as explain
 from probes.roles import find_roles as find_roles
 from probes.roles.decision import no_roles as no_roles
+from probes.roles.fitting import Fitting as Fitting
 from probes.roles.gathering import evidence_of as evidence_of
 from probes.roles.registry import SHIPPED as SHIPPED
-from probes.roles.surrogates import Fitting as Fitting
 from probes.roles.surrogates import fitted as fitted
 from probes.roles.trials import Trial as Trial
 from probes.roles.trials import rows_of as rows_of

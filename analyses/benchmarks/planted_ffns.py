@@ -2,8 +2,8 @@
 
     python -m analyses benchmark planted_ffns [--seeds 8] [--out FILE]
 
-One layer without norms in a random basis, every weight off by two percent or so; heads fetch the inputs one
-and two positions back, and the FFN is written down:
+One layer without norms in a random basis, every weight off by two percent or so; heads fetch the
+inputs one and two positions back, and the FFN is written down:
 
     gating       x_{t−1} or x_{t−2}, as the sign of a second channel says
     unmixing     x_{t−1} out of (x_{t−1} + 2 x_{t−2}) / 3, for inputs of ±1
@@ -57,6 +57,16 @@ _LENGTH, _WIDTH, _HIDDEN, _NOISE, _SHARP = 16, 24, 32, 0.02, 30.0
 _NOW, _GATE, _FIRST, _SECOND, _OUT = 0, 1, 4, 5, 8
 """Coordinates: the channels, what the two heads write, and what the FFN writes."""
 
+_OPTIONS: dict[str, Any] = {
+    "n_heads": 2,
+    "d_head": 1,
+    "ffn": (_HIDDEN,),
+    "input": "real",
+    "score": "none",
+    "lag_bias": "table",
+    "dtype": "float64",
+}
+
 _Neuron = tuple[dict[int, float], float, float]
 """What a neuron reads by coordinate, its bias, and how much of it is written."""
 
@@ -88,10 +98,7 @@ def plant(kind: str, seed: int, decoy: str = "") -> PlantedFFN:
         decoy: One of :data:`DECOYS`, or empty.
     """
     rows, memory = _rows(kind, seed)
-    spec = TransformerSpec(
-        d_in=2, d_out=1, n_ctx=_LENGTH, d_model=_WIDTH, n_layers=1, n_heads=2, d_head=1,
-        ffn=(_HIDDEN,), input="real", score="none", lag_bias="table", dtype="float64",
-    )  # fmt: skip
+    spec = TransformerSpec(2, 1, _LENGTH, _WIDTH, n_layers=1, **_OPTIONS)
     model = SequenceTransformer(spec, seed=seed)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

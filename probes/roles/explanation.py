@@ -33,8 +33,9 @@ from interp.run import Edit, Mean, Run, written_by
 from interp.run.gate import admitted
 from interp.stats.bootstrap import row_interval
 from interp.tasks.base import Batch, Memory, answers_of, memories_of
+from probes.roles.fitting import Fitting
 from probes.roles.registry import ROLES
-from probes.roles.surrogates import Fitted, Fitting, Surrogate, fitted, others
+from probes.roles.surrogates import Fitted, Surrogate, fitted, others
 
 _DRAWS = 40
 """The most random sets of components."""
@@ -261,10 +262,7 @@ def _judge(
     seed: int,
 ) -> Explanation:
     means = {part: Mean(written_by(run.model, part.layer, part.head)) for part in every}
-    programs = {
-        part: [edit for one in kinds for edit in one.program.edits(run)]
-        for part, kinds in made.items()
-    }
+    programs = _edits(run, every, made, means)
 
     def losses(kept: Sequence[Component], instead: _Edits) -> Losses:
         edits: list[Edit] = [means[part] for part in every if part not in kept]
@@ -311,6 +309,23 @@ def _judge(
             "none": float(none.mean()),
         },
     )
+
+
+def _edits(
+    run: Run,
+    every: Sequence[Component],
+    made: Mapping[Component, Sequence[_Made]],
+    means: Mapping[Component, Edit],
+) -> dict[Component, list[Edit]]:
+    """What runs in each component's place, each told what those before it leave."""
+    found: dict[Component, list[Edit]] = {}
+    before: list[Edit] = []
+    for part in every:
+        changed = run.with_(*before)
+        own = [edit for one in made.get(part, ()) for edit in one.program.edits(changed)]
+        found |= {part: own} if own else {}
+        before += own or [means[part]]
+    return found
 
 
 def _part(

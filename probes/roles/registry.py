@@ -260,6 +260,7 @@ SHIPPED = (
         ("language",),
         keys="predicted",
         control="keys",
+        surrogate=surrogates.PREDICTED,
     ),
     Role(
         "successor",
@@ -318,6 +319,7 @@ SHIPPED = (
         (composition_roles,),
         ("language",),
         control="straight",
+        surrogate=surrogates.RELAYED,
     ),
     Role(
         "composed-equality",
@@ -340,6 +342,7 @@ SHIPPED = (
         ("language",),
         keys="matched",
         control="keys",
+        surrogate=surrogates.MATCHED,
     ),
     Role(
         "symbol-equality",

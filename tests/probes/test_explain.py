@@ -16,7 +16,8 @@ from interp.errors import ArgumentError
 from interp.run import Array, Edit, Lookup, Mean, Replace, Run, Site
 from interp.tasks.base import Batch
 from probes.roles.explanation import explain
-from probes.roles.surrogates import Fitting, fitted
+from probes.roles.fitting import Fitting
+from probes.roles.surrogates import fitted
 from trained import zoo
 
 

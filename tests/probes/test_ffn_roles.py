@@ -17,9 +17,10 @@ from probes.roles.detectors.passing import passing_roles
 from probes.roles.effects import Effects
 from probes.roles.examined import Examined
 from probes.roles.ffn_tables import can_read, ffn_table
+from probes.roles.fitting import Fitting
 from probes.roles.fresh_ffns import FreshFFNs, has_own_ffns
 from probes.roles.gathering import evidence_of
-from probes.roles.surrogates import Fitting, _pairs
+from probes.roles.key_classes import pair_classes
 from trained import zoo
 
 SPEC = TransformerSpec(
@@ -137,12 +138,13 @@ def test_a_head_behind_the_first_layer_sees_lines_of_the_program() -> None:
     shipped = zoo.load("depth-L4-layers2")
     batch = shipped.task.sample(16, seed=3)
     role = type("Row", (), {"layer": 1, "head": 0})()
-    classes = _pairs(Fitting(role, *2 * [Run(shipped.model, batch)]))
+    run = Run(shipped.model, batch)
+    classes = pair_classes(Fitting(role, run, run))
     assert any("E2" in words for words in classes)
     lines = {name: batch.latents[name] > 0 for name in ("E2",)}
     for words, keys in classes.items():
         query, key = words.split(" sees ")
-        found = keys(batch)
+        found = keys(run)
         for row in range(4):
             for q in range(0, batch.inputs.shape[1], 7):
                 for k in range(0, q + 1, 3):

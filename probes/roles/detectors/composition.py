@@ -359,7 +359,7 @@ def _attended(
     owns, others = [], []
     for before in sorted({one for one, _ in evidence.heads if one < layer}):
         fetched = fetching.by(kind, before)
-        keys, asked = _keys(inputs, fetched.tokens, fetched.places, side)
+        keys, asked = matching_keys(inputs, fetched.tokens, fetched.places, side)
         asked = (asked & counted[:, None]).float()
         weight = keys * (asked / asked.sum(-1, keepdim=True))[..., None]  # NaN: none is asked
         owns.append(torch.einsum("rhij,reij->rhe", pattern, weight))
@@ -367,10 +367,11 @@ def _attended(
     return torch.cat(owns, dim=2), torch.cat(others, dim=2)
 
 
-def _keys(
+def matching_keys(
     inputs: Int[Tensor, "row pos"], tokens: Tensor, places: Tensor, side: Input
 ) -> tuple[Bool[Tensor, "row head query key"], Bool[Tensor, "row head query"]]:
-    """The keys of every head that fetches, and the queries that have such keys."""
+    """The keys that hold what each head fetched for the query (``q``), or where it fetched the
+    query's token (``k``), and the queries that have such keys."""
     size = inputs.shape[1]
     earlier = torch.ones(size, size, dtype=torch.bool).tril()
     same = inputs[:, :, None] == inputs[:, None, :]
@@ -389,7 +390,7 @@ def _keys_of(fetching: Fetching, kind: str, writer: Place, side: Input) -> Keys:
     """The keys that hold what one earlier head fetched, or where it fetched the query's token."""
     fetched, head = fetching.by(kind, writer[0]), slice(writer[1], writer[1] + 1)
     inputs = fetching.evidence.batch(kind).inputs
-    keys, asked = _keys(inputs, fetched.tokens[:, head], fetched.places[:, head], side)
+    keys, asked = matching_keys(inputs, fetched.tokens[:, head], fetched.places[:, head], side)
     return (keys & asked[..., None])[:, 0]
 
 
@@ -500,14 +501,18 @@ class Fetching:
         if (kind, layer) not in self._known:
             inputs, start, found = self.evidence.batch(kind).inputs, 0, []
             for pattern in self.evidence.patterns(kind, layer):
-                found.append(_fetched(pattern, inputs[start : start + len(pattern)]))
+                found.append(fetched_tokens(pattern, inputs[start : start + len(pattern)]))
                 start += len(pattern)
             tokens, places = (torch.cat(some) for some in zip(*found, strict=True))
             self._known[kind, layer] = Fetched(tokens, places)
         return self._known[kind, layer]
 
 
-def _fetched(pattern: Tensor, inputs: Int[Tensor, "row pos"]) -> tuple[Tensor, Tensor]:
+def fetched_tokens(
+    pattern: Float[Tensor, "row head query key"], inputs: Int[Tensor, "row pos"]
+) -> tuple[Int[Tensor, "row head query"], Int[Tensor, "row head query"]]:
+    """The token that each head fetches at each query, −1 for none, and the key with that token
+    which is attended to most."""
     same = (inputs[:, :, None] == inputs[:, None, :]).to(pattern)
     tokens, places = [], []
     for mine in pattern.unbind(1):

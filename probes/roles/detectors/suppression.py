@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -129,10 +130,7 @@ class Forecasts:
 
     def keys(self, kind: str, layer: int) -> Keys:
         """Earlier positions that hold the token predicted before a layer, ``[row, query, key]``."""
-        tokens, told = self._tokens(kind, layer)
-        inputs = self.evidence.batch(kind).inputs
-        earlier = torch.ones(2 * (inputs.shape[1],), dtype=torch.bool).tril(-1)
-        return (inputs[:, None, :] == tokens[..., None]) & told[..., None] & earlier
+        return earlier_places(self.evidence.batch(kind).inputs, *self._tokens(kind, layer))
 
     def raised(self, kind: str, place: Place) -> Float[Tensor, "row query"]:
         """A head's direct effect on the logit of the token predicted before its layer.
@@ -166,17 +164,32 @@ class Forecasts:
         site = Site(layer, "resid_pre")
         return self.evidence.run(kind).at([site])[site]
 
-    @torch.no_grad()
     def _tokens(self, kind: str, layer: int) -> tuple[Int[Tensor, "row query"], Marks]:
         """The token predicted before a layer, and where one other than the query's own is."""
         if (kind, layer) not in self._known:
-            model, found = self.evidence.model, []
-            with evaluating(model):
-                for stream in self._stream(kind, layer).split(_ROWS):
-                    logits = model.unembed(model.ln_final(stream)).float().cpu()
-                    most = logits.max(-1)
-                    found.append((most.indices, most.values - logits.mean(-1) >= _TOLD))
-            tokens, told = (torch.cat(some) for some in zip(*found, strict=True))
-            inputs = self.evidence.batch(kind).inputs
-            self._known[kind, layer] = tokens, told & (tokens != inputs)
+            inputs, model = self.evidence.batch(kind).inputs, self.evidence.model
+            self._known[kind, layer] = predicted_tokens(model, self._stream(kind, layer), inputs)
         return self._known[kind, layer]
+
+
+@torch.no_grad()
+def predicted_tokens(
+    model: Any, streams: Float[Tensor, "row query feature"], inputs: Int[Tensor, "row query"]
+) -> tuple[Int[Tensor, "row query"], Marks]:
+    """The token that the final norm and the unembedding make of a stream, and where it is clearly
+    predicted and not the query's own."""
+    found = []
+    with evaluating(model):
+        for stream in streams.split(_ROWS):
+            logits = model.unembed(model.ln_final(stream)).float().cpu()
+            most = logits.max(-1)
+            found.append((most.indices, most.values - logits.mean(-1) >= _TOLD))
+    tokens, told = (torch.cat(some) for some in zip(*found, strict=True))
+    return tokens, told & (tokens != inputs)
+
+
+def earlier_places(inputs: Int[Tensor, "row key"], tokens: Tensor, told: Marks) -> Keys:
+    """Earlier positions that hold the token which a query is told, ``[row, query, key]``."""
+    earlier = torch.ones(2 * (inputs.shape[1],), dtype=torch.bool).tril(-1)
+    found: Keys = (inputs[:, None, :] == tokens[..., None]) & told[..., None] & earlier
+    return found
