@@ -54,9 +54,9 @@ def has_own_ffns(model: Any) -> bool:
     )
 
 
-def beyond_fresh(p: float) -> Test:
-    """The test that an FFN is beyond fresh ones in its place."""
-    return Test("beyond fresh FFNs in its place (1 − p)", 1 - p, 0.95, p)
+def beyond_fresh(p: float, least: float = 0.95) -> Test:
+    """The test that an FFN is beyond fresh ones in its place, with the least 1 − p that counts."""
+    return Test("beyond fresh FFNs in its place (1 − p)", 1 - p, least, p)
 
 
 def not_asked() -> Test:

@@ -35,6 +35,8 @@ from probes.roles.examined import Examined
 from probes.roles.fresh_ffns import FreshFFNs, beyond_fresh, has_own_ffns, not_asked
 
 _ROLE = "passing-on"
+_BEYOND = 0.997
+"""The least 1 − p: any FFN behaves so, each is asked for two sources, and chance alone decides."""
 _ROWS = 16
 """The first rows, on which fresh FFNs are run."""
 
@@ -113,7 +115,7 @@ class _Passing:
         batch = self._evidence.batch("given")[:_ROWS]
         stream, lost = self._stream[:_ROWS], source[:_ROWS]
         found = self._ffns.moved(self._part.layer, batch.inputs, stream, lost, batch.mask)
-        return beyond_fresh(found.p)
+        return beyond_fresh(found.p, _BEYOND)
 
     def _without(self) -> list[Test]:
         """The test that the output changes without the FFN."""
