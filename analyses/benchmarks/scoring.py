@@ -32,7 +32,9 @@ _UNTOLD = (
 ROLES = tuple(role.name for role in SHIPPED if "task" in role.profiles and role.name not in _UNTOLD)
 """The roles of the task profile."""
 
-LANGUAGE_ROLES = tuple(role.name for role in SHIPPED if "language" in role.profiles)
+LANGUAGE_ROLES = tuple(
+    role.name for role in SHIPPED if "language" in role.profiles and role.name not in _UNTOLD
+)
 """The roles of the language profile."""
 
 COMPOSED = ("virtual-copying", "composed-equality")

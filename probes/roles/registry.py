@@ -610,14 +610,15 @@ SHIPPED = (
         "output.",
         (
             "a share of what the FFN writes depends on it",
-            "where the FFN alone does not see it the output changes, and by more than with as "
-            "large a change of what fresh FFNs in its place write",
+            "where the FFN alone does not see it the output changes, or the loss rises; and the "
+            "output by more than with as large a change of what fresh FFNs in its place write",
         ),
-        ("without the FFN the output changes",),
-        ("mixed", "memory_change"),
-        "change of the output where the FFN alone does not see it",
+        ("without the FFN the output changes, or the loss rises",),
+        ("mixed", "memory_change", "loss"),
+        "change of the output, or rise of the loss, where the FFN alone does not see it",
         "ours",
         (passing_roles,),
+        _BOTH,
         uncontrolled=_EVERYWHERE,
         surrogate=surrogates.COMPUTED,
     ),

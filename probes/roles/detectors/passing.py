@@ -9,6 +9,9 @@
                than with as large a change of what fresh FFNs in its place write
     cause      the output changes without the FFN
 
+Of next tokens the loss must rise in place of a change of the output. There it is asked of models
+with few weights alone, since hundreds of fresh FFNs are run.
+
 What the FFN makes of its source is not said: an FFN that computes an answer passes it on, too, and
 bears that stricter name (:mod:`probes.roles.detectors.ffns`). What enters at the position is the
 token with its position. A source that does not reach the output this way may reach it past the FFN.
@@ -27,6 +30,7 @@ from torch import Tensor
 from interp.hooks.site import Site
 from interp.interventions.components import Component, components, read_by_ffn
 from interp.run import Array, Mean, Replace, written_by
+from interp.run.edits import Edits
 from interp.run.layers import close
 from probes.roles.decision import Found, Lacking, Test, holds
 from probes.roles.effects import Effects
@@ -39,6 +43,8 @@ _BEYOND = 0.997
 """The least 1 − p: any FFN behaves so, each is asked for two sources, and chance alone decides."""
 _ROWS = 16
 """The first rows, on which fresh FFNs are run."""
+_WEIGHTS = 2**18
+"""The most weights of a language model whose FFNs are asked."""
 
 Source = Float[Tensor, "row pos d_model"]
 
@@ -52,8 +58,13 @@ def passing_roles(of: Examined) -> Iterator[Found | Lacking]:
     if not (has_readout(evidence.model) and has_own_ffns(evidence.model)):
         yield Lacking(_ROLE, "the model does not name its FFNs and what heads write")
         return
+    weights = sum(weight.numel() for weight in evidence.model.parameters())
+    if evidence.profile.unit == "nats" and weights > _WEIGHTS:
+        words = f"hundreds of fresh FFNs are run, and the model has {weights:,} weights; "
+        yield Lacking(_ROLE, f"{words}at most {_WEIGHTS:,} can be asked")
+        return
     start = Site(0, "resid_pre")
-    entered = evidence.run("given").at([start])[start].double().cpu()
+    entered = evidence.run(_kind(evidence)).at([start])[start].double().cpu()
     token = entered - entered.mean(0)
     for part in parts:
         one = _Passing(evidence, effects, part)
@@ -66,11 +77,16 @@ def passing_roles(of: Examined) -> Iterator[Found | Lacking]:
         yield one.found("token", token)
 
 
+def _kind(evidence: Evidence) -> str:
+    """The kind of rows on which FFNs are asked."""
+    return "given" if "given" in evidence.views else evidence.profile.rows["own"]
+
+
 def _written_before(evidence: Evidence, effects: Effects, layer: int) -> Source | None:
     """What all heads wrote that an FFN can see; None without such heads."""
     layers = sorted({at for at, _ in evidence.heads if at <= layer})
     places = [[place for place in evidence.heads if place[0] == at] for at in layers]
-    written = [effects.writes.together(some) for some in places]
+    written = [effects.writes.together(some, _kind(evidence)) for some in places]
     return torch.stack(written).sum(0).cpu() if written else None
 
 
@@ -85,14 +101,15 @@ class _Passing:
         self._evidence, self._effects, self._part = evidence, effects, part
         self._out, read = Site(part.layer, "mlp_out"), read_by_ffn(evidence.model, part.layer)
         self._ffns = FreshFFNs(evidence.model, seed=evidence.seed)
-        found = evidence.run("given").at([read, self._out])
+        self._kind = _kind(evidence)
+        found = evidence.run(self._kind).at([read, self._out])
         self._stream, self._written = (found[site].cpu() for site in (read, self._out))
         again = self._ffns.written(part.layer, self._stream)
         self.is_run_apart = close(again, self._written)
 
     def found(self, name: str, source: Source) -> Found:
         """The tests of one source."""
-        floors, scored = self._evidence.floors, self._evidence.batch("given").mask
+        floors, scored = self._evidence.floors, self._evidence.batch(self._kind).mask
         own, unseen = self._written, self._stream - source.to(self._stream)
         changed = self._ffns.written(self._part.layer, unseen)
         size = (own - own.mean(0)).double()[scored].square().sum().clamp_min(1e-30)
@@ -102,23 +119,27 @@ class _Passing:
         strength, cause = share, list[Test]()
         if holds(tests):
             edit = Replace(self._out, Array(changed, f"what it writes without {words}"))
-            told = f"where the FFN alone does not see {words} the output changes by a share of its "
-            told += "variance of"
-            tests.append(self._effects.changed((edit,), floors.memory_change, told))
-            strength, cause = tests[1].score, self._without()
+            tests.append(self._lost((edit,), f"where the FFN alone does not see {words}"))
+            strength, cause = tests[1].score, [self._without()]
         asked = bool(cause) and holds([*tests, *cause])
         tests.append(self._beyond(source) if asked else not_asked())
         return Found("ffn", self._part.layer, _ROLE, strength, tests, cause, target=name)
 
     def _beyond(self, source: Source) -> Test:
         """That the output changes more than it does with as large a change of fresh FFNs."""
-        batch = self._evidence.batch("given")[:_ROWS]
+        batch = self._evidence.batch(self._kind)[:_ROWS]
         stream, lost = self._stream[:_ROWS], source[:_ROWS]
         found = self._ffns.moved(self._part.layer, batch.inputs, stream, lost, batch.mask)
         return beyond_fresh(found.p, _BEYOND)
 
-    def _without(self) -> list[Test]:
-        """The test that the output changes without the FFN."""
-        edits = (Mean(written_by(self._evidence.model, self._part.layer, -1)),)
-        name = "without the FFN the output changes by a share of its variance of"
-        return [self._effects.changed(edits, self._evidence.floors.memory_change, name)]
+    def _without(self) -> Test:
+        """The test that something is lost without the FFN."""
+        edit = Mean(written_by(self._evidence.model, self._part.layer, -1))
+        return self._lost((edit,), "without the FFN")
+
+    def _lost(self, edits: Edits, words: str) -> Test:
+        """The test that the output changes, or of next tokens that the loss rises."""
+        if self._evidence.profile.unit == "nats":
+            return self._effects.worst(words, {self._kind: edits})
+        name = f"{words} the output changes by a share of its variance of"
+        return self._effects.changed(edits, self._evidence.floors.memory_change, name)
