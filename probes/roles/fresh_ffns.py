@@ -127,8 +127,8 @@ class FreshFFNs:
             scored: Where the output counts.
         """
         block, layers = self.model.blocks[layer], HookedLayers(self.model)
-        layers.prepare(inputs)
         stream, lost = self._here(stream), self._here(lost)
+        layers.prepare(inputs.to(stream.device))
         seen, unseen = block.ln2(stream), block.ln2(stream - lost)
         own = block.mlp(seen)
         size = (block.mlp(unseen) - own).norm()
