@@ -11,8 +11,10 @@ inputs one and two positions back, and the FFN is written down:
     passing-on   what a head fetched, or the token itself, from one coordinate to another
 
 The output is what the FFN writes. In decoys nothing may be found: *unread*, the same FFN where the
-output reads what heads wrote, and *random*, an FFN with random weights whose input is the same and
-whose unembedding is fitted to the same answer, so that it is needed for what any FFN would give.
+output reads what heads wrote; *random*, an FFN with random weights whose input is the same and
+whose unembedding is fitted to the same answer, so that it is needed for what any FFN would give;
+and *erasing*, an FFN that takes away what the output would else add to its answer (of
+``passing-on`` alone).
 
 What is planted is a plain form of each role. That trained FFNs of this kind are found is not shown
 here (``benchmark faithfulness`` runs tables in their place).
@@ -49,7 +51,7 @@ KINDS = {
 }
 """What is planted → the role that it is."""
 
-DECOYS = ("unread", "random")
+DECOYS = ("unread", "random", "erasing")
 _OF_SIGNS = ("unmixing", "sharpening")
 """What is planted for inputs of ±1."""
 
@@ -97,7 +99,7 @@ def plant(kind: str, seed: int, decoy: str = "") -> PlantedFFN:
         seed: Seed of the rows, the basis and the noise.
         decoy: One of :data:`DECOYS`, or empty.
     """
-    rows, memory = _rows(kind, seed)
+    rows, memory = _rows(kind, seed, decoy)
     spec = TransformerSpec(2, 1, _LENGTH, _WIDTH, n_layers=1, **_OPTIONS)
     model = SequenceTransformer(spec, seed=seed)
     generator = torch.Generator().manual_seed(seed)
@@ -114,6 +116,9 @@ def plant(kind: str, seed: int, decoy: str = "") -> PlantedFFN:
             _write_ffn(model, _neurons(kind))
             ffn.b_out[_OUT] = -1.0 if kind in _OF_SIGNS else 0.0
         model.unembed.W_U[_OUT] = 1.0
+        if decoy == "erasing":
+            ffn.W_out.neg_()
+            model.unembed.W_U[[_source(kind), _GATE]] = 1.0
         if decoy == "unread":
             model.unembed.W_U.zero_()
             model.unembed.W_U[[_FIRST, _NOW]] = 1.0
@@ -141,7 +146,7 @@ def _target(kind: str, memory: Memory) -> str:
     return kind.split()[0] if KINDS[kind] == "passing-on" else memory.name
 
 
-def _rows(kind: str, seed: int) -> tuple[Batch, Memory]:
+def _rows(kind: str, seed: int, decoy: str) -> tuple[Batch, Memory]:
     generator = torch.Generator().manual_seed(1000 + seed)
     x = 2 * torch.rand(128, _LENGTH, generator=generator) - 1
     if kind in _OF_SIGNS:
@@ -151,6 +156,7 @@ def _rows(kind: str, seed: int) -> tuple[Batch, Memory]:
     lag = torch.where(gate > 0, 1.0, 2.0)
     chosen = torch.where(gate > 0, back[0], back[1])
     answer = {"gating": chosen, "token passed on": x}.get(kind, back[0])
+    answer = gate if decoy == "erasing" else answer
     scored = torch.ones(x.shape, dtype=torch.bool)
     scored[:, :3] = False
     memory = Memory("x[t-1]", 1)
@@ -187,8 +193,11 @@ def _neurons(kind: str) -> list[_Neuron]:
         ]
     if kind == "sharpening":
         return [({_FIRST: 1.0}, 0.5 * sign, 2.0 * sign) for sign in both]
-    source = _NOW if kind == "token passed on" else _FIRST
-    return [({source: sign}, 0.0, sign) for sign in both]
+    return [({_source(kind): sign}, 0.0, sign) for sign in both]
+
+
+def _source(kind: str) -> int:
+    return _NOW if kind == "token passed on" else _FIRST
 
 
 def _write_ffn(model: SequenceTransformer, neurons: Sequence[_Neuron]) -> None:
@@ -252,7 +261,8 @@ def measured(seeds: Sequence[int]) -> dict[str, Any]:
 def _models(seeds: Sequence[int]) -> Iterator[tuple[str, str, PlantedFFN]]:
     for seed in seeds:
         for kind in KINDS:
-            for decoy in ("", *DECOYS):
+            erasing = KINDS[kind] == "passing-on"
+            for decoy in ("", *DECOYS[: 3 if erasing else 2]):
                 yield f"{kind} {decoy or 'planted'} {seed}", kind, plant(kind, seed, decoy)
 
 

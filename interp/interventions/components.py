@@ -138,10 +138,11 @@ def stream_after(model: Any) -> Iterator[tuple[int, str]]:
 
 
 def read_by_ffn(model: Any, layer: int) -> Site:
-    """The residual stream that a layer's FFN reads, before its norm: of a layer without heads the
-    one that enters the layer."""
-    hooks = [Site(0, "resid_pre").name, *(hook for _, hook in stream_after(model))]
-    return Site.of(hooks[hooks.index(Site(layer, "resid_post").name) - 1])
+    """The residual stream that a layer's FFN reads, before its norm: the one that enters the layer
+    where the layer has no heads, or where its heads read the same (parallel blocks)."""
+    between = Site(layer, "resid_mid")
+    behind_heads = _heads(model, layer) != 0 and between.name in model.hook_dict
+    return between if behind_heads else Site(layer, "resid_pre")
 
 
 def _heads(model: Any, layer: int) -> int | None:

@@ -255,7 +255,7 @@ class Evidence:
     def odds(self, kind: str, share: float = 0.0) -> float:
         """The p with which something passes on some of the rows: looks pay for it, and the heads,
         of which that share passes (one of them by default)."""
-        share = max(share, 1 / len(self.heads))
+        share = max(share, 1 / max(len(self.heads), 1))
         return self.profile.level * share / len(self.looks(kind))
 
     def site(self, place: Place) -> Site:

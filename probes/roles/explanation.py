@@ -8,7 +8,7 @@ confirmed role as its role's program (:mod:`probes.roles.surrogates`), and all o
 
     own       the components that have roles themselves, in place of their programs
     others    programs of other roles of the same kind: other classes of keys, fitted as these
-              were; other tokens; the FFN's table of another row
+              were; other tokens; the FFN's table with its entries shuffled
     random    as many components themselves, drawn at random, instead of those that have roles
 
 Numbers are fitted on some rows and judged on others. That an explanation carries a model does not
@@ -226,11 +226,12 @@ def _fitted(
     made: dict[Component, list[_Made]] = {}
     edits: list[Edit] = []
     for part in every:
-        told = Fitting(None, run, run.with_(*edits), *of_task)
+        changed = run.with_(*edits)
+        told = Fitting(None, run, changed, *of_task)
         programs = _programs(confirmed[part], told) if part in confirmed else []
         if programs:
             made[part] = programs
-            edits += [edit for one in programs for edit in one.program.edits(run)]
+            edits += [edit for one in programs for edit in one.program.edits(changed)]
         else:
             edits.append(Mean(written_by(run.model, part.layer, part.head)))
     return made
@@ -262,7 +263,8 @@ def _judge(
     seed: int,
 ) -> Explanation:
     means = {part: Mean(written_by(run.model, part.layer, part.head)) for part in every}
-    programs = _edits(run, every, made, means)
+    told = {part: [one.program for one in some] for part, some in made.items()}
+    programs = _edits(run, every, told, means)
 
     def losses(kept: Sequence[Component], instead: _Edits) -> Losses:
         edits: list[Edit] = [means[part] for part in every if part not in kept]
@@ -290,7 +292,7 @@ def _judge(
     own = [part for part in every if part in confirmed]
     explained, themselves = losses(named, programs), losses(own, {})
     sets = [share(losses(some, {})) for some in _sets(every, own, seed)]
-    wrong = [share(losses(named, some)) for some in _wrong(run, made)]
+    wrong = [share(losses(named, _edits(run, every, some, means))) for some in _wrong(made)]
     parts = []
     for part in every:
         rest = {other: some for other, some in programs.items() if other != part}
@@ -314,7 +316,7 @@ def _judge(
 def _edits(
     run: Run,
     every: Sequence[Component],
-    made: Mapping[Component, Sequence[_Made]],
+    programs: Mapping[Component, Sequence[Fitted]],
     means: Mapping[Component, Edit],
 ) -> dict[Component, list[Edit]]:
     """What runs in each component's place, each told what those before it leave."""
@@ -322,7 +324,7 @@ def _edits(
     before: list[Edit] = []
     for part in every:
         changed = run.with_(*before)
-        own = [edit for one in made.get(part, ()) for edit in one.program.edits(changed)]
+        own = [edit for one in programs.get(part, ()) for edit in one.edits(changed)]
         found |= {part: own} if own else {}
         before += own or [means[part]]
     return found
@@ -341,12 +343,11 @@ def _part(
     )
 
 
-def _wrong(run: Run, made: Mapping[Component, Sequence[_Made]]) -> Iterator[_Edits]:
-    """Yield every component's edits with programs of other roles, as often as there are others."""
+def _wrong(made: Mapping[Component, Sequence[_Made]]) -> Iterator[dict[Component, list[Fitted]]]:
+    """Yield every component's programs of other roles, as often as there are others."""
     for turn in range(max((len(one.wrong) for some in made.values() for one in some), default=0)):
         yield {
-            part: [e for one in some for e in one.wrong[turn % len(one.wrong)].edits(run)]
-            for part, some in made.items()
+            part: [one.wrong[turn % len(one.wrong)] for one in some] for part, some in made.items()
         }
 
 

@@ -5,10 +5,10 @@
                                  interpolated (:class:`interp.run.Lookup`)
 
 Numbers that can be read are those that a line finds in the stream (r² ≥ .9): latents of the task,
-which token stands there, what stood at the lags of a memory, and the directions in which what each
-head wrote varies most. They are chosen one at a time, or two where no single one helps, by what a
-table fitted on half of the places explains of what the FFN writes on the others. The numbers that a
-task names as arguments come first.
+which token stands there, what stood at the lags of a memory, and the directions in which the token,
+or what each head wrote, varies most. They are chosen one at a time, or two where no single one
+helps, by what a table fitted on half of the rows explains of what the FFN writes in the others.
+Those that a task names as arguments come first. A number that follows from chosen ones is left out.
 
 A table that explains all says that the FFN depends on these numbers alone, on the rows at hand. It
 does not say that the FFN reads them one by one, nor that others would not do as well.
@@ -18,11 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import combinations
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from interp.hooks.site import Site
@@ -41,7 +40,8 @@ _LEAST = 0.5
 """The least share of the write that a table must explain to stand for the FFN."""
 _PAIRS = 0.02
 """The least share that two further numbers must explain together."""
-_READABLE = 0.9
+_READABLE, _SAME = 0.9, 0.99
+"""The least r² of a number that is read, and of one that follows from others."""
 _DIRECTIONS = 3
 """How many directions of what a head writes are told apart."""
 _SYMBOLS, _CHANNELS = 8, 4
@@ -74,26 +74,62 @@ def ffn_table(
     """
     before, after = read_by_ffn(run.model, layer), Site(layer, "mlp_out")
     scored, seen = run.batch.mask, changed or run
+    half = halves(scored)
     stream = seen.at([before])[before].double().cpu()[scored]
-    made = _Table(before, after, stream, run.at([after])[after].double().cpu()[scored])
-    numbers = dict(_numbers(seen, layer, latents))
-    known = {name: values for name, values in numbers.items() if can_read(stream, values)}
-    told = [name for name in numbers if name.split(".")[0] in names]
-    chosen = _chosen(made, {name: numbers[name] for name in told} | known, told)
+    written = run.at([after])[after].double().cpu()[scored]
+    made = _Table(before, after, stream, written, half)
+    every = dict(_numbers(seen, layer, latents))
+    numbers = {name: values for name, values in every.items() if can_read(stream, values, half)}
+    told = [name for name in numbers if name.split(".")[0] in names][:_MOST]
+    chosen = _chosen(made, numbers, told)
+    if not chosen:
+        return None
     values = [numbers[name] for name in chosen]
     if made.explained(values) < _LEAST:
         return None
     size = made.size(values)
+    chosen = [_in_words(name) for name in chosen]
     words = f"what it writes is a table's entry, {size} × {len(chosen)} numbers: "
     return words + ", ".join(chosen), made.lookup(values, words)
 
 
-def can_read(stream: Float[Tensor, "place d_model"], values: Float[Tensor, " place"]) -> bool:
-    """Whether a line finds a number in the stream, with an r² of .9."""
-    with_one = torch.cat([stream, torch.ones(len(stream), 1)], -1)
-    missed = with_one @ _least_squares(with_one, values[:, None]) - values[:, None]
-    spread = (values - values.mean()).square().sum()
-    return float(missed.square().sum() / spread) <= 1 - _READABLE
+def halves(scored: Bool[Tensor, "row pos"]) -> Bool[Tensor, " place"]:
+    """Which scored places are in the rows that something is fitted on: every second row that has
+    any; it is judged on the others."""
+    number = scored.any(1).long().cumsum(0)
+    rows = torch.arange(len(scored))[:, None].expand_as(scored)[scored]
+    return number[rows] % 2 == 1
+
+
+def can_read(
+    stream: Float[Tensor, "place d_model"],
+    values: Float[Tensor, " place"],
+    half: Bool[Tensor, " place"],
+) -> bool:
+    """Whether a line finds a number in the stream: fitted on half of the places, it has an r² of
+    .9 on the others."""
+    return _explained(stream, values, half) >= _READABLE
+
+
+def line(
+    stream: Float[Tensor, "place feature"], wanted: Float[Tensor, "place number"]
+) -> Float[Tensor, "feature_and_one number"]:
+    """The line by which numbers are read off a stream; the last row is what is added."""
+    return _least_squares(_with_one(stream), wanted)
+
+
+def _with_one(stream: Tensor) -> Tensor:
+    return torch.cat([stream, torch.ones(len(stream), 1, dtype=stream.dtype)], -1)
+
+
+def _explained(stream: Tensor, values: Tensor, half: Tensor) -> float:
+    """The share of a number's variance, at the places that a line is not fitted on, that the line
+    explains."""
+    if not (half.any() and (~half).any()):
+        return 0.0
+    missed = _with_one(stream[~half]) @ line(stream[half], values[half, None]) - values[~half, None]
+    spread = (values[~half] - values[half].mean()).square().sum().clamp_min(1e-30)
+    return 1 - float(missed.square().sum() / spread)
 
 
 def _chosen(made: _Table, numbers: Numbers, told: Sequence[str]) -> list[str]:
@@ -108,7 +144,7 @@ def _chosen(made: _Table, numbers: Numbers, told: Sequence[str]) -> list[str]:
         return max(scores, default=(0.0, ()))
 
     while len(chosen) < _MOST and best < _ENOUGH:
-        rest = [name for name in numbers if name not in chosen]
+        rest = [name for name in numbers if made.is_new(numbers, name, chosen)]
         score, some = tried([(name,) for name in rest])
         if score < best + _GAIN and len(chosen) < _MOST - 1:
             score, some = tried([*combinations(rest, 2)])
@@ -118,7 +154,7 @@ def _chosen(made: _Table, numbers: Numbers, told: Sequence[str]) -> list[str]:
             break
         chosen += some
         best = score
-    return chosen or [next(iter(numbers))]
+    return chosen
 
 
 def _numbers(run: Run, layer: int, latents: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
@@ -134,15 +170,28 @@ def _numbers(run: Run, layer: int, latents: Mapping[str, Tensor]) -> Iterator[tu
     if len(tokens) <= _SYMBOLS:
         for token in tokens[1:]:
             yield from _varying(f"the token {token}", batch.inputs[scored] == token)
+    start = Site(0, "resid_pre")
+    yield from _main_directions("the token", run.at([start])[start][scored])
     for part in components(run.model):
         if part.kind == "head" and part.layer <= layer:
             site = written_by(run.model, part.layer, part.head)
-            written = run.at([site])[site].double().cpu()[scored]
-            written = written - written.mean(0)
-            axes = torch.linalg.eigh(written.T @ written).eigenvectors.flip(1)
-            for at in range(min(_DIRECTIONS, axes.shape[1])):
-                name = f"what {part.name} wrote.{at}"
-                yield from _varying(name, written @ axes[:, at])
+            yield from _main_directions(f"what {part.name} wrote", run.at([site])[site][scored])
+
+
+def _main_directions(what: str, values: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Along each of the directions in which something varies most, how far it is there."""
+    values = values.double().cpu()
+    values = values - values.mean(0)
+    axes = torch.linalg.eigh(values.T @ values).eigenvectors.flip(1)
+    for at in range(min(_DIRECTIONS, axes.shape[1])):
+        yield from _varying(f"{what}.{at}", values @ axes[:, at])
+
+
+def _in_words(name: str) -> str:
+    """``what L0H1 wrote.1`` as ``direction 2 of what L0H1 wrote``; other names as they are."""
+    what, _, at = name.partition(".")
+    about_part = what == "the token" or what.startswith("what ")
+    return f"direction {int(at) + 1} of {what}" if about_part and at else name
 
 
 def _varying(name: str, values: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -159,12 +208,21 @@ class _Table:
         before, after: The sites.
         stream: What it reads.
         written: What it writes.
+        half: The places that tables are fitted on, to be judged on the others.
     """
 
     before: Site
     after: Site
     stream: Float[Tensor, "place d_model"]
     written: Float[Tensor, "place d_model"]
+    half: Bool[Tensor, " place"]
+
+    def is_new(self, numbers: Numbers, name: str, chosen: Sequence[str]) -> bool:
+        """Whether a number does not follow from those that were chosen, by a line."""
+        if name in chosen:
+            return False
+        seen = torch.stack([numbers[one] for one in chosen], -1) if chosen else None
+        return seen is None or _explained(seen, numbers[name], self.half) < _SAME
 
     def size(self, values: Sequence[Tensor]) -> int:
         """How many entries a table has along each number: two where each number has two values."""
@@ -173,32 +231,34 @@ class _Table:
         return max(2, min(_WIDEST, int(_ENTRIES ** (1 / len(values)) + 1e-9)))
 
     def explained(self, values: Sequence[Tensor]) -> float:
-        """What a table fitted on every second place explains of the others; −1 where it would have
-        too many entries."""
-        if self.size(values) ** len(values) > _ENTRIES:
+        """What a table fitted on half of the rows explains at the places of the others; −1 where it
+        would have too many entries."""
+        if self.size(values) ** len(values) > _ENTRIES or not (~self.half).any():
             return -1.0
-        mixed, own = self._empty(values).mixed(self.stream), self.written - self.written.mean(0)
-        entries = _least_squares(mixed[::2], own[::2])
-        missed = mixed[1::2] @ entries - own[1::2]
-        return 1 - float(missed.square().sum() / own[1::2].square().sum().clamp_min(1e-30))
+        table = self._fitted(values, self.half)
+        own, rest = self.written, ~self.half
+        missed = table.mixed(self.stream[rest]) @ table.entries.tensor - own[rest]
+        spread = (own[rest] - own[self.half].mean(0)).square().sum().clamp_min(1e-30)
+        return 1 - float(missed.square().sum() / spread)
 
     def lookup(self, values: Sequence[Tensor], words: str) -> Lookup:
         """The table, fitted on all places."""
-        empty = self._empty(values)
-        entries = _least_squares(empty.mixed(self.stream), self.written)
-        return replace(empty, entries=Array(entries, words))
+        return self._fitted(values, torch.ones_like(self.half), words)
 
-    def _empty(self, values: Sequence[Tensor]) -> Lookup:
-        wanted = torch.stack([*values], -1)
-        (least, most), size = wanted.aminmax(dim=0), self.size(values)
+    def _fitted(self, values: Sequence[Tensor], places: Tensor, words: str = "") -> Lookup:
+        wanted, size = torch.stack([*values], -1)[places], self.size(values)
+        stream, written = self.stream[places], self.written[places]
+        least, most = wanted.aminmax(dim=0)
         knots = least[:, None] + (most - least)[:, None] * torch.linspace(0, 1, size).double()
-        edit = partial(Lookup, self.after, reads=self.before, weights=Array(self._weights(wanted)))
-        entries = torch.zeros(size ** len(values), self.written.shape[-1])
-        return edit(knots=Array(knots), entries=Array(entries))
-
-    def _weights(self, wanted: Tensor) -> Tensor:
-        with_one = torch.cat([self.stream, torch.ones(len(self.stream), 1)], -1)
-        return _least_squares(with_one, wanted)
+        table = Lookup(
+            self.after,
+            reads=self.before,
+            weights=Array(line(stream, wanted)),
+            knots=Array(knots),
+            entries=Array(torch.zeros(size ** len(values), written.shape[-1])),
+        )
+        entries = _least_squares(table.mixed(stream), written)
+        return replace(table, entries=Array(entries, words or "a table"))
 
 
 def _least_squares(x: Tensor, y: Tensor) -> Tensor:

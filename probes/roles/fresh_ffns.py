@@ -30,7 +30,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from interp.interventions.components import components
-from interp.run.layers import HookedLayers
+from interp.run.layers import HookedLayers, close
 from probes.roles.activity import Folds, Latent, explained, readable
 from probes.roles.decision import Test
 from probes.roles.reinit_null import Beyond, beyond
@@ -39,6 +39,8 @@ _DRAWS, _FIRST = 250, 50
 _CHANCE = 0.1
 """A p, after the first draws, from which on the others would not help."""
 _TINY = 1e-12
+_PADDED = ("W_in", "W_out")
+"""Matrices of ours that may have more hidden units than the layer uses, which stay zero."""
 
 Stream = Float[Tensor, "row pos d_model"]
 Scored = Bool[Tensor, "row pos"]
@@ -82,6 +84,11 @@ class FreshFFNs:
         found: Tensor = block.mlp(block.ln2(self._here(stream)))
         return found.cpu()
 
+    def writes(self, layer: int, stream: Stream, written: Stream) -> bool:
+        """Whether that is what the FFN writes for a stream: not where the block does more, such as
+        a norm behind the FFN."""
+        return close(self.written(layer, stream), self._here(written).cpu())
+
     @torch.no_grad()
     def computed(self, layer: int, stream: Stream, latent: Latent, folds: Folds) -> Beyond:
         """How far out, among fresh FFNs, a layer's FFN is in what it says of a latent.
@@ -115,9 +122,10 @@ class FreshFFNs:
     @torch.no_grad()
     def moved(
         self, layer: int, inputs: Tensor, stream: Stream, lost: Stream, scored: Scored
-    ) -> Beyond:
+    ) -> tuple[Beyond, float]:
         """How far out, among fresh FFNs, the change of the output is when a layer's FFN alone does
-        not see a part of the stream.
+        not see a part of the stream; and how much of that change is there when the part is gone
+        from the whole stream: 1 where the FFN passes it on, 0 where it only takes it away.
 
         Args:
             layer: The layer.
@@ -130,24 +138,26 @@ class FreshFFNs:
         stream, lost = self._here(stream), self._here(lost)
         layers.prepare(inputs.to(stream.device))
         seen, unseen = block.ln2(stream), block.ln2(stream - lost)
-        own = block.mlp(seen)
-        size = (block.mlp(unseen) - own).norm()
-        scored = scored.to(stream.device)
-        after = stream * float(getattr(block, "residual", True)) + own
+        own, blind = block.mlp(seen), block.mlp(unseen)
+        scored, kept = scored.to(stream.device), float(getattr(block, "residual", True))
 
         def output(at: Stream) -> Tensor:
             for later in range(layer + 1, len(layers.layers)):
                 at = layers.block(at, later)
             return layers.head(at[scored]).double()
 
+        after = kept * stream + own
         clean = output(after)
+        without = output(kept * stream + blind) - clean
+        gone = output(kept * (stream - lost) + blind) - clean
+        same = float((without * gone).sum() / without.square().sum().clamp_min(_TINY))
 
         def score(ffn: nn.Module) -> list[float]:
             change = ffn(unseen) - ffn(seen)
-            change = change * (size / change.norm().clamp_min(_TINY))
+            change = change * ((blind - own).norm() / change.norm().clamp_min(_TINY))
             return [float((output(after + change) - clean).square().sum())]
 
-        return self._beyond(layer, score)
+        return self._beyond(layer, score), same
 
     def _here(self, value: Tensor) -> Tensor:
         return value.to(next(self.model.parameters()))
@@ -165,11 +175,14 @@ class FreshFFNs:
         """The same module each time, with other weights."""
         fresh = copy.deepcopy(ffn)
         order = partial(torch.randperm, generator=torch.Generator().manual_seed(self.seed))
-        pairs = [*zip(fresh.parameters(), ffn.parameters(), strict=True)]
+        own = dict(ffn.named_parameters())
+        matrices = {name: weight for name, weight in fresh.named_parameters() if weight.ndim > 1}
         for _ in range(_DRAWS):
-            for mine, own in pairs:
-                if own.ndim > 1:
-                    mine.copy_(own.flatten()[order(own.numel()).to(own.device)].view_as(own))
+            for name, weight in matrices.items():
+                used = own[name] != 0 if name in _PADDED else torch.ones_like(own[name]).bool()
+                along = (used.any(0) if name == "W_in" else used.any(1)[:, None]).expand_as(used)
+                values = own[name][along]
+                weight[along] = values[order(len(values)).to(values.device)]
             yield fresh
 
 

@@ -9,7 +9,8 @@ of earlier components.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -20,11 +21,11 @@ from torch import Tensor
 from interp.attention.key_sets import lag_key_set, positional_key_sets, token_key_sets
 from interp.errors import refuse_unless
 from interp.hooks.site import Site
+from interp.hooks.transformer_lens_adapter import vocabulary_of
 from interp.run import Run
-from interp.tasks.base import Batch
 from probes.roles.detectors.composition import Input, fetched_tokens, matching_keys
 from probes.roles.detectors.suppression import earlier_places, predicted_tokens
-from probes.roles.ffn_tables import can_read
+from probes.roles.ffn_tables import can_read, halves, line
 from probes.roles.fitting import Fitting, pattern_of
 
 Keys = Bool[Tensor, "#row query key"]
@@ -72,18 +73,66 @@ def every_key(run: Run) -> Keys:
     return torch.ones(1, *[run.batch.inputs.shape[1]] * 2, dtype=torch.bool)
 
 
-def _pair(run: Run, query: int | None, key: int, lines: tuple[str, ...], size: int) -> Keys:
-    states = _states(run.batch, lines, size)
-    keys = (states == key)[:, None].expand(-1, states.shape[1], -1)
-    return keys if query is None else (states == query)[:, :, None] & keys
+@dataclass(frozen=True)
+class _States:
+    """What a position is, as one number: its token, and which lines of the program hold there, as
+    the stream that enters a layer says in the run that is asked.
+
+    Attributes:
+        layer: The layer.
+        names: The lines.
+        read: How each is read off the stream (:func:`probes.roles.ffn_tables.line`).
+        middle: Above which value each holds.
+        size: The number of tokens.
+    """
+
+    layer: int
+    names: tuple[str, ...]
+    read: Float[Tensor, "feature_and_one line"]
+    middle: Float[Tensor, " line"]
+    size: int
+
+    def of(self, run: Run) -> Int[Tensor, "row pos"]:
+        """The state of every position."""
+        found = run.batch.inputs
+        if not self.names:
+            return found
+        site = Site(self.layer, "resid_pre")
+        stream = run.at([site])[site].double().cpu()
+        holds = stream @ self.read[:-1] + self.read[-1] > self.middle
+        return found + self.size * (holds * 2 ** torch.arange(len(self.names))).sum(-1)
+
+    def words(self, state: int) -> str:
+        """``1 and E2``: a token, and the lines that hold."""
+        holding = [name for at, name in enumerate(self.names) if state // self.size >> at & 1]
+        return " and ".join([str(state % self.size), *holding])
+
+    def keys(self, run: Run, query: int | None, key: int) -> Keys:
+        """The keys of one state, of queries of another, or of all queries."""
+        states = self.of(run)
+        keys = (states == key)[:, None].expand(-1, states.shape[1], -1)
+        return keys if query is None else (states == query)[:, :, None] & keys
 
 
-def _states(batch: Batch, lines: Sequence[str], size: int) -> Tensor:
-    """What a position is, as one number: its token, and which lines of the program hold there."""
-    found = batch.inputs
-    for at, name in enumerate(lines):
-        found = found + size * 2**at * (batch.latents[name] > 0)
-    return found
+def _states_of(told: Fitting) -> _States:
+    """The states that a head can see: the tokens, and lines of the task's program that the stream
+    entering its layer tells, and that do not hold everywhere. The first layer sees tokens."""
+    batch, site = told.run.batch, Site(told.role.layer, "resid_pre")
+    scored, size = batch.mask, max(vocabulary_of(told.run.model) or 0, int(batch.inputs.max()) + 1)
+    none = torch.zeros(1, 0, dtype=torch.float64)
+    if told.role.layer == 0:
+        return _States(0, (), none, none[0], size)
+    stream = told.changed.at([site])[site].double().cpu()[scored]
+    half, named = halves(scored), dict[str, Tensor]()
+    for name, values in batch.latents.items():
+        if values.shape == scored.shape and len(values[scored].unique()) == 2:
+            value = values[scored].double()
+            named |= {name: value} if can_read(stream, value, half) else {}
+    if not named:
+        return _States(told.role.layer, (), none, none[0], size)
+    wanted = torch.stack([*named.values()], -1)
+    least, most = wanted.aminmax(dim=0)
+    return _States(told.role.layer, (*named,), line(stream, wanted), (least + most) / 2, size)
 
 
 def _around(run: Run, latent: str, offset: int) -> Keys:
@@ -126,38 +175,17 @@ def fixed_classes(told: Fitting) -> Classes:
 def pair_classes(told: Fitting) -> Classes:
     """What a query sees of a key by the states of both, where states are few: their tokens, and the
     lines of the program that hold there; else by the key's token."""
-    symbols = told.tokens.unique().tolist() if told.tokens.ndim == 2 else []
-    lines, size = _lines(told), max(symbols, default=0) + 1
-    of_pair = partial(_pair, lines=lines, size=size)
-    states = _states(told.run.batch, lines, size).unique().tolist() if symbols else []
-    said = {state: _state_in_words(state, lines, size) for state in states}
+    if told.tokens.ndim != 2:
+        return {}
+    kinds = _states_of(told)
+    states = kinds.of(told.changed).unique().tolist()
+    said = {state: kinds.words(state) for state in states}
     if len(states) <= _SYMBOLS:
         pairs = [(q, k) for q in states for k in states]
-        return {f"{said[q]} sees {said[k]}": partial(of_pair, query=q, key=k) for q, k in pairs}
+        return {f"{said[q]} sees {said[k]}": partial(kinds.keys, query=q, key=k) for q, k in pairs}
     if len(states) > _SYMBOLS**2:
         return {}
-    return {f"token {said[k]}": partial(of_pair, query=None, key=k) for k in states}
-
-
-def _lines(told: Fitting) -> tuple[str, ...]:
-    """Lines of the task's program that a head can see: a line reads them off the stream that enters
-    its layer, and they do not hold everywhere. Not for the first layer, which sees tokens."""
-    batch, site = told.run.batch, Site(told.role.layer, "resid_pre")
-    if told.role.layer == 0 or batch.inputs.ndim != 2:
-        return ()
-    scored = batch.mask
-    stream = told.run.at([site])[site].double().cpu()[scored]
-    named = {
-        name: values[scored].double()
-        for name, values in batch.latents.items()
-        if values.shape == scored.shape and len(values[scored].unique()) == 2
-    }
-    return tuple(name for name, values in named.items() if can_read(stream, values))
-
-
-def _state_in_words(state: int, lines: Sequence[str], size: int) -> str:
-    holding = [name for at, name in enumerate(lines) if state // size >> at & 1]
-    return " and ".join([str(state % size), *holding])
+    return {f"token {said[k]}": partial(kinds.keys, query=None, key=k) for k in states}
 
 
 def _weights(run: Run) -> Float[Tensor, "row query key"]:

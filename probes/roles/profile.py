@@ -58,6 +58,9 @@ class Floors:
             write is replaced by what an average says of it.
         alone: Least part of what an FFN does to the output that is left in place with a latent
             alone of what it writes.
+        passed: Least part of the change of the output, where an FFN alone does not see something,
+            that is there where the stream has lost it as well.
+        mixture: Least r² of each of two contents that are mixed in what heads wrote.
         kernel_beside: Least kernel weight of a head, relative to that for the memory it serves
             most.
         decodable: Least r² that counts as decodable.
@@ -103,6 +106,8 @@ class Floors:
     mixed: float = 0.1
     carried: float = 0.98
     alone: float = 0.5
+    passed: float = 0.5
+    mixture: float = 0.05
     kernel_beside: float = 0.01
     decodable: float = 0.9
     determined: float = 0.8

@@ -7,6 +7,7 @@ and everything that is asked about that run is read from it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -41,6 +42,7 @@ Features = NDArray[np.float64]
 
 _MOST_LAGS = 12
 _NOW = "x[t]"
+_LAG = re.compile(r"x\[t-\d+\]")
 
 
 @dataclass(frozen=True)
@@ -278,6 +280,22 @@ class Reader:
         truth = torch.from_numpy(self.truth(latent))
         return FreshFFNs(self.model, seed=self.seed).computed(layer, stream, truth, self._folds)
 
+    def is_run_apart(self, part: Component) -> bool:
+        """Whether what an FFN writes follows from the stream that it reads by its norm and its
+        network alone."""
+        hooks = read_by_ffn(self.model, part.layer).name, Site(part.layer, "mlp_out").name
+        stream, written = (torch.from_numpy(self.features(hook)) for hook in hooks)
+        return FreshFFNs(self.model).writes(part.layer, stream, written)
+
+    def lags(self) -> tuple[str, ...]:
+        """Names of the contents of the lags before, as far as they are told: those that memories
+        have, and where the rows say what stands now (``x[t]``), the first twelve."""
+        now = self.batch.latents.get(_NOW)
+        if now is not None and now.ndim == 2:
+            for lag in range(1, min(_MOST_LAGS, now.shape[1] - 1) + 1):
+                self.latents.setdefault(f"x[t-{lag}]", _moved(now, lag))
+        return tuple(name for name in self.latents if _LAG.fullmatch(name))
+
     def before(self, layer: int) -> str:
         """The hook of the stream that enters a layer, which is the last site before the layer."""
         return [hook for at, hook in self.sites() if at < layer][-1]
@@ -323,6 +341,10 @@ def _names_of(parts: Sequence[Component]) -> str:
     return parts[0].name if len(parts) == 1 else f"its group of {len(parts)}"
 
 
+def _moved(now: Tensor, lag: int) -> Tensor:
+    return torch.nn.functional.pad(now, (lag, 0))[:, : now.shape[1]]
+
+
 def lagged_contents(batch: Batch, memories: Sequence[Memory]) -> dict[str, Tensor]:
     """Name → ``[row, pos]``: the contents of each lag that a memory may be at. Of locations that
     are read, those of the first round; later ones are counted from elsewhere."""
@@ -336,6 +358,5 @@ def lagged_contents(batch: Batch, memories: Sequence[Memory]) -> dict[str, Tenso
             lags = batch.latents[memory.location][batch.mask].unique().long().tolist()
             now = batch.latents[_NOW]
             for lag in (lag for lag in lags[:_MOST_LAGS] if 0 < lag < now.shape[1]):
-                moved = torch.nn.functional.pad(now, (lag, 0))[:, : now.shape[1]]
-                found[f"x[t-{lag}]"] = moved
+                found[f"x[t-{lag}]"] = _moved(now, lag)
     return found

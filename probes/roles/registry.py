@@ -573,11 +573,12 @@ SHIPPED = (
         (
             "the memory is linearly decodable after the FFN and not before, where nor are the "
             "contents of all places that it may be at",
+            "a line reads a part of it before, and of the content of another lag",
             "it is more decodable, or explains more of what the FFN writes, than with fresh FFNs "
             "in its place",
         ),
         ("without the FFN the memory is lost, and the output changes",),
-        ("decodable", "readout_gain", "readout_drop", "memory_change"),
+        ("decodable", "readout_gain", "mixture", "readout_drop", "memory_change"),
         "r² of the memory lost without the FFN",
         "ours",
         (ffn_roles,),
@@ -606,15 +607,16 @@ SHIPPED = (
     ),
     Role(
         "passing-on",
-        "An FFN through which what heads fetched, or the token at its own position, reaches the "
+        "An FFN through which what heads wrote, or the token at its own position, reaches the "
         "output.",
         (
             "a share of what the FFN writes depends on it",
             "where the FFN alone does not see it the output changes, or the loss rises; and the "
             "output by more than with as large a change of what fresh FFNs in its place write",
+            "half of that change is there where the stream has lost it as well",
         ),
         ("without the FFN the output changes, or the loss rises",),
-        ("mixed", "memory_change", "loss"),
+        ("mixed", "memory_change", "loss", "passed"),
         "change of the output, or rise of the loss, where the FFN alone does not see it",
         "ours",
         (passing_roles,),

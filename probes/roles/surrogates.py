@@ -122,7 +122,7 @@ def _looking(named: Classes, told: Fitting) -> Fitted:
     mask, classes = told.mask, dict[str, Any](named) | always
     layer, head = told.role.layer, told.role.head
     pattern = pattern_of(told.run, layer, head)
-    columns, allowed = _columns(classes, told.run, mask)
+    columns, allowed = _columns(classes, told.changed, mask)
     level = bool((pattern.sum(-1) - 1).abs().max() > 1e-2)
     scores = _scores(columns, allowed, pattern, level=level)
 
@@ -240,7 +240,7 @@ def _raised(told: Fitting, which: str) -> list[tuple[str, Any]]:
 def _writing(found: Sequence[tuple[str, Any]], told: Fitting) -> Fitted:
     layer, head, model = told.role.layer, told.role.head, told.run.model
     site, meant = Site(layer, "v", head), partial(_meant, dict(found))
-    tokens = meant(told.run).flatten()
+    tokens = meant(told.changed).flatten()
     values = told.run.at(site)[site].double().cpu().flatten(0, 1)
     mean, words = values.mean(0), "what it writes of a token is a table's entry"
     values, tokens = values[tokens >= 0], tokens[tokens >= 0]

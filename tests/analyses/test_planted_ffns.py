@@ -13,9 +13,14 @@ def test_a_planted_ffn_has_its_role_and_no_other(kind: str) -> None:
 
 
 @pytest.mark.parametrize("decoy", DECOYS)
-@pytest.mark.parametrize("kind", ["gating", "sharpening", "heads passed on"])
+@pytest.mark.parametrize("kind", ["token passed on", "heads passed on"])
 def test_decoys_have_none(kind: str, decoy: str) -> None:
     assert not confirmed(plant(kind, seed=32, decoy=decoy))
+
+
+@pytest.mark.parametrize("kind", ["gating", "sharpening"])
+def test_a_random_ffn_whose_readout_is_fitted_has_none(kind: str) -> None:
+    assert not confirmed(plant(kind, seed=32, decoy="random"))
 
 
 def test_what_is_planted_is_what_the_task_asks_for() -> None:

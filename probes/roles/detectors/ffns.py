@@ -7,7 +7,8 @@
     readout    z is an answer or a line of the program, and first linearly decodable after the FFN
     gating     z is a memory that is not decodable before the FFN, while what stands at each place
                where it may be is: the FFN lets one of them through
-    unmixing   z is a memory that is not decodable before the FFN, nor all of those
+    unmixing   z is a memory that is not decodable before the FFN, nor all of those, while a line
+               reads a part of it and of the content of another lag (r² ≥ .05 each)
     sharpening z is decodable before the FFN, and the gain is half or more
     behaviour  R² ≥ .9, gain ≥ .5; and R², or the share of what the FFN writes that z explains, is
                beyond that of fresh FFNs in its place (of a readout, that share is a twentieth, and
@@ -27,12 +28,14 @@ nothing is said in that case.
 
 An FFN sees the stream in front of it and nothing else: what can be read after it is determined by
 that, whether or not a probe of ours finds it there. That a memory can be read after an FFN does not
-say that a later layer reads it.
+say that a later layer reads it. Of two answers that nearly coincide both are named.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
 
 from interp.hooks.site import Site
 from interp.interventions.components import Component, components, read_by_ffn
@@ -41,9 +44,11 @@ from probes.roles.activity import explained
 from probes.roles.decision import Found, Lacking, Test, holds
 from probes.roles.examined import Examined
 from probes.roles.fresh_ffns import beyond_fresh, has_own_ffns, not_asked
-from probes.roles.reader import Reader, lagged_contents
+from probes.roles.reader import Features, Reader, lagged_contents
 
 _ROLES = ("readout", "gating", "unmixing", "sharpening")
+_ITSELF = 0.5
+"""The r² from which on a content goes along with a memory."""
 
 
 def ffn_roles(of: Examined) -> Iterator[Found | Lacking]:
@@ -51,8 +56,10 @@ def ffn_roles(of: Examined) -> Iterator[Found | Lacking]:
     reader = of.reader
     if reader is None:
         return
-    if not has_own_ffns(reader.model):
-        yield from (Lacking(role, "the model does not name its FFNs") for role in _ROLES)
+    parts = [part for part in components(reader.model) if part.kind == "ffn"]
+    if not (has_own_ffns(reader.model) and all(map(reader.is_run_apart, parts))):
+        words = "the model does not name its FFNs, or they do more than a norm and a network"
+        yield from (Lacking(role, words) for role in _ROLES)
         return
     lines = [one.name for one in of.sought if one.name in reader.batch.latents]
     answers = {name: () for name in lines if reader.latents[name].ndim == 2} | {**of.answers}
@@ -60,13 +67,12 @@ def ffn_roles(of: Examined) -> Iterator[Found | Lacking]:
     yield from readouts
     computed = {(one.layer, one.target) for one in readouts}
     names = dict.fromkeys([*answers, *(memory.name for memory in of.memories)])
-    for part in components(reader.model):
-        if part.kind == "ffn":
-            for memory in of.memories:
-                yield from _fetched(reader, part, memory)
-            for name in names:
-                if (part.layer, name) not in computed:
-                    yield from _sharpened(reader, part, name)
+    for part in parts:
+        for memory in of.memories:
+            yield from _fetched(reader, part, memory)
+        for name in names:
+            if (part.layer, name) not in computed:
+                yield from _sharpened(reader, part, name)
 
 
 def _first_post(reader: Reader, answer: str) -> tuple[int, bool] | None:
@@ -96,7 +102,8 @@ def _readout(reader: Reader, answer: str, arguments: Sequence[str]) -> Iterator[
             hook, lambda value: explained(*reader.of_first_rows(value, answer))
         ).p
 
-    yield gain.found("readout", [written], [gain.kept(arguments)], also=in_fresh_models)
+    kept = [gain.kept(arguments)] if arguments else []
+    yield gain.found("readout", [written], kept, also=in_fresh_models)
 
 
 def _fetched(reader: Reader, part: Component, memory: Memory) -> Iterator[Found]:
@@ -110,8 +117,29 @@ def _fetched(reader: Reader, part: Component, memory: Memory) -> Iterator[Found]
         name = "least r² before of what stands where it may be"
         tests = [Test(name, there, reader.floors.decodable)]
         yield gain.found("gating", tests, [gain.kept(places)])
-    else:
-        yield gain.found("unmixing", [], [])
+        return
+    mixed = [gain.before, *_others_there(reader, gain.mid, memory.name)][:2]
+    least = min(mixed) if len(mixed) == 2 else 0.0
+    words = "least r² before of it and of another content that it is mixed with"
+    tests = [Test(words, least, reader.floors.mixture)]
+    if holds(tests):
+        yield gain.found("unmixing", tests, [])
+
+
+def _others_there(reader: Reader, hook: str, memory: str) -> list[float]:
+    """How well other contents are decodable at a hook, the best first: what stood at each lag, but
+    for the memory itself and what goes along with it."""
+    truth = reader.truth(memory)
+    named = reader.lags()
+    others = [name for name in named if _r2(truth, reader.truth(name)) < _ITSELF]
+    return sorted((reader.read(hook, name).score for name in others), reverse=True)
+
+
+def _r2(one: Features, other: Features) -> float:
+    """The squared correlation of two latents; 1 where one of them is constant."""
+    if one.std() == 0 or other.std() == 0:
+        return 1.0
+    return float(np.corrcoef(one.ravel(), other.ravel())[0, 1] ** 2)
 
 
 def _sharpened(reader: Reader, part: Component, latent: str) -> Iterator[Found]:
