@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor
@@ -12,11 +13,12 @@ from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.run import Mean, Run, Site
 from interp.tasks.base import Batch
-from probes.roles import TASK
+from probes.roles import TASK, find_roles
 from probes.roles.detectors.passing import passing_roles
 from probes.roles.effects import Effects
 from probes.roles.examined import Examined
-from probes.roles.ffn_tables import can_read, ffn_table
+from probes.roles.explanation import explain
+from probes.roles.ffn_tables import can_read, ffn_table, halves
 from probes.roles.fitting import Fitting
 from probes.roles.fresh_ffns import FreshFFNs, has_own_ffns
 from probes.roles.gathering import evidence_of
@@ -63,7 +65,12 @@ def test_the_change_of_the_output_is_that_of_path_patching_by_hand() -> None:
         with model.hooks(fwd_hooks=[("blocks.0.hook_mlp_out", write)]):
             changed = model(batch.inputs)
     expected = (changed - clean).double().square().sum()
-    found = FreshFFNs(model).moved(0, batch.inputs, stream, lost, batch.mask)
+    found, same = FreshFFNs(model).moved(0, batch.inputs, stream, lost, batch.mask)
+    gone = (stream - lost + without).detach()
+    with torch.no_grad():
+        there = model.unembed(model.ln_final(model.blocks[1](gone))) - clean
+    change = (changed - clean).double()
+    assert same == pytest.approx(float((change * there).sum() / change.square().sum()), rel=1e-3)
     assert found.score == pytest.approx(float(expected), rel=1e-4)
     evidence = evidence_of(model, batch, TASK)
     told = list(passing_roles(Examined(evidence, Effects(evidence))))
@@ -130,7 +137,53 @@ def test_what_a_line_reads_is_what_a_least_squares_fit_explains() -> None:
         fit, *_ = np.linalg.lstsq(np.c_[stream, np.ones(400)], values, rcond=None)
         left = values - np.c_[stream, np.ones(400)] @ fit
         assert (1 - left.var() / values.var() >= 0.9) == expected
-        assert can_read(torch.from_numpy(stream), torch.from_numpy(values)) == expected
+        half = torch.arange(400) % 2 == 0
+        assert can_read(torch.from_numpy(stream), torch.from_numpy(values), half) == expected
+
+
+def test_a_line_through_few_places_reads_nothing() -> None:
+    """As many numbers as places: a fit is exact, and says nothing of other places."""
+    generator = torch.Generator().manual_seed(1)
+    stream = torch.randn(24, 24, generator=generator, dtype=torch.float64)
+    coins = torch.randint(2, (24,), generator=generator).double()
+    assert not can_read(stream, coins, torch.arange(24) % 2 == 0)
+
+
+def test_halves_are_of_rows_that_have_scored_places() -> None:
+    scored = torch.tensor([[True, True], [False, False], [False, True], [True, True]])
+    assert halves(scored).tolist() == [True, True, False, True, True]
+
+
+def test_models_without_heads_and_rows_scored_late_are_asked() -> None:
+    spec = TransformerSpec(
+        d_in=5, d_out=3, n_ctx=9, d_model=12, n_layers=1, n_heads=0, ffn=(16,)
+    )  # fmt: skip
+    tokens = torch.randint(5, (24, 9), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones(24, 9, dtype=torch.bool)
+    model = SequenceTransformer(spec, seed=1).eval()
+    assert find_roles(model, Batch(tokens, tokens % 3, mask), profile="task").empty
+    shipped = zoo.load("depth-L3-layers1")
+    batch = shipped.task.sample(48, seed=1)
+    late = batch.mask.clone()
+    late[:16] = False
+    rows = Batch(batch.inputs, batch.targets, late)
+    roles = find_roles(shipped.model, rows, profile="task")
+    assert ("passing-on", "confirmed") in {*zip(roles["role"], roles["status"], strict=True)}
+
+
+def test_lines_need_no_latents_where_an_explanation_is_judged() -> None:
+    """They are read off the stream, so that nothing is known that the programs do not carry."""
+    shipped = zoo.load("depth-L4-layers2")
+    rows, other = (shipped.task.sample(96, seed=seed) for seed in (1, 2))
+    roles = pd.DataFrame(
+        [("head", layer, 0, "counting") for layer in (0, 1)] + [("ffn", 0, -1, "passing-on")],
+        columns=["component", "layer", "head", "role"],
+    ).assign(status="confirmed", target="", group="")
+    blind = Batch(other.inputs, other.targets, other.mask)
+    kept = [explain(shipped.model, roles, rows, judged=one).kept.share for one in (other, blind)]
+    assert kept[0] == kept[1] > 0.95
+    alone = explain(shipped.model, roles[1:2], rows, judged=other)
+    assert alone.kept.share < 0.6  # the first layer is at its mean: nobody counted
 
 
 def test_a_head_behind_the_first_layer_sees_lines_of_the_program() -> None:
