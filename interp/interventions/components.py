@@ -138,11 +138,15 @@ def stream_after(model: Any) -> Iterator[tuple[int, str]]:
 
 
 def read_by_ffn(model: Any, layer: int) -> Site:
-    """The residual stream that a layer's FFN reads, before its norm: the one that enters the layer
-    where the layer has no heads, or where its heads read the same (parallel blocks)."""
-    between = Site(layer, "resid_mid")
-    behind_heads = _heads(model, layer) != 0 and between.name in model.hook_dict
-    return between if behind_heads else Site(layer, "resid_pre")
+    """The residual stream that a layer's FFN reads, before its norm: behind the layer's heads; in
+    parallel blocks, where heads read the same, the one that enters the layer; in a layer without
+    heads the one behind the sublayer before."""
+    entering = Site(layer, "resid_pre")
+    if _heads(model, layer) != 0:
+        between = Site(layer, "resid_mid")
+        return between if between.name in model.hook_dict else entering
+    before = [hook for at, hook in stream_after(model) if at < layer]
+    return Site.of(before[-1]) if before else entering
 
 
 def _heads(model: Any, layer: int) -> int | None:

@@ -155,13 +155,13 @@ def test_halves_are_of_rows_that_have_scored_places() -> None:
 
 
 def test_models_without_heads_and_rows_scored_late_are_asked() -> None:
-    spec = TransformerSpec(
-        d_in=5, d_out=3, n_ctx=9, d_model=12, n_layers=1, n_heads=0, ffn=(16,)
-    )  # fmt: skip
+    spec = TransformerSpec(d_in=5, d_out=3, n_ctx=9, d_model=12, n_layers=2, n_heads=0, ffn=(16,))
     tokens = torch.randint(5, (24, 9), generator=torch.Generator().manual_seed(1))
     mask = torch.ones(24, 9, dtype=torch.bool)
     model = SequenceTransformer(spec, seed=1).eval()
-    assert find_roles(model, Batch(tokens, tokens % 3, mask), profile="task").empty
+    rows = Batch(tokens, tokens % 3, mask, {"even": (tokens % 2).double()})
+    assert find_roles(model, rows, profile="task").empty
+    assert not find_roles(model, rows, answers={"even": ()}).attrs["lacks"].get("readout")
     shipped = zoo.load("depth-L3-layers1")
     batch = shipped.task.sample(48, seed=1)
     late = batch.mask.clone()
