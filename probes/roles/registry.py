@@ -24,10 +24,9 @@ from probes.roles.detectors.counting import counting_roles
 from probes.roles.detectors.ffns import ffn_roles
 from probes.roles.detectors.gating import gating_roles
 from probes.roles.detectors.mapping import copying_roles, mapping_roles
-from probes.roles.detectors.memories import memory_roles
+from probes.roles.detectors.memories import memory_roles, round_roles
 from probes.roles.detectors.mixtures import mixture_roles
 from probes.roles.detectors.passing import passing_roles
-from probes.roles.detectors.rounds import round_roles
 from probes.roles.detectors.suppression import suppression_roles
 from probes.roles.examined import Examined
 from probes.roles.profile import PROFILES, Floors

@@ -63,7 +63,7 @@ def ffn_roles(of: Examined) -> Iterator[Found | Lacking]:
         return
     lines = [one.name for one in of.sought if one.name in reader.batch.latents]
     answers = {name: () for name in lines if reader.latents[name].ndim == 2} | {**of.answers}
-    readouts = [one for name, parts in answers.items() for one in _readout(reader, name, parts)]
+    readouts = [one for name, made_of in answers.items() for one in _readout(reader, name, made_of)]
     yield from readouts
     computed = {(one.layer, one.target) for one in readouts}
     names = dict.fromkeys([*answers, *(memory.name for memory in of.memories)])
