@@ -30,7 +30,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from interp.interventions.components import components
+from interp.models.transformer import SequenceTransformer
 from interp.run.layers import HookedLayers, close
+from interp.run.plain import runners_of
 from probes.roles.activity import Folds, Latent, explained, readable
 from probes.roles.decision import Test
 from probes.roles.reinit_null import Beyond, beyond
@@ -54,6 +56,12 @@ def has_own_ffns(model: Any) -> bool:
         len(blocks) > layer and hasattr(blocks[layer], "mlp") and hasattr(blocks[layer], "ln2")
         for layer in layers
     )
+
+
+def has_own_layers(model: Any, inputs: Tensor) -> bool:
+    """Whether a model's layers can be run one after the other, from a stream that enters one."""
+    ours = isinstance(model, SequenceTransformer)
+    return ours or any(isinstance(way, HookedLayers) for way in runners_of(model, inputs))
 
 
 def beyond_fresh(p: float, least: float = 0.95) -> Test:
@@ -80,14 +88,25 @@ class FreshFFNs:
     @torch.no_grad()
     def written(self, layer: int, stream: Stream) -> Stream:
         """What a layer's own FFN writes for a stream that it reads, before the norm."""
-        block = self.model.blocks[layer]
-        found: Tensor = block.mlp(block.ln2(self._here(stream)))
+        found: Tensor = self._run(layer, stream)
         return found.cpu()
 
+    @torch.no_grad()
     def writes(self, layer: int, stream: Stream, written: Stream) -> bool:
         """Whether that is what the FFN writes for a stream: not where the block does more, such as
-        a norm behind the FFN."""
-        return close(self.written(layer, stream), self._here(written).cpu())
+        a norm behind the FFN, or a choice among several FFNs that it returns as well; nor where its
+        FFN cannot be called by itself."""
+        try:
+            found = self._run(layer, stream)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # FFNs of other makes may ask for anything
+            return False
+        return isinstance(found, Tensor) and close(found.cpu(), self._here(written).cpu())
+
+    def _run(self, layer: int, stream: Stream) -> Any:
+        block = self.model.blocks[layer]
+        return block.mlp(block.ln2(self._here(stream)))
 
     @torch.no_grad()
     def computed(self, layer: int, stream: Stream, latent: Latent, folds: Folds) -> Beyond:

@@ -58,7 +58,7 @@ def ffn_roles(of: Examined) -> Iterator[Found | Lacking]:
         return
     parts = [part for part in components(reader.model) if part.kind == "ffn"]
     if not (has_own_ffns(reader.model) and all(map(reader.is_run_apart, parts))):
-        words = "the model does not name its FFNs, or they do more than a norm and a network"
+        words = "the model does not name its FFNs, or they cannot be run apart from their layers"
         yield from (Lacking(role, words) for role in _ROLES)
         return
     lines = [one.name for one in of.sought if one.name in reader.batch.latents]

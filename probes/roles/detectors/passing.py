@@ -30,6 +30,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from interp.hooks.capture import model_device
 from interp.hooks.site import Site
 from interp.interventions.components import Component, components, read_by_ffn
 from interp.run import Array, Mean, Replace, written_by
@@ -38,7 +39,13 @@ from probes.roles.decision import Found, Lacking, Test, holds
 from probes.roles.effects import Effects
 from probes.roles.evidence import Evidence, has_readout
 from probes.roles.examined import Examined
-from probes.roles.fresh_ffns import FreshFFNs, beyond_fresh, has_own_ffns, not_asked
+from probes.roles.fresh_ffns import (
+    FreshFFNs,
+    beyond_fresh,
+    has_own_ffns,
+    has_own_layers,
+    not_asked,
+)
 
 _ROLE = "passing-on"
 _BEYOND = 0.997
@@ -65,13 +72,17 @@ def passing_roles(of: Examined) -> Iterator[Found | Lacking]:
         words = f"hundreds of fresh FFNs are run, and the model has {weights:,} weights; "
         yield Lacking(_ROLE, f"{words}at most {_WEIGHTS:,} can be asked")
         return
+    some = evidence.batch(_kind(evidence)).inputs[:_ROWS]
+    if not has_own_layers(evidence.model, some.to(model_device(evidence.model))):
+        yield Lacking(_ROLE, "the model's layers cannot be run one after the other")
+        return
     start = Site(0, "resid_pre")
     entered = evidence.run(_kind(evidence)).at([start])[start].double().cpu()
     token = entered - entered.mean(0)
     for part in parts:
         one = _Passing(evidence, effects, part)
         if not one.is_run_apart:
-            yield Lacking(_ROLE, f"{part.name} does more than its norm and its network")
+            yield Lacking(_ROLE, f"{part.name} cannot be run apart from its layer")
             return
         heads = _written_before(evidence, effects, part.layer)
         if heads is not None:
