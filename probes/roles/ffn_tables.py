@@ -4,10 +4,10 @@
     w ≈ Σ_e m_e(n) · entry_e,    m the weight of each entry: what lies between two entries is
                                  interpolated (:class:`interp.run.Lookup`)
 
-Numbers that can be read are those that a line finds in the stream (r² ≥ .9): latents of the task,
-which token stands there, what stood at the lags of a memory, and the directions in which the token,
-or what each head wrote, varies most. They are chosen one at a time, or two where no single one
-helps, by what a table fitted on half of the rows explains of what the FFN writes in the others.
+Numbers that can be read are those that a linear map finds in the stream (r² ≥ .9): latents of the
+task, which token stands there, what stood at the lags of a memory, and the directions in which the
+token, or what each head wrote, varies most. They are chosen one at a time, or two where no single
+one helps, by what a table fitted on half of the rows explains of what the FFN writes in the others.
 Those that a task names as arguments come first. A number that follows from chosen ones is left out.
 
 A table that explains all says that the FFN depends on these numbers alone, on the rows at hand. It
@@ -106,15 +106,15 @@ def can_read(
     values: Float[Tensor, " place"],
     half: Bool[Tensor, " place"],
 ) -> bool:
-    """Whether a line finds a number in the stream: fitted on half of the places, it has an r² of
-    .9 on the others."""
+    """Whether a linear map finds a number in the stream: fitted on half of the places, it has an r²
+    of .9 on the others."""
     return _explained(stream, values, half) >= _READABLE
 
 
-def line(
+def linear_map(
     stream: Float[Tensor, "place feature"], wanted: Float[Tensor, "place number"]
 ) -> Float[Tensor, "feature_and_one number"]:
-    """The line by which numbers are read off a stream; the last row is what is added."""
+    """The linear map by which numbers are read off a stream; its last row is what is added."""
     return _least_squares(_with_one(stream), wanted)
 
 
@@ -123,11 +123,14 @@ def _with_one(stream: Tensor) -> Tensor:
 
 
 def _explained(stream: Tensor, values: Tensor, half: Tensor) -> float:
-    """The share of a number's variance, at the places that a line is not fitted on, that the line
-    explains."""
+    """The share of a number's variance that a linear map explains at the places that it is not
+    fitted on."""
     if not (half.any() and (~half).any()):
         return 0.0
-    missed = _with_one(stream[~half]) @ line(stream[half], values[half, None]) - values[~half, None]
+    missed = (
+        _with_one(stream[~half]) @ linear_map(stream[half], values[half, None])
+        - values[~half, None]
+    )
     spread = (values[~half] - values[half].mean()).square().sum().clamp_min(1e-30)
     return 1 - float(missed.square().sum() / spread)
 
@@ -218,7 +221,7 @@ class _Table:
     half: Bool[Tensor, " place"]
 
     def is_new(self, numbers: Numbers, name: str, chosen: Sequence[str]) -> bool:
-        """Whether a number does not follow from those that were chosen, by a line."""
+        """Whether a number does not follow from those that were chosen, by a linear map."""
         if name in chosen:
             return False
         seen = torch.stack([numbers[one] for one in chosen], -1) if chosen else None
@@ -253,7 +256,7 @@ class _Table:
         table = Lookup(
             self.after,
             reads=self.before,
-            weights=Array(line(stream, wanted)),
+            weights=Array(linear_map(stream, wanted)),
             knots=Array(knots),
             entries=Array(torch.zeros(size ** len(values), written.shape[-1])),
         )

@@ -4,10 +4,11 @@
     same size  what a fresh one writes, less its mean, is scaled to the size of what the FFN
                itself writes, less its mean
 
-    computed   how well a line reads a latent off the stream after the FFN, and how much of what
-               the FFN writes the latent explains
-    moved      how much the output changes when the FFN's write changes as it does without some of
-               its input, and when it changes as much as fresh ones' writes do
+    computed   is a latent better read from the stream after the FFN, by a linear probe, than from
+               the stream after fresh ones? or does it explain more of what the FFN writes?
+    moved      the FFN is kept from seeing a part of its input, and what it writes changes. Does
+               the output change more than when what it writes changes as much, but as fresh ones'
+               writes do?
 
 A random FFN bends what it reads, so that functions of its input become linear; and any change of
 the stream changes the output. What the FFN of a trained model does beyond fresh ones in its place
@@ -194,15 +195,23 @@ class FreshFFNs:
         """The same module each time, with other weights."""
         fresh = copy.deepcopy(ffn)
         order = partial(torch.randperm, generator=torch.Generator().manual_seed(self.seed))
-        own = dict(ffn.named_parameters())
-        matrices = {name: weight for name, weight in fresh.named_parameters() if weight.ndim > 1}
+        own = {name: weight for name, weight in ffn.named_parameters() if weight.ndim > 1}
+        used = {name: _used(name, weight) for name, weight in own.items()}
         for _ in range(_DRAWS):
-            for name, weight in matrices.items():
-                used = own[name] != 0 if name in _PADDED else torch.ones_like(own[name]).bool()
-                along = (used.any(0) if name == "W_in" else used.any(1)[:, None]).expand_as(used)
-                values = own[name][along]
-                weight[along] = values[order(len(values)).to(values.device)]
+            for name, weight in fresh.named_parameters():
+                if name in own:
+                    values = own[name][used[name]]
+                    weight[used[name]] = values[order(len(values)).to(values.device)]
             yield fresh
+
+
+def _used(name: str, weight: Tensor) -> Tensor:
+    """Which entries of a matrix belong to hidden units that the layer uses."""
+    every = torch.ones_like(weight, dtype=torch.bool)
+    if name not in _PADDED:
+        return every
+    units = weight.any(0) if name == "W_in" else weight.any(1)[:, None]
+    return every & units
 
 
 def _furthest(own: list[float], drawn: list[list[float]]) -> Beyond:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from interp.hooks.transformer_lens_adapter import vocabulary_of
 from interp.run import Run
 from probes.roles.detectors.composition import Input, fetched_tokens, matching_keys
 from probes.roles.detectors.suppression import earlier_places, predicted_tokens
-from probes.roles.ffn_tables import can_read, halves, line
+from probes.roles.ffn_tables import can_read, halves, linear_map
 from probes.roles.fitting import Fitting, pattern_of
 
 Keys = Bool[Tensor, "#row query key"]
@@ -73,70 +73,78 @@ def every_key(run: Run) -> Keys:
     return torch.ones(1, *[run.batch.inputs.shape[1]] * 2, dtype=torch.bool)
 
 
-@dataclass(frozen=True)
-class _States:
-    """What a position is, as one number: its token, and which lines of the program hold there, as
-    the stream that enters a layer says in the run that is asked.
-
-    Attributes:
-        layer: The layer.
-        names: The lines.
-        read: How each is read off the stream (:func:`probes.roles.ffn_tables.line`).
-        middle: Above which value each holds.
-        size: The number of tokens.
-    """
-
-    layer: int
-    names: tuple[str, ...]
-    read: Float[Tensor, "feature_and_one line"]
-    middle: Float[Tensor, " line"]
-    size: int
-
-    def of(self, run: Run) -> Int[Tensor, "row pos"]:
-        """The state of every position."""
-        found = run.batch.inputs
-        if not self.names:
-            return found
-        site = Site(self.layer, "resid_pre")
-        stream = run.at([site])[site].double().cpu()
-        holds = stream @ self.read[:-1] + self.read[-1] > self.middle
-        return found + self.size * (holds * 2 ** torch.arange(len(self.names))).sum(-1)
-
-    def words(self, state: int) -> str:
-        """``1 and E2``: a token, and the lines that hold."""
-        holding = [name for at, name in enumerate(self.names) if state // self.size >> at & 1]
-        return " and ".join([str(state % self.size), *holding])
-
-    def keys(self, run: Run, query: int | None, key: int) -> Keys:
-        """The keys of one state, of queries of another, or of all queries."""
-        states = self.of(run)
-        keys = (states == key)[:, None].expand(-1, states.shape[1], -1)
-        return keys if query is None else (states == query)[:, :, None] & keys
+ByRun = Callable[[Run], Tensor]
+"""A run → a number at every position, ``[row, pos]``."""
 
 
-def _states_of(told: Fitting) -> _States:
-    """The states that a head can see: the tokens, and lines of the task's program that the stream
-    entering its layer tells, and that do not hold everywhere. The first layer sees tokens."""
-    batch, site = told.run.batch, Site(told.role.layer, "resid_pre")
-    scored, size = batch.mask, max(vocabulary_of(told.run.model) or 0, int(batch.inputs.max()) + 1)
-    none = torch.zeros(1, 0, dtype=torch.float64)
-    if told.role.layer == 0:
-        return _States(0, (), none, none[0], size)
+def _once(of: ByRun) -> ByRun:
+    """The same function, which remembers what it gave for the run that it was asked of last."""
+    last: list[Any] = [None, None]
+
+    def found(run: Run) -> Tensor:
+        if last[0] is not run:
+            last[:] = run, of(run)
+        value: Tensor = last[1]
+        return value
+
+    return found
+
+
+def _read_off(told: Fitting, latent: str) -> ByRun | None:
+    """What a linear probe reads of a latent off the stream that enters the head's layer, in the run
+    that is asked, so that an explanation knows what its own programs carry. None where it cannot be
+    read from the stream that the programs leave."""
+    site, scored = Site(told.role.layer, "resid_pre"), told.run.batch.mask
     stream = told.changed.at([site])[site].double().cpu()[scored]
-    half, named = halves(scored), dict[str, Tensor]()
-    for name, values in batch.latents.items():
-        if values.shape == scored.shape and len(values[scored].unique()) == 2:
-            value = values[scored].double()
-            named |= {name: value} if can_read(stream, value, half) else {}
-    if not named:
-        return _States(told.role.layer, (), none, none[0], size)
-    wanted = torch.stack([*named.values()], -1)
-    least, most = wanted.aminmax(dim=0)
-    return _States(told.role.layer, (*named,), line(stream, wanted), (least + most) / 2, size)
+    values = told.run.batch.latents[latent][scored].double()
+    if not can_read(stream, values, halves(scored)):
+        return None
+    weights = linear_map(stream, values[:, None])[:, 0]
+
+    def read(run: Run) -> Float[Tensor, "row pos"]:
+        stream = run.at([site])[site].double().cpu()
+        number: Tensor = stream @ weights[:-1] + weights[-1]
+        return number
+
+    return _once(read)
 
 
-def _around(run: Run, latent: str, offset: int) -> Keys:
-    return lag_key_set(run.batch.latents[latent] + offset)
+def _state_keys(run: Run, states: ByRun, query: int | None, key: int) -> Keys:
+    """The keys of one state, of queries of another, or of all queries."""
+    found = states(run)
+    keys = (found == key)[:, None].expand(-1, found.shape[1], -1)
+    return keys if query is None else (found == query)[:, :, None] & keys
+
+
+def _program_lines(told: Fitting) -> dict[str, ByRun]:
+    """Lines of the task's program that the stream entering a layer tells, and that do not hold
+    everywhere: by name, where each holds. The first layer sees tokens alone."""
+    found, scored = dict[str, ByRun](), told.run.batch.mask
+    for name, values in told.run.batch.latents.items():
+        known = values[scored].unique() if values.shape == scored.shape else torch.zeros(0)
+        read = _read_off(told, name) if told.role.layer and len(known) == 2 else None
+        if read is not None:
+            found[name] = partial(_above, of=read, middle=float(known.double().mean()))
+    return found
+
+
+def _above(run: Run, of: ByRun, middle: float) -> Tensor:
+    return of(run) > middle
+
+
+def _around(run: Run, location: ByRun, offset: int) -> Keys:
+    return lag_key_set(location(run) + offset)
+
+
+def _location(told: Fitting, latent: str) -> ByRun | None:
+    """How far back a memory lies. The first layer has it from the tokens, which name it; behind it,
+    it is the known place that is nearest to what is read off the stream."""
+    if told.role.layer == 0:
+        return lambda run: run.batch.latents[latent]
+    read, known = _read_off(told, latent), told.run.batch.latents[latent].unique()
+    if read is None:
+        return None
+    return _once(lambda run: known[(read(run)[..., None] - known).abs().argmin(-1)])
 
 
 def lag_classes(told: Fitting) -> Classes:
@@ -177,15 +185,28 @@ def pair_classes(told: Fitting) -> Classes:
     lines of the program that hold there; else by the key's token."""
     if told.tokens.ndim != 2:
         return {}
-    kinds = _states_of(told)
-    states = kinds.of(told.changed).unique().tolist()
-    said = {state: kinds.words(state) for state in states}
+    lines = _program_lines(told)
+    names, size = [*lines], int(told.tokens.max()) + 1
+    size = max(vocabulary_of(told.run.model) or 0, size)
+
+    def state(run: Run) -> Int[Tensor, "row pos"]:
+        holds = [size * 2**at * one(run) for at, one in enumerate(lines.values())]
+        found: Tensor = sum(holds, run.batch.inputs)
+        return found
+
+    def words(state: int) -> str:
+        holding = [name for at, name in enumerate(names) if state // size >> at & 1]
+        return " and ".join([str(state % size), *holding])
+
+    of_states = partial(_state_keys, states=_once(state))
+    states = state(told.changed).unique().tolist()
+    said = {one: words(one) for one in states}
     if len(states) <= _SYMBOLS:
         pairs = [(q, k) for q in states for k in states]
-        return {f"{said[q]} sees {said[k]}": partial(kinds.keys, query=q, key=k) for q, k in pairs}
+        return {f"{said[q]} sees {said[k]}": partial(of_states, query=q, key=k) for q, k in pairs}
     if len(states) > _SYMBOLS**2:
         return {}
-    return {f"token {said[k]}": partial(kinds.keys, query=None, key=k) for k in states}
+    return {f"token {said[k]}": partial(of_states, query=None, key=k) for k in states}
 
 
 def _weights(run: Run) -> Float[Tensor, "row query key"]:
@@ -201,17 +222,19 @@ def table_classes(told: Fitting) -> Classes:
 
 
 def memory_classes(told: Fitting) -> Classes:
-    """The place of a memory that the tokens name, and those beside it, or a table of lags."""
+    """The place of a memory that is told apart row by row, and those beside it, or a table of
+    lags."""
     named = [one for one in told.memories if isinstance(one.location, str)]
     parts = {str(told.role.target), *str(told.role.group or "").split(" + ")}
-    mine = [str(one.location) for one in named if one.name in parts]
-    if not mine:
-        return lag_classes(told)
-    return {
-        f"{name}{o:+d}" if o else name: partial(_around, latent=name, offset=o)
-        for name in mine
+    latents = [str(one.location) for one in named if one.name in parts]
+    mine = {latent: _location(told, latent) for latent in latents}
+    found = {
+        f"{name}{o:+d}" if o else name: partial(_around, location=location, offset=o)
+        for name, location in mine.items()
+        if location is not None
         for o in _OFFSETS
     }
+    return found or lag_classes(told)
 
 
 def matched_classes(told: Fitting) -> Classes:

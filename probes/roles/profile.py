@@ -56,11 +56,11 @@ class Floors:
             what copying heads write together, or in what an average's heads do to the output.
         carried: Least part of what heads do to the output that is left in place when what they
             write is replaced by what an average says of it.
-        alone: Least part of what an FFN does to the output that is left in place with a latent
-            alone of what it writes.
-        passed: Least part of the change of the output, where an FFN alone does not see something,
-            that is there where the stream has lost it as well.
-        mixture: Least r² of each of two contents that are mixed in what heads wrote.
+        alone: Least part of an FFN's effect on the output that is left when what it writes is
+            replaced by what a latent says of it.
+        passed: Least part of the change of the output with an FFN blind to something that is there,
+            too, when that is taken out of the stream as a whole.
+        mixture: Least r², before an FFN that unmixes them, of a memory and of another content.
         kernel_beside: Least kernel weight of a head, relative to that for the memory it serves
             most.
         decodable: Least r² that counts as decodable.

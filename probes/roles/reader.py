@@ -65,6 +65,8 @@ class Reader:
 
     Attributes:
         contents: Latents that the rows do not name: the content of each lag that a memory may have.
+        lags: Names of the contents of lags: those that memories have, and the first twelve where
+            the rows say what stands now (``x[t]``).
     """
 
     def __init__(
@@ -73,7 +75,9 @@ class Reader:
         self.evidence, self.effects = evidence, effects
         self.model, self.batch = evidence.model, evidence.views["given"].batch
         self.contents = lagged_contents(self.batch, memories)
-        self.latents = {**self.batch.latents, **self.contents}
+        told = {**self.batch.latents, **self.contents}
+        self.latents = {**_first_lags(self.batch), **told}
+        self.lags = tuple(name for name in self.latents if _LAG.fullmatch(name))
         self.floors, self.seed, self.places = evidence.floors, evidence.seed, evidence.places
         self._read: dict[tuple[str, str, bool], Decoding] = {}
         self._without: dict[tuple[Component, ...], _Without] = {}
@@ -287,15 +291,6 @@ class Reader:
         stream, written = (torch.from_numpy(self.features(hook)) for hook in hooks)
         return FreshFFNs(self.model).writes(part.layer, stream, written)
 
-    def lags(self) -> tuple[str, ...]:
-        """Names of the contents of the lags before, as far as they are told: those that memories
-        have, and where the rows say what stands now (``x[t]``), the first twelve."""
-        now = self.batch.latents.get(_NOW)
-        if now is not None and now.ndim == 2:
-            for lag in range(1, min(_MOST_LAGS, now.shape[1] - 1) + 1):
-                self.latents.setdefault(f"x[t-{lag}]", _moved(now, lag))
-        return tuple(name for name in self.latents if _LAG.fullmatch(name))
-
     def before(self, layer: int) -> str:
         """The hook of the stream that enters a layer, which is the last site before the layer."""
         return [hook for at, hook in self.sites() if at < layer][-1]
@@ -339,6 +334,14 @@ class Reader:
 
 def _names_of(parts: Sequence[Component]) -> str:
     return parts[0].name if len(parts) == 1 else f"its group of {len(parts)}"
+
+
+def _first_lags(batch: Batch) -> dict[str, Tensor]:
+    """What stood at each of the first lags, where the rows say what stands now."""
+    now = batch.latents.get(_NOW)
+    if now is None or now.ndim != 2:
+        return {}
+    return {f"x[t-{lag}]": _moved(now, lag) for lag in range(1, min(_MOST_LAGS + 1, now.shape[1]))}
 
 
 def _moved(now: Tensor, lag: int) -> Tensor:

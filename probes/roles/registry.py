@@ -572,7 +572,7 @@ SHIPPED = (
         (
             "the memory is linearly decodable after the FFN and not before, where nor are the "
             "contents of all places that it may be at",
-            "a line reads a part of it before, and of the content of another lag",
+            "a linear probe reads a part of it before the FFN, and a part of another lag's content",
             "it is more decodable, or explains more of what the FFN writes, than with fresh FFNs "
             "in its place",
         ),
@@ -612,7 +612,7 @@ SHIPPED = (
             "a share of what the FFN writes depends on it",
             "where the FFN alone does not see it the output changes, or the loss rises; and the "
             "output by more than with as large a change of what fresh FFNs in its place write",
-            "half of that change is there where the stream has lost it as well",
+            "half of that change is there, too, where it is taken out of the stream as a whole",
         ),
         ("without the FFN the output changes, or the loss rises",),
         ("mixed", "memory_change", "loss", "passed"),

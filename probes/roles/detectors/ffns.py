@@ -1,41 +1,41 @@
 """Detect FFNs that compute answers, fetch memories out of a mixture, or make something more exact.
 
     z          an answer of the task, a line of its program, or the content of a memory
-    r², R²     how well a line reads z from the stream that the FFN reads, and from the one after it
+    r², R²     how well a linear probe reads z from the stream before the FFN, and from that after
     gain       (R² − r²) / (1 − r²), the share of what was missing that is gained
 
-    readout    z is an answer or a line of the program, and first linearly decodable after the FFN
-    gating     z is a memory that is not decodable before the FFN, while what stands at each place
-               where it may be is: the FFN lets one of them through
-    unmixing   z is a memory that is not decodable before the FFN, nor all of those, while a line
-               reads a part of it and of the content of another lag (r² ≥ .05 each)
-    sharpening z is decodable before the FFN, and the gain is half or more
-    behaviour  R² ≥ .9, gain ≥ .5; and R², or the share of what the FFN writes that z explains, is
-               beyond that of fresh FFNs in its place (of a readout, that share is a twentieth, and
-               may instead be beyond that of the FFNs of fresh models)
-    cause      without the FFN z is less decodable, what it is made from is not, and the output
-               changes. Of sharpening: half of what the FFN does to the output stays where z alone
-               is left of what it writes
+    readout    z is an answer or a line of the program, and the FFN is the first after which a probe
+               reads it
+    gating     z is a memory that a probe does not read before the FFN, while it reads there what
+               stands at each place that the memory may be at: the FFN lets one of them through
+    unmixing   z is a memory that a probe does not read before the FFN, nor all of those contents,
+               but a part of it and of another lag's content (r² ≥ .05 each)
+    sharpening z is read before the FFN (r² ≥ .9)
 
-A random FFN also makes functions of its input linearly decodable. Fresh FFNs read the same stream
-and write as much (:mod:`probes.roles.fresh_ffns`): what they make decodable as well is not this
-FFN's doing.
+    behaviour  R² ≥ .9 and gain ≥ .5. R², or the share of what the FFN writes that z explains, is
+               beyond that of fresh FFNs in its place. Of a readout that share is at least .05, and
+               may instead be beyond that of FFNs of fresh models
+    cause      without the FFN half of the gain is lost, what z is made from is still read, and the
+               output changes. Of sharpening: half of the FFN's effect on the output is left when
+               what it writes is replaced by what z says of it
 
-Where an answer is linear in its arguments (on few corners or templates it often is), any probe
-reads it before the FFN, and only its place is new: then it is read as the output reads it, from
-the stream through the final norm and the unembedding. Of locations, which the output does not read,
-nothing is said in that case.
+A random FFN also makes functions of its input linear. Fresh FFNs read the same stream and write as
+much (:mod:`probes.roles.fresh_ffns`): what is read as well behind them is not this FFN's doing.
 
-An FFN sees the stream in front of it and nothing else: what can be read after it is determined by
-that, whether or not a probe of ours finds it there. That a memory can be read after an FFN does not
-say that a later layer reads it. Of two answers that nearly coincide both are named.
+On few corners or templates an answer is often linear in its arguments, so that a probe reads it
+before any FFN. Then it is read as the output reads it, from the stream through the final norm and
+the unembedding. Of locations, which the output does not read, nothing is said in that case.
+
+An FFN sees the stream in front of it and nothing else. What can be read after it is therefore
+determined by that stream, whether or not a probe finds it there. That a memory can be read after an
+FFN does not say that a later layer reads it. Of two answers that nearly coincide both are named.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-import numpy as np
+import torch
 
 from interp.hooks.site import Site
 from interp.interventions.components import Component, components, read_by_ffn
@@ -44,7 +44,7 @@ from probes.roles.activity import explained
 from probes.roles.decision import Found, Lacking, Test, holds
 from probes.roles.examined import Examined
 from probes.roles.fresh_ffns import beyond_fresh, has_own_ffns, not_asked
-from probes.roles.reader import Features, Reader, lagged_contents
+from probes.roles.reader import Reader, lagged_contents
 
 _ROLES = ("readout", "gating", "unmixing", "sharpening")
 _ITSELF = 0.5
@@ -118,28 +118,23 @@ def _fetched(reader: Reader, part: Component, memory: Memory) -> Iterator[Found]
         tests = [Test(name, there, reader.floors.decodable)]
         yield gain.found("gating", tests, [gain.kept(places)])
         return
-    mixed = [gain.before, *_others_there(reader, gain.mid, memory.name)][:2]
-    least = min(mixed) if len(mixed) == 2 else 0.0
+    least = min(gain.before, _best_other(reader, gain.mid, memory.name))
     words = "least r² before of it and of another content that it is mixed with"
     tests = [Test(words, least, reader.floors.mixture)]
     if holds(tests):
         yield gain.found("unmixing", tests, [])
 
 
-def _others_there(reader: Reader, hook: str, memory: str) -> list[float]:
-    """How well other contents are decodable at a hook, the best first: what stood at each lag, but
-    for the memory itself and what goes along with it."""
-    truth = reader.truth(memory)
-    named = reader.lags()
-    others = [name for name in named if _r2(truth, reader.truth(name)) < _ITSELF]
-    return sorted((reader.read(hook, name).score for name in others), reverse=True)
-
-
-def _r2(one: Features, other: Features) -> float:
-    """The squared correlation of two latents; 1 where one of them is constant."""
-    if one.std() == 0 or other.std() == 0:
-        return 1.0
-    return float(np.corrcoef(one.ravel(), other.ravel())[0, 1] ** 2)
+def _best_other(reader: Reader, hook: str, memory: str) -> float:
+    """How well a probe reads what stood at some other lag: the best r², leaving out the memory
+    itself and what goes along with it."""
+    truth = torch.from_numpy(reader.truth(memory))
+    others = [
+        name
+        for name in reader.lags
+        if float(explained(torch.from_numpy(reader.truth(name))[..., None], truth)) < _ITSELF
+    ]
+    return max((reader.read(hook, name).score for name in others), default=0.0)
 
 
 def _sharpened(reader: Reader, part: Component, latent: str) -> Iterator[Found]:

@@ -1,25 +1,30 @@
 """Detect FFNs through which what heads wrote, or the token itself, reaches the output.
 
     source     heads  what all heads before the FFN wrote, less its mean over rows: S
-               token  what entered the model at the position, less its mean over rows
-    w, d       what the FFN writes, w = FFN(norm u), and how that changes where the FFN alone does
-               not see the source:  d = FFN(norm (u − S)) − w
-    behaviour  a share of w depends on the source:  |d|² / |w − mean w|²
-               the output changes when w becomes w + d, all else as it was (path patching); more
-               than with as large a change of what fresh FFNs in its place write
-               half of that change is there, too, where the stream behind the FFN has lost the
-               source itself: an FFN that takes it away passes nothing on
+               token  what entered the model at the position, less its mean over rows: S
+    w          what the FFN writes, FFN(norm u), for the stream u that it reads
+    blind      w′ = FFN(norm (u − S)), what it would write if it alone did not see the source; all
+               else is the clean run's (path patching)
+
+    behaviour  |w′ − w|² is at least a tenth of |w − mean w|²
+               the output changes when w becomes w′
+               half of that change is also there when S is taken out of the stream as a whole
+               the change is larger than that by fresh FFNs in its place, which are kept from seeing
+               S, too, and whose writes are made to change as much (250 of them, 1 − p ≥ .997)
     cause      the output changes without the FFN
 
-Of next tokens the loss must rise in place of a change of the output. There it is asked of models
-with few weights alone, since hundreds of fresh FFNs are run.
+The third line is about FFNs that take the source out of the stream. Blind to it they leave it there
+and the output changes, but nothing was passed on: without S there is nothing to take out.
+
+Where targets are next tokens, the loss must rise in place of a change of the output, and only
+models with few weights are asked, since hundreds of fresh FFNs are run.
 
 What the FFN makes of its source is not said: an FFN that computes an answer passes it on, too, and
 bears that stricter name (:mod:`probes.roles.detectors.ffns`). A source that does not reach the
-output this way may reach it past the FFN. Early FFNs pass on what later layers read in every
-direction: as large a change by a fresh FFN then changes the output as much, and
-nothing is said of them. With 250 fresh FFNs p is .0004 at least, so
-that of thirteen FFNs or more one that passes something on alone cannot be told at a level of .01.
+output through this FFN may reach it past the FFN. Behind an early FFN later layers read nearly
+every direction, so that fresh FFNs change the output as much: nothing is said of it then. The least
+p of 250 draws is .0004, so that in a model of thirteen FFNs or more, one that passes something on
+alone cannot be told at a false-discovery rate of .01.
 """
 
 from __future__ import annotations
@@ -144,7 +149,7 @@ class _Passing:
         rows = batch.mask.any(1).nonzero()[:_ROWS, 0]
         some = (one[rows] for one in (batch.inputs, self._stream, source, batch.mask))
         found, same = self._ffns.moved(self._part.layer, *some)
-        words = "of that change is there where the stream has lost it as well"
+        words = "of that change is there, too, where it is taken out of the stream as a whole"
         floor = self._evidence.floors.passed
         return [Test(words, min(same, 1.0), floor), beyond_fresh(found.p, _BEYOND)]
 
