@@ -63,6 +63,9 @@ def evidence_of(
     first = rows if isinstance(rows, Batch) else next(iter(rows.values()), None)
     _check(model, 0 if first is None else len(first), latents, profile)
     parts = components(model)
+    headless = all(part.kind != "head" for part in parts)
+    rule, advice = "must have attention heads for profile 'language'", "take profile 'task'"
+    refuse_unless(not headless or profile.unit == "variance", "model", rule, "no heads", advice)
     sites = [Site(0, "resid_pre").name, *(hook for _, hook in stream_after(model))]
     sites += [hook.replace("resid_post", "mlp_out") for hook in sites if "resid_post" in hook]
     hooks = _pattern_hooks(model, parts)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from interp.errors import ArgumentError
 from interp.interventions.components import read_by_ffn
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
@@ -155,13 +156,15 @@ def test_halves_are_of_rows_that_have_scored_places() -> None:
 
 
 def test_models_without_heads_and_rows_scored_late_are_asked() -> None:
-    spec = TransformerSpec(d_in=5, d_out=3, n_ctx=9, d_model=12, n_layers=2, n_heads=0, ffn=(16,))
+    spec = TransformerSpec(d_in=5, d_out=5, n_ctx=9, d_model=12, n_layers=2, n_heads=0, ffn=(16,))
     tokens = torch.randint(5, (24, 9), generator=torch.Generator().manual_seed(1))
     mask = torch.ones(24, 9, dtype=torch.bool)
     model = SequenceTransformer(spec, seed=1).eval()
     rows = Batch(tokens, tokens % 3, mask, {"even": (tokens % 2).double()})
     assert find_roles(model, rows, profile="task").empty
     assert not find_roles(model, rows, answers={"even": ()}).attrs["lacks"].get("readout")
+    with pytest.raises(ArgumentError, match="attention heads for profile 'language'"):
+        find_roles(model, tokens, profile="language")
     shipped = zoo.load("depth-L3-layers1")
     batch = shipped.task.sample(48, seed=1)
     late = batch.mask.clone()
