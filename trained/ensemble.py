@@ -40,6 +40,7 @@ from interp.models.kinds import build
 from interp.models.spec import TransformerSpec
 from interp.tasks.base import Batch, Task
 from trained.metrics import mean_loss
+from trained.recording import Recording
 from trained.run import Training, TrainingRun
 
 _BLOCK_ROWS = 1024
@@ -148,6 +149,8 @@ def multipliers(specs: Sequence[Any]) -> torch.Tensor:
 _EPS = 1e-8
 _SMOOTHING = 0.98
 _MULTIPLIER = "multiplier"
+_WORTH = 500
+"""The fewest steps left that pay for a recording, which takes a second or two at first."""
 
 
 @dataclass
@@ -202,6 +205,8 @@ class Ensemble:
         self._scales = self._identity_scales()
         self._rows = [TrainingRows(run.task, run.training) for run in runs]
         self._block: tuple[int, tuple[Tensor, ...]] | None = None
+        self._recorded: tuple[Tensor, tuple[Tensor, ...], Recording] | None = None
+        self._records = True
 
     def run(self, *, until: int | None = None) -> Iterator[int]:
         """Train to step ``until`` (by default the end); yield the number of steps done after
@@ -272,12 +277,9 @@ class Ensemble:
         }
 
     def _step(self) -> None:
-        state = self.state
-        weights = state.weights.requires_grad_(True)
-        losses = self._losses(weights, *self._batch(state.step))
-        (gradient,) = torch.autograd.grad(losses.sum(), weights)
-        weights.requires_grad_(False)
-        losses = losses.detach().float()
+        state, weights = self.state, self.state.weights
+        losses, gradient = self._gradient(weights, self._batch(state.step))
+        losses = losses.to(torch.float32, copy=True)
         state.taken += state.alive
         state.alive &= torch.isfinite(losses)
         self._update(gradient)
@@ -289,6 +291,30 @@ class Ensemble:
         every = self.trainings[0].snapshots
         if every and state.step % every == 0:
             state.snapshots[state.step] = weights.cpu().clone()
+
+    def _gradient(self, weights: Tensor, batch: tuple[Tensor, ...]) -> Sequence[Tensor]:
+        """The members' losses and their gradient; long trainings on a CPU run a recording of
+        it."""
+        if self._recorded is not None and self._recorded[0] is weights:
+            _, inputs, recording = self._recorded
+            for there, part in zip(inputs, batch, strict=True):
+                there.copy_(part)
+            return recording()
+
+        def compute(parts: Sequence[Tensor] = batch) -> tuple[Tensor, Tensor]:
+            weights.requires_grad_(True)
+            losses = self._losses(weights, *parts)
+            (gradient,) = torch.autograd.grad(losses.sum(), weights)
+            weights.requires_grad_(False)
+            return losses.detach(), gradient
+
+        if not (self._records and weights.is_cpu and self.steps - self.state.step >= _WORTH):
+            return compute()
+        inputs = tuple(part.clone() for part in batch)
+        found, made = Recording.of(lambda: compute(inputs), (weights, *inputs))
+        self._records = made is not None
+        self._recorded = None if made is None else (weights, inputs, made)
+        return found
 
     def _losses(self, weights: Tensor, inputs: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
         parts = torch.split(weights, self.sizes, dim=1)

@@ -1,0 +1,213 @@
+"""Run a computation of fixed shapes again, without what chose its kernels.
+
+A training step of a small model is hundreds of operations of a few microseconds each, and more
+time goes into choosing them than into their arithmetic: modules, hooks, the rules of ``vmap``,
+autograd's graph, views. None of that depends on the numbers. So one call is watched from below all
+of it, where only kernels are left, and what it called is called again:
+
+    watched      y_1 = k_1(x_1) … y_n = k_n(x_n)      inputs, outputs and kernels are noted
+    again        k_1(x_1, out=y_1) … k_n(x_n, out=y_n)
+
+with the same strides, and so with the same bits. Views are not made again: they show the same
+memory as before. Kernels that read nothing that changes (masks, codes of positions) are not run
+again. Outputs that are not needed at the same time share memory, as they did when they were freed.
+
+Not for computations whose kernels or shapes depend on numbers (``item()``, boolean indices), nor
+for large models, whose time is arithmetic: for these :meth:`Recording.of` gives None. Not for
+graphics cards, which have a form of this of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+_MOST_BYTES = 1 << 28
+"""The largest memory of all outputs together; where they take more, arithmetic is what takes
+time."""
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One call of a kernel, with what it was given and what it gave."""
+
+    kernel: Any
+    args: tuple[Any, ...]
+    options: Mapping[str, Any]
+    given: list[Tensor]
+    made: list[Tensor]
+
+    @property
+    def mutates(self) -> bool:
+        """Whether it changes something that it was given."""
+        return bool(self.kernel._schema.is_mutable)
+
+    @property
+    def is_view(self) -> bool:
+        """Whether it only shows memory that was there."""
+        made = set(map(_memory, self.made))
+        return not self.mutates and bool(made) and made <= set(map(_memory, self.given))
+
+
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Note every kernel that is called; nothing any more once one cannot be called again."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls: list[_Call] = []
+        self.bytes, self.repeats = 0, True
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        options = kwargs or {}
+        made = func(*args, **options)
+        if self.repeats:
+            call = _Call(func, args, options, _tensors((args, options)), _tensors(made))
+            self.calls.append(call)
+            self.bytes += sum(0 if call.is_view else one.nbytes for one in call.made)
+            self.repeats = _repeats(call) and self.bytes <= _MOST_BYTES
+            if not self.repeats:
+                self.calls.clear()
+        return made
+
+
+class Recording:
+    """The kernels of a computation, which can be run again on what stands in its inputs now."""
+
+    def __init__(self, calls: Sequence[_Call], inputs: Sequence[Tensor], out: Sequence[Tensor]):
+        again = list(_again(calls, inputs))
+        moved = _shared_memory(again, {*map(_memory, inputs), *map(_memory, out)})
+        self._out = tuple(out)
+        self._calls = [_placed(call, moved) for call in again]
+
+    @classmethod
+    def of(
+        cls, compute: Callable[[], Sequence[Tensor]], inputs: Sequence[Tensor]
+    ) -> tuple[Sequence[Tensor], Recording | None]:
+        """Compute once, and record how.
+
+        Args:
+            compute: A function that reads ``inputs`` and changes nothing that was there before.
+            inputs: The tensors whose numbers differ from call to call; they stay in their places.
+
+        Returns:
+            What it gave, and its recording; None where it cannot be repeated.
+        """
+        with _Watch() as watch:
+            out = [one.detach() for one in compute()]
+        return out, cls(watch.calls, inputs, out) if watch.repeats else None
+
+    @torch.no_grad()
+    def __call__(self) -> tuple[Tensor, ...]:
+        """Compute again; the same tensors are written and returned at every call."""
+        for call in self._calls:
+            call()
+        return self._out
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def _memory(tensor: Tensor) -> int:
+    """The place of a tensor's memory, the same for all its views."""
+    return int(tensor.untyped_storage().data_ptr())
+
+
+def _repeats(call: _Call) -> bool:
+    """Whether neither its shapes nor what comes after it depend on the numbers."""
+    tags = call.kernel.tags
+    if torch.Tag.data_dependent_output in tags:
+        return False
+    masks = any(one.dtype in (torch.bool, torch.uint8) for one in call.given[1:])
+    known = call.kernel is torch.ops.aten.index.Tensor and not masks
+    return known or torch.Tag.dynamic_output_shape not in tags
+
+
+def _again(calls: Sequence[_Call], inputs: Sequence[Tensor]) -> Iterator[_Call]:
+    """The calls whose outputs may be others next time."""
+    written = {_memory(one) for call in calls if call.mutates for one in call.made}
+    changing = {*map(_memory, inputs)}
+    for call in calls:
+        made = set(map(_memory, call.made))
+        reads = changing & set(map(_memory, call.given))
+        if call.mutates or (not call.is_view and (reads or written & made)):
+            changing |= made
+            yield call
+
+
+def _shared_memory(calls: Sequence[_Call], kept: set[int]) -> Callable[[Any], Any]:
+    """Give outputs that are not needed at the same time the same memory.
+
+    Returns:
+        A function that gives a tensor's view in its new place; anything else as it is.
+    """
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for number, call in enumerate(calls):
+        for one in call.made:
+            first.setdefault(_memory(one), number)
+        for one in (*call.made, *call.given):
+            last[_memory(one)] = number
+    free: list[torch.UntypedStorage] = []
+    place: dict[int, torch.UntypedStorage] = {}
+    for number, call in enumerate(calls):
+        for one in call.made:
+            memory, size = _memory(one), one.untyped_storage().nbytes()
+            if memory not in kept and first[memory] == number and memory not in place:
+                fits = [there for there in free if there.nbytes() >= size]
+                new = torch.empty(0 if fits else size, dtype=torch.uint8).untyped_storage()
+                place[memory] = min(fits, key=len, default=new)
+                free = [there for there in free if there is not place[memory]]
+        done = {_memory(one) for one in (*call.made, *call.given)}
+        free += [place[one] for one in done if last[one] == number and one in place]
+
+    def moved(one: Any) -> Any:
+        if not isinstance(one, Tensor):
+            return one
+        there = place.get(_memory(one))
+        if there is None:
+            return one.detach()
+        empty = torch.empty(0, dtype=one.dtype)
+        return empty.set_(there, one.storage_offset(), one.size(), one.stride())
+
+    return moved
+
+
+def _placed(call: _Call, moved: Callable[[Any], Any]) -> Callable[[], Any]:
+    """The call with everything in its place, which writes where its outputs were."""
+    args, options = tree_map(moved, call.args), tree_map(moved, dict(call.options))
+    if call.mutates:
+        return partial(call.kernel, *args, **options)
+    made, (form, names) = [moved(one) for one in call.made], _out_form(call.kernel)
+    if len(names) == len(made):  # outputs that were not asked for are None
+        return partial(form, *args, **options, **dict(zip(names, made, strict=True)))
+
+    def copied() -> None:
+        for there, value in zip(made, _tensors(call.kernel(*args, **options)), strict=True):
+            there.copy_(value)
+
+    return copied
+
+
+@cache
+def _out_form(kernel: Any) -> tuple[Any, tuple[str, ...]]:
+    """The kernel's form that writes into tensors it is given, and their names; None without
+    one."""
+    space, _, name = kernel._schema.name.partition("::")
+    packet = getattr(getattr(torch.ops, space), name)
+    wanted = [(a.name, str(a.type)) for a in kernel._schema.arguments]
+    for form in (getattr(packet, overload) for overload in packet.overloads()):
+        arguments = form._schema.arguments
+        names = tuple(a.name for a in arguments if a.is_out)
+        if names and [(a.name, str(a.type)) for a in arguments if not a.is_out] == wanted:
+            return form, names
+    return None, ()
