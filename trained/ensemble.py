@@ -149,8 +149,8 @@ def multipliers(specs: Sequence[Any]) -> torch.Tensor:
 _EPS = 1e-8
 _SMOOTHING = 0.98
 _MULTIPLIER = "multiplier"
-_WORTH = 500
-"""The fewest steps left that pay for a recording, which takes a second or two at first."""
+_WORTH = 200
+"""The fewest steps left that pay for a recording, which takes a second at first."""
 
 
 @dataclass

@@ -95,9 +95,8 @@ def shortest_difference(
     if not again:
         return _shortest_by_programs(automaton, spelt)
     raise ArgumentError(
-        "shortest_difference must be given programs that compare one difference of counts at most, "
-        f"if its comparison is counted again, got {len(free)} of which {again} are: compare them "
-        "on strings up to a length"
+        "a program must compare one difference of counts at most, if its comparison is counted "
+        f"again, got {len(free)} of which {again} are: compare programs on strings up to a length"
     )
 
 
@@ -364,8 +363,8 @@ def _times(k: int, counts: Counter[int]) -> Counter[int]:
 
 def _refusal(part: object) -> ArgumentError:
     return ArgumentError(
-        "shortest_difference must be given programs of tokens, counts of the past and comparisons "
-        f"of numbers, got {type(part).__name__}: compare them on strings up to a length"
+        "a program whose strings are decided must have tokens, counts of the past and comparisons "
+        f"of numbers alone, got {type(part).__name__}: compare programs on strings up to a length"
     )
 
 
@@ -453,7 +452,7 @@ def _to_it(
                 states.add(after)
         if len(came) > _MOST:
             raise ArgumentError(
-                f"shortest_difference must decide within {_MOST} configurations of counts, got "
+                f"a program's strings must be decided within {_MOST} configurations of counts, got "
                 "more: compare counts with smaller numbers"
             )
     return found, len(states)
@@ -543,7 +542,7 @@ def _path(
         return None
     if found.status != 0:
         raise ArgumentError(
-            f"shortest_difference must solve each integer program in {_SECONDS:.0f} seconds, got "
+            f"each integer program must be solved in {_SECONDS:.0f} seconds, got "
             f"{found.message!r}: compare fewer counts"
         )
     times = {k: round(n) for k, n in enumerate(found.x) if round(n)}

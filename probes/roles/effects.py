@@ -31,8 +31,7 @@ from probes.roles.ability import CANNOT, able_kinds
 from probes.roles.change import NONE, RowMean, beyond, from_finding, over_rows
 from probes.roles.decision import Test
 from probes.roles.evidence import Evidence, KeysOf, Place
-from probes.roles.falls import AttentionFalls
-from probes.roles.rises import LossRises
+from probes.roles.rises import AttentionFalls, LossRises
 from probes.roles.writes import Writes
 
 _FEWEST = 8

@@ -160,7 +160,7 @@ def test_the_sizes_of_models_say_how_many_a_stack_holds() -> None:
     assert grid.stack_size([wide] * 40) == 1
     assert 1 < grid.stack_size([wide] * 40, device="cuda") <= 16
     tokens = runs[0].training.batch * len(runs[0].task.sample(1, seed=0).inputs[0])
-    small = replace(runs[0].spec, ffn=(), input_ffn=(2**20 // tokens // 2,))
+    small = replace(runs[0].spec, ffn=(), input_ffn=(2**17 // tokens // 2,))
     assert grid.stack_size([replace(runs[0], spec=small)] * 40) == 2
     assert grid.cut(range(9), 4) == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
 

@@ -147,7 +147,7 @@ def test_random_numbers_are_drawn_anew() -> None:
 
 
 def test_long_trainings_are_recorded_and_short_ones_give_the_same_bits(tmp_path) -> None:
-    run = tiny(steps=520)
+    run = tiny(steps=240)
     whole, cut = Ensemble([run]), Ensemble([run])
     for _ in whole.run():
         pass

@@ -16,7 +16,7 @@ that the formula is held there, not that nothing else holds it as well.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -60,14 +60,6 @@ class _Pairs:
     agree: Bool[Tensor, "pair pos"]
     expected: Bool[Tensor, "pair pos"]
 
-    def some(self, chosen: Tensor) -> _Pairs:
-        base, source = (
-            replace(batch, inputs=batch.inputs[chosen], targets=batch.targets[chosen],
-                    mask=batch.mask[chosen], latents={})
-            for batch in (self.base, self.source)
-        )  # fmt: skip
-        return _Pairs(base, source, self.agree[chosen], self.expected[chosen])
-
     def places(self) -> tuple[Tensor, Tensor]:
         """The scored positions where the answer changes, and where it stays."""
         changes = (self.base.targets.bool() != self.expected) & self.base.mask
@@ -82,8 +74,8 @@ def exchanges(model: Any, k: int, how: Exchange) -> pd.DataFrame:
         formula = f"E{layer + 2}"
         learned, judged = (_paired(k, formula, how, seed) for seed in (0, 2))
         found = {
-            name: _judge(model, f"blocks.{layer}.hook_resid_{site}", formula, learned, judged, how)
-            for name, site in (("before", "pre"), ("after", "post"))
+            name: _judge(model, entered, formula, learned, judged, how)
+            for name, entered in (("before", layer), ("after", layer + 1))
         }
         rows.append({"layer": layer, **found})
     return pd.DataFrame(rows)
@@ -112,63 +104,67 @@ def _paired(k: int, formula: str, how: Exchange, seed: int) -> _Pairs:
 
 
 def _judge(
-    model: Any, site: str, formula: str, learned: _Pairs, judged: _Pairs, how: Exchange
+    model: Any, layer: int, formula: str, learned: _Pairs, judged: _Pairs, how: Exchange
 ) -> float:
-    """The counterfactual accuracy of the direction that is learned at a site."""
-    direction = _direction(model, site, formula, learned, how.steps)
-    source = _values(model, site, judged.source)
+    """The counterfactual accuracy of the direction that is learned in the stream that enters a
+    layer."""
+    direction = _direction(model, layer, formula, learned, how.steps)
+    base, source = _streams(model, layer, judged)
     with torch.no_grad():
-        right = said(_edited(model, site, judged, source, direction)) == judged.expected
+        output = _exchanged(model, layer, base, source, judged.agree, direction)
+    right = said(output) == judged.expected
     changes, stays = judged.places()
     return float(right[changes].double().mean() + right[stays].double().mean()) / 2
 
 
 def _direction(
-    model: Any, site: str, formula: str, pairs: _Pairs, steps: int
+    model: Any, layer: int, formula: str, pairs: _Pairs, steps: int
 ) -> Float[Tensor, " d_model"]:
-    both = (pairs.base, pairs.source)
-    values = [_values(model, site, batch) for batch in both]
-    held = torch.cat([value[batch.mask] for value, batch in zip(values, both, strict=True)])
-    holds = torch.cat([batch.latents[formula][batch.mask] for batch in both]).bool()
+    base, source = _streams(model, layer, pairs)
+    masks = pairs.base.mask, pairs.source.mask
+    held = torch.cat([base[masks[0]], source[masks[1]]])
+    latents = pairs.base.latents[formula], pairs.source.latents[formula]
+    holds = torch.cat([one[mask] for one, mask in zip(latents, masks, strict=True)]).bool()
     start = F.normalize(held[holds].mean(0) - held[~holds].mean(0), dim=0)
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(start.shape, generator=generator).to(start) / len(start) ** 0.5
     weight = (start + 0.02 * noise).requires_grad_()
     optimiser = torch.optim.Adam([weight], lr=_RATE)
+    places = pairs.places()
     for _ in range(steps):
-        chosen = torch.randperm(len(pairs.agree), generator=generator)[:_BATCH]
-        some = pairs.some(chosen)
-        output = _edited(model, site, some, values[1][chosen], F.normalize(weight, dim=0))
-        losses = _losses(output, some.expected)
-        loss = sum(losses[places].mean() for places in some.places() if bool(places.any()))
+        some = torch.randperm(len(pairs.agree), generator=generator)[:_BATCH]
+        line = F.normalize(weight, dim=0)
+        output = _exchanged(model, layer, base[some], source[some], pairs.agree[some], line)
+        losses = _losses(output, pairs.expected[some])
+        loss = sum(losses[one[some]].mean() for one in places if bool(one[some].any()))
         (weight.grad,) = torch.autograd.grad(torch.as_tensor(loss), weight)
         optimiser.step()
     return F.normalize(weight.detach(), dim=0)
 
 
-def _edited(
+def _exchanged(
     model: Any,
-    site: str,
-    pairs: _Pairs,
+    layer: int,
+    base: Float[Tensor, "pair pos d_model"],
     source: Float[Tensor, "pair pos d_model"],
-    direction: Tensor,
+    agree: Bool[Tensor, "pair pos"],
+    direction: Float[Tensor, " d_model"],
 ) -> Tensor:
-    """The output on the base strings with the coordinate that the source's stream has at the site,
-    where both letters agree."""
-
-    def exchange(value: Tensor, hook: Any) -> Tensor:
-        moved = ((source - value) @ direction) * pairs.agree
-        return value + moved[..., None] * direction
-
-    output: Tensor = model.run_with_hooks(pairs.base.inputs, fwd_hooks=[(site, exchange)])
+    """The output where the stream of the base strings that enters a layer has the coordinate of
+    the source's, at places where both letters agree."""
+    moved = ((source - base) @ direction) * agree
+    stream = base + moved[..., None] * direction
+    for block in model.blocks[layer:]:
+        stream = block(stream)
+    output: Tensor = model.unembed(model.ln_final(stream))
     return output
 
 
 @torch.no_grad()
-def _values(model: Any, site: str, batch: Batch) -> Float[Tensor, "pair pos d_model"]:
-    _, cache = model.run_with_cache(batch.inputs, names_filter=site, return_cache_object=False)
-    found: Tensor = cache[site]
-    return found
+def _streams(model: Any, layer: int, pairs: _Pairs) -> tuple[Tensor, Tensor]:
+    """The streams of bases and sources that enter a layer, or that leave the last."""
+    base, source = (model(one.inputs, stop_at_layer=layer) for one in (pairs.base, pairs.source))
+    return base, source
 
 
 def _losses(output: Tensor, expected: Bool[Tensor, "pair pos"]) -> Float[Tensor, "pair pos"]:

@@ -283,7 +283,7 @@ def _query_scalar(
 ) -> Float[Tensor, "batch head query 1"]:
     x = inputs.x_query
     if x.shape[2] == 1:
-        return einsum(x[:, :, 0], w, "b query d, h d -> b h query")[..., None]
+        return einsum(x.squeeze(2), w, "b query d, h d -> b h query")[..., None]
     return einsum(x, w, "b query h d, h d -> b h query")[..., None]
 
 
@@ -443,5 +443,5 @@ def _project(
     x: Float[Tensor, "batch pos #head d_model"], w: Float[Tensor, "head d_model d_head"]
 ) -> Float[Tensor, "batch pos head d_head"]:
     if x.shape[2] == 1:
-        return einsum(x[:, :, 0], w, "b pos m, h m d -> b pos h d")
+        return einsum(x.squeeze(2), w, "b pos m, h m d -> b pos h d")
     return einsum(x, w, "b pos h m, h m d -> b pos h d")
