@@ -3,10 +3,9 @@
 Scored positions outside of those wanted count as not scored; the rows themselves stay whole. Of a
 store that keeps some positions only, the others are not scored either.
 
-The hooks that a model fires or a store holds, in order, and which of them can be probed.
-
-A probe reads hooks ``[row, pos, …]``. The order is the network's: the one in which a forward pass
-fires them, whatever the order in which they were asked for.
+*Hooks* are those that a model fires or a store holds, and those that can be probed. A probe reads
+hooks ``[row, pos, …]``. The order is the network's: the one in which a forward pass fires them,
+whatever the order in which they were asked for.
 """
 
 from __future__ import annotations

@@ -10,16 +10,16 @@ a key bias under a softmax, has rounding for a gradient, which AdamW scales up: 
 Not for models whose matrix products fill the machine: a stack of those is slower than one after
 another.
 
-The rows of each training step, drawn by the task's own sampler from seeds alone.
+*Rows* are drawn by the task's own sampler from seeds alone. Fresh rows are drawn in blocks of many
+steps at once, because a sampler's fixed cost is often more than the step itself; a block's seed
+follows from (seed, block), so any step can be had without the ones before it. A fixed set of rows
+is drawn once and read in epochs, each in an order of its own; where an epoch ends inside a batch
+the next one begins there.
 
-Fresh rows are drawn in blocks of many steps at once, because a sampler's fixed cost is often more
-than the step itself; a block's seed follows from (seed, block), so any step can be had without the
-ones before it. A fixed set of rows is drawn once and read in epochs, each in an order of its own;
-where an epoch ends inside a batch the next one begins there.
-
-Runs share a stack if their models differ in nothing but numbers: initial weights, learning rates,
-seeds, tasks of equal shapes, and the identity scalars' settings: the stack then has a·XXᵀ and b
-(`template` §2.2) wherever one of its members has them, and holds them at zero in the others.
+*Who shares a stack.* Runs share one if their models differ in nothing but numbers: initial weights,
+learning rates, seeds, tasks of equal shapes, and the identity scalars' settings: the stack then has
+a·XXᵀ and b (`template` §2.2) wherever one of its members has them, and holds them at zero in the
+others.
 """
 
 from __future__ import annotations

@@ -5,13 +5,12 @@ nor their division into stacks matters to the result, up to float rounding: see
 :mod:`trained.ensemble`. With a folder, an interrupted grid can be resumed; the division into stacks
 is kept there, so that it continues to the same result.
 
-Choose how many models are trained as one stack.
-
-A stack shares the fixed cost of each operation between its members; too large a one no longer fits
-the cache. Its size changes float rounding, so no clock has a say in it: the same runs give the same
-bits. On a CPU a step's widest activation and the weights stay small enough to be in the cache when
-they are read again: measured on models of eight claims, a member's step then takes least time or
-up to 15 % more, where stacks of sixteen took up to 1.8 times as long. Other devices hold more.
+*The size of a stack.* A stack shares the fixed cost of each operation between its members; too
+large a one no longer fits the cache. Its size changes float rounding, so no clock has a say in it:
+the same runs give the same bits. On a CPU a step's widest activation and the weights stay small
+enough to be in the cache when they are read again: measured on models of eight claims, a member's
+step then takes least time or up to 15 % more, where stacks of sixteen took up to 1.8 times as long.
+Other devices hold more.
 """
 
 from __future__ import annotations

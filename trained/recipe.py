@@ -14,9 +14,7 @@ as canonical JSON without options left at their defaults) is stored with every c
 changed recipe does not pass for the one a model was trained by. It does not notice a default that
 changes.
 
-Read what a file asks to be trained: one recipe, or a grid of them.
-
-A grid is a recipe with one more table, which gives lists of values for its options:
+*Grids.* A grid is a recipe with one more table, which gives lists of values for its options:
 
     [grid]
     "training.seed" = [0, 1, 2]

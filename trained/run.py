@@ -3,7 +3,7 @@
 Whether they fit each other is told by rows of the task: a vocabulary, a width or a length that the
 model does not have is refused before training. Tokens too rare to be among these rows are not seen.
 
-The options of how a model is trained.
+*How it is trained.*
 
     rate(step) = learning_rate · min(1, (step + 1)/warmup) · ½(1 + cos(π step/steps))
 

@@ -22,7 +22,7 @@ cut into batches; memory does not grow with rows. Rows in which nothing is score
 A direct contribution leaves out what later parts make of it; a large share along a direction does
 not show that anything reads the direction.
 
-What every part of the final residual stream adds to the target token's logit, and the null.
+*Logits, and their null:*
 
     score_r   mean over the scored positions t of row r of ⟨R[token_rt], c_rt / scale_rt⟩
     null      the same with the targets of another row s of its block: rows are cut into blocks of
@@ -33,9 +33,8 @@ Targets of other rows are known before their activations, so that a row's writes
 block's targets at once and no activation is kept. R is the readout with the final norm's gain
 (:mod:`interp.attribution.unembedding`).
 
-Shares of a sum's variance, computed in one pass over batches of rows, and their null.
-
-With c a part, y the value, both less their means over all scored positions, and zero elsewhere,
+*Shares, and their null*, in one pass over batches of rows. With c a part, y the value, both less
+their means over all scored positions, and zero elsewhere,
 
     share   Σ c·y / Σ y²            over rows r and positions t: Cov(c, y) / Var(y)
     null    y of row r is that of row π(r), π a random permutation of all rows. With the position

@@ -10,7 +10,7 @@ architectures multiply their logits by a number of the configuration (:func:`log
 A logit cap (tanh) after the unembedding is not linear and is left out: what is read are the
 logits before it (:func:`uncapped`).
 
-What lies between a head's write z W_O and the residual stream.
+*Norms behind attention* lie between a head's write z W_O and the residual stream:
 
     stream gains   z W_O                             in most models
                    gain ⊙ z W_O / scale              where a norm follows the attention

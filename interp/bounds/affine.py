@@ -9,7 +9,7 @@ replaced by a linear one and a new symbol for the rest (:mod:`interp.bounds.netw
 *Soundness.* Say that a form holds a number if some ε makes the equation true. Each function here
 gives a form that holds the operation's real result and every rounded one, whenever its arguments
 held theirs, with the same values of the old symbols: what the operation's own rounding, and ours,
-can add (:mod:`interp.bounds.affine`) is put into the radius. Induction over the operations of a
+can add (below) is put into the radius. Induction over the operations of a
 model does the rest.
 
 All arrays are float64; ``centre`` and ``radius`` are ``[*shape]``, ``generators`` ``[symbol,
@@ -18,9 +18,8 @@ with fewer generators has zeros for the rest.
 
 A wide bound shows nothing about the model: only that this cover of the domain did not suffice.
 
-How far a floating-point computation can be from the real number it stands for.
-
-Two things are rounded: the *model*, which somebody will evaluate in its own dtype, and *our own*
+*Rounding* is how far a floating-point computation can be from the real number it stands for. Two
+things are rounded: the *model*, which somebody will evaluate in its own dtype, and *our own*
 arithmetic, float64. For a sum of n products in any order, with or without fused operations,
 
     |computed − real| ≤ γ_n Σ|a_i||b_i|,    γ_n = n u / (1 − n u)

@@ -21,7 +21,7 @@ however uncertain the pattern.
 
 A pattern that is pinned down shows what is read, not that reading it matters.
 
-Attention scores as affine forms: the sum of the terms that a spec names.
+*The scores* are the sum of the terms that a spec names:
 
     dot            ⟨q_t, k_j⟩/√d_head      product of two forms
     identity       a_h ⟨x_t, x_j⟩          product of two forms

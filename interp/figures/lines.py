@@ -1,15 +1,13 @@
 """Lines and points: what heads read and do, training, proved bounds.
 
-Which head reads which: heads as dots, layer 0 on top, and a line from each writer to its reader.
-
+*Which head reads which*: heads as dots, layer 0 on top, and a line from each writer to its reader.
 A line's width and colour give its score; lines are few by choice of the caller. A composition of
 weights says that a reader could read what the writer wrote, not that anything flows.
 
-Numbers of heads over training: a thin line a head, the heads that are told of in colour.
-
-What chance gives is a grey band behind the lines, so that a line is read against it and not against
-the axis alone. Checkpoints stand at equal distances in the order in which they were given, since
-their names need not say how many steps lie between them.
+*Numbers of heads over training*: a thin line a head, the heads that are told of in colour. What
+chance gives is a grey band behind the lines, so that a line is read against it and not against the
+axis alone. Checkpoints stand at equal distances in the order in which they were given, since their
+names need not say how many steps lie between them.
 """
 
 from __future__ import annotations

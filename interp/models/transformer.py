@@ -27,13 +27,11 @@ Limits, all tested beside the tools themselves:
 - ``interchange.reinitialized`` refuses these models: build one with another seed.
 - Without layers only ``decompose_resid`` has something to say.
 
-How a sequence enters and leaves the model: embedding, positions, unembedding.
+*How a sequence enters and leaves.* Real inputs are embedded linearly (``x W_E``, in the model's
+dtype), tokens by row; the output is read linearly. Sinusoidal positions are fixed: dimension 2i is
+sin(t·10000^{−2i/D}), 2i+1 the cosine.
 
-Real inputs are embedded linearly (``x W_E``, in the model's dtype), tokens by row; the output is
-read linearly.
-Sinusoidal positions are fixed: dimension 2i is sin(t·10000^{−2i/D}), 2i+1 the cosine.
-
-Give access to a model's weights under TransformerLens' names, stacked over layers.
+*Weights* have TransformerLens' names, stacked over layers:
 
 ``W_Q, W_K, W_V`` [layer, head, d_model, d_head], ``W_O`` [layer, head, d_head, d_model], ``W_in``
 [layer, d_model, d_mlp], ``W_out`` [layer, d_mlp, d_model] and the biases. Layers with fewer or

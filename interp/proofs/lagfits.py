@@ -9,7 +9,7 @@ coefficients large, of the order ε^{−T}, and what is gained in the fit is los
 here minimises the sum of both at the working precision. Beyond T ≈ 6 these nodes leave float64
 nothing to trade; a fit that exists in exact arithmetic says nothing about one that can be trained.
 
-The basis functions e^{−p φ(s)} of relative positions, and their sums in closed form.
+*The basis* is e^{−p φ(s)} of relative positions, whose sums have a closed form:
 
     lin   φ(s) = s            Σ_{s ≥ a} e^{−ps} = e^{−pa} / (1 − e^{−p})     geometric, p > 0
     log   φ(s) = log(1 + s)   Σ_{s ≥ a} (1 + s)^{−p} = ζ(p, 1 + a)           Hurwitz, p > 1

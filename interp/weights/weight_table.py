@@ -14,13 +14,11 @@ pooled over heads of one shape, and no p is below what its tail supports
 A small q says that a head is not random, which trained heads rarely are: rank by effect. Source:
 `memory` and `template` ask for these diagonals (`template` §2.2, §2.4).
 
-The null of a circuit seen in a token basis: random factors through the same matrices.
-
-In the residual basis a random rotation is a null with closed moments. In a token basis
-E W_Q W_Kᵀ Eᵀ it is not: embeddings are correlated, so even random factors have a diagonal there.
-The null is then sampled: Gaussian factors of the heads' shapes and norms go through the gains and
-token matrices, and every metric is taken of them. A rotary turn changes nothing: it leaves Gaussian
-factors Gaussian.
+*The null in a token basis* is random factors through the same matrices. In the residual basis a
+random rotation is a null with closed moments. In a token basis E W_Q W_Kᵀ Eᵀ it is not: embeddings
+are correlated, so even random factors have a diagonal there. The null is then sampled: Gaussian
+factors of the heads' shapes and norms go through the gains and token matrices, and every metric is
+taken of them. A rotary turn changes nothing: it leaves Gaussian factors Gaussian.
 
 Heads of one shape are exchangeable under this null, in all layers that see tokens alike (without
 folded norms, all), so one sample of at least a thousand draws is pooled over them. All metrics but

@@ -14,7 +14,7 @@ program that comes of it has none.
 That a pattern can stand in does not show that the head attends so: where a head's pattern matters
 little, several can, and the one is taken that is simple and most like the head's own.
 
-Which tokens a head looks at from which: a table on (token here, earlier token), read off its own
+*Which tokens a head looks at from which*: a table on (token here, earlier token), read off its own
 pattern.
 
     weight(q, k) = mean, over positions with these tokens, of attention × number visible
@@ -26,10 +26,9 @@ case for each set. A first token that all rows share is left out where others ar
 rest there when there is nothing to see. For small vocabularies, and for a head that knows tokens
 alone; whether it does so is judged as of every primitive, by putting the pattern in its place.
 
-Which head a line of a program stands for, where the search did not begin with that head.
-
-A line that looks back has a pattern: the positions that it picks or counts. Of the heads that the
-model needs the one is named whose attention shares most with it, and what is left of the model's
+*Which head a line of a program stands for*, where the search did not begin with that head. A line
+that looks back has a pattern: the positions that it picks or counts. Of the heads that the model
+needs the one is named whose attention shares most with it, and what is left of the model's
 decisions with the line's pattern in that head's place is measured. That is a comparison made
 afterwards: a small gain says that no single head does what the line says.
 """

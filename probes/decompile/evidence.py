@@ -1,13 +1,12 @@
 """The evidence beside a program: scores by sources, FFNs as tables, and what frozen norms cost.
 
-What LayerNorms cost: the decisions that are left when their scales are frozen.
+*What LayerNorms cost*: the decisions that are left when their scales are frozen. A LayerNorm
+divides by a number that depends on everything in the stream, so that what follows is no sum of
+sources. Frozen, its scale is one number for all positions (then it can be folded into the weights),
+or one for each current token. The gain that is left says how much of what the model decides needs
+the norm's own scale; programs are fitted to the decisions and need neither.
 
-A LayerNorm divides by a number that depends on everything in the stream, so that what follows is no
-sum of sources. Frozen, its scale is one number for all positions (then it can be folded into the
-weights), or one for each current token. The gain that is left says how much of what the model
-decides needs the norm's own scale; programs are fitted to the decisions and need neither.
-
-What a head's scores are made of: a sum over pairs of named sources, and how much each pair says.
+*What a head's scores are made of*: a sum over pairs of named sources, and how much each says.
 
     score(i, j) = Σ_{s, t} (u_s(i) W_Q) · (u_t(j) W_K) / √d_head,
     u_s = what source s adds to the stream, mean taken out, divided by the LayerNorm's scale, times
@@ -23,20 +22,19 @@ its own to them. The scale is each position's real one: what it costs to freeze 
 
 A share says what the scores vary with, not that the head's task needs it.
 
-What a feed-forward layer does, as a table over named values: which values it needs to read.
-
-What the FFN writes at a position is replaced by its mean over all positions where some named values
-(the current token, what a line of the program holds, counts that its decisions speak of) are the
-same. The fewest values are taken that keep as much of the model's decisions as all of them do;
-everything else in the model goes on as it was.
+*What a feed-forward layer does*: a table over named values, those that it needs to read. What the
+FFN writes at a position is replaced by its mean over all positions where some named values (the
+current token, what a line of the program holds, counts that its decisions speak of) are the same.
+The fewest values are taken that keep as much of the model's decisions as all of them do; everything
+else in the model goes on as it was.
 
 A table that keeps the decisions says what the FFN needs to tell apart for them, not that it tells
 nothing else apart.
 
-Beside a program of a model of ours: rows four times as long, and the program of the proof. Rows of
-the task show strings of its language alone. There a shorter program can decide as the proof's does,
-and training has no reason to prefer the proof's: which of the two a model computes shows off the
-task, where they part.
+*Beside a program of a model of ours* stand rows four times as long, and the program of the proof.
+Rows of the task show strings of its language alone. There a shorter program can decide as the
+proof's does, and training has no reason to prefer the proof's: which of the two a model computes
+shows off the task, where they part.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ Each is a condition on the earlier position, with a rule that picks one where se
 its ideal pattern is even over the positions that are left, or all on the first position where there
 is none. Simpler ones are tried first and kept where they do as well.
 
-What heads may do in rows of several parts: before and after a separator, as far from one place
-as from another, and on runs of equal tokens.
+*In rows of several parts*: before and after a separator, as far from one place as from another,
+and on runs of equal tokens.
 
     "…before <sep>"        positions at which <sep> has not been seen
     counterpart            the position as far from the start as this one is from <sep>
@@ -22,8 +22,7 @@ as from another, and on runs of equal tokens.
 A separator is a token that does not vary (:meth:`probes.decompile.rows.TokenRows.content`) and
 stands neither first nor last.
 
-What a head may do with what an earlier layer fetched: compare tokens with it, not with the token
-that stands here.
+*With what an earlier layer fetched*: compare tokens with it, not with the token that stands here.
 
     equal to x             count(key.token == x): how often a fetched token occurs
     follows x              last(key.token where key.before == x)

@@ -4,10 +4,9 @@ The conclusion comes first, in a sentence made of the numbers, with the program 
 and what to doubt; then the program line by line with the component it stands for, how faithful it
 is and rows on which program and model part. What backs these up is folded: heads, scores, layers.
 
-The sections that say what a decompiled model's components are made of: scores by their sources,
-feed-forward layers as tables, and what the scales of LayerNorms are worth.
-
-The section that puts the proof's program beside the one that was found in a trained model.
+Its last sections say what components are made of (scores by their sources, feed-forward layers as
+tables, what the scales of LayerNorms are worth) and put the proof's program, where there is one,
+beside the one that was found.
 """
 
 from __future__ import annotations

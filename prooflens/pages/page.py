@@ -3,10 +3,8 @@
 Figures are embedded, styles are in the file, nothing is fetched: the file opens anywhere. Words are
 escaped, so what a model or a task is called cannot become markup.
 
-What a page calls the model that it is about.
-
-A shipped model or one of the hub keeps its name. A folder is called by the end of its path; the
-whole path stands in the small print.
+*What a page calls its model.* A shipped model or one of the hub keeps its name. A folder is called
+by the end of its path; the whole path stands in the small print.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ TransformerLens stacks layers; the surplus is exactly zero, and gradients keep i
 Scores that read no token are the same for every row of a batch: unless something is hooked to them
 they are computed once, with a batch axis of one.
 
-Turn scores into an attention pattern, by a softmax or by its numerator alone.
+*The pattern* comes of the scores by a softmax or by its numerator alone:
 
     softmax   exp(score) / Σ_keys exp(score)
     none      exp(score)
@@ -26,16 +26,14 @@ The paper's section on adaptive memories drops the denominator, because it depen
 (`memory` §1.1). Without it rows do not sum to one: read the pattern as a kernel, not as a
 distribution.
 
-Rotary positions (RoPE): queries and keys turned by an angle that grows with the position.
+*Rotary positions* (RoPE) turn queries and keys by an angle that grows with the position. Pairs (i,
+i + d/2) of a head's dimensions are rotated by t·θ_i with θ_i = 10000^{−2i/d}, so the dot product of
+a query at t and a key at j depends on t − j only.
 
-Pairs (i, i + d/2) of a head's dimensions are rotated by t·θ_i with θ_i = 10000^{−2i/d}, so the dot
-product of a query at t and a key at j depends on t − j only.
-
-The terms whose sum is the attention score.
-
-Each term is one small module that gives ``[batch, head, query, key]`` (or a shape that broadcasts
-to it) and fires ``hook_score`` with its contribution, in full shape, so a measurement can ask what
-each term does. With lag s = query − key (|s| in lin and log when attention looks both ways):
+*The terms* add up to the attention score. Each term is one small module that gives ``[batch, head,
+query, key]`` (or a shape that broadcasts to it) and fires ``hook_score`` with its contribution, in
+full shape, so a measurement can ask what each term does. With lag s = query − key (|s| in lin and
+log when attention looks both ways):
 
     dot            ⟨W_Q x_t, W_K x_j⟩ / √d_head            (with RoPE, both rotated first)
     identity       a_h ⟨x_t, x_j⟩                          `template` §2.2

@@ -8,10 +8,9 @@ be, and ReLUs are. The layout spends neurons freely: it is made to be read, not 
 A circuit may begin with *signs* instead: a first hidden layer of pairs (z, −z), each normalised to
 (sign z, −sign z) by ``pair_sign``. Sizes do not survive it, so everything after reads signs only.
 
-The formulas and terms of one depth as a circuit over what earlier layers computed.
-
-A number t is carried as t / (i + 1), where i counts the tokens so far and BOS is one more: then a
-count is an average over the prefix, a constant c is c · avg_BOS, and
+*Formulas and terms of one depth* become a circuit over what earlier layers computed. A number t is
+carried as t / (i + 1), where i counts the tokens so far and BOS is one more: then a count is an
+average over the prefix, a constant c is c · avg_BOS, and
 
     t ≥ 0  ⇔  z = t/(i + 1) + ½ avg_BOS > 0,  and |z| ≥ 1 / 2(i + 1) ≥ 1 / 2(n + 1)
     bit = clip(2(n + 1) z + ½, 0, 1)
@@ -20,7 +19,7 @@ with n the longest input: the ramp reads at most −½ or at least 3/2, so the b
 rounding stays below ½. min(s, t) = s − relu(s − t), and a choice gates its two branches by the bit.
 A guarded count is 0 or 1: relu(avg_BOS + bit − 1) turns it into the same form.
 
-The formulas of one depth as a circuit of signs, which is right at any length up to rounding.
+*As a circuit of signs* the formulas of one depth are right at any length up to rounding:
 
     t ≥ 0  ⇔  z = t/(i + 1) + ½ avg_BOS > 0,   bit = ½ + ½ sign z
 

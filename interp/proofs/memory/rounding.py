@@ -17,11 +17,10 @@ slots every read is a product with a dense vector, off by (2D + 6) u ‖x‖ (D 
 weights that are themselves rounded, and a basis orthogonal to D u), and all heads of the layer add
 up in every direction. Worst cases all: random inputs round more kindly.
 
-Choose the exponentials that select a lag with the least total of fit error and rounding.
-
-A closer fit needs larger coefficients. :func:`~interp.proofs.lagfits.fit_lag` trades one for the
-other at a price for rounding; models differ in that price (shifted kernels and dense weights round
-more), so fits for several prices are made and the one with the least total is taken.
+*The choice of exponentials* has the least total of fit error and rounding. A closer fit needs
+larger coefficients. :func:`~interp.proofs.lagfits.fit_lag` trades one for the other at a price for
+rounding; models differ in that price (shifted kernels and dense weights round more), so fits for
+several prices are made and the one with the least total is taken.
 """
 
 from __future__ import annotations

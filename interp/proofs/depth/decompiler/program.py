@@ -16,7 +16,7 @@ is no way to read a trained model. The comparisons are proved equivalent to the 
 longest input; that none was missed is checked on fresh strings, and the share of decisions that
 agree is part of the result.
 
-A machine's answer as lines of C-RASP.
+*The lines* of a machine's answer are C-RASP:
 
     n1 = # "b"
     n2 = # ("a" && n1 >= 1)
@@ -26,7 +26,7 @@ A line a number, each after those it needs; what is counted and what is answered
 (:mod:`interp.proofs.depth.decompiler.covers`). Names mean nothing, ``n`` for numbers and ``p`` for
 what stands a fixed number of tokens back; everything else was read off the weights.
 
-A whole number for each row as a sum of few weighted conditions.
+*Weights.* A whole number for each row is written as a sum of few weighted conditions:
 
     weight = c_1 [φ_1] + c_2 [φ_2] + …
 
