@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -218,7 +219,11 @@ def raced(
         answer = verdict_of(pd.DataFrame(rows), options["steps"])
         if answer.status == "not reproduced":
             break
-    return answer
+    taken = setting.seeds.index(seed) + 1
+    if taken == len(setting.seeds):
+        return answer
+    words = f"{taken} of {len(setting.seeds)} seeds ran: one without a gain settles it."
+    return replace(answer, words=f"{answer.words} {words}")
 
 
 def tokens_of(options: Mapping[str, Any]) -> tuple[Tensor, Tensor, int]:

@@ -104,6 +104,7 @@ def test_no_seed_is_taken_after_the_one_that_settles_it(
     )
     assert raced == list(range(taken))
     assert verdict.status == ("reproduced" if taken == 3 else "not reproduced")
+    assert verdict.words.endswith("2 of 3 seeds ran: one without a gain settles it.") == (taken < 3)
 
 
 def test_models_of_a_seed_start_alike_and_read_the_same_windows() -> None:
