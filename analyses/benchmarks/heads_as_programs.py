@@ -1,12 +1,14 @@
 """Attention of a real language model's heads as programs: fitted on some texts, judged on others.
 
-    python -m analyses benchmark heads_as_programs smollm2-135m --out FILE
+    python -m analyses benchmark heads_as_programs smollm2-135m [--window N] --out FILE
 
 A head's program is a softmax over terms of tokens and places (``token_terms``): lags, kinds of
 tokens, equal ones, what makes the query rest, and directions of the embedding. The terms are the
 same for all heads, and nothing that a layer computed is read. Texts are the topics of
 Python's own help (``pydoc_data``): numbers are fitted on every second one, and judged on others.
-No language model takes part. Told are, on the judged texts, over queries after the first,
+No language model takes part. With ``--window N`` a head has one term more, which is no program: the
+logarithm of its own attention where its layer sees the last N tokens of each place alone
+(``last_tokens``). Told are, on the judged texts, over queries after the first,
 
     overlap    Σ_j min(p, q) / Σ_j max(p, q)
     kl         Σ_j p log(p / q), in nats
@@ -23,7 +25,8 @@ JSON keys: ``model``, ``overlap`` and ``kl`` (means over heads), ``overlap_worki
 that do not rest), ``overlap_fitted`` (on the texts that were fitted), ``trivial``,
 ``trivial_working``, ``resting``, ``quarter`` (by how much the perplexity rises with a quarter of
 the heads replaced, as a share), ``quarter_low``, ``quarter_high``, ``quarter_resting`` (how many of
-the quarter rest), ``curve``, ``heads``. With ``--keep`` it is kept, without the programs' words, as
+the quarter rest), ``curve``, ``heads``,
+``window``. With ``--keep`` it is kept, without the programs' words, as
 ``analyses/tables/programs-MODEL.json``, and drawn (``docs/images/heads-as-programs.png``).
 """
 
@@ -46,6 +49,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import prooflens as pl
+from analyses.benchmarks.last_tokens import patterns_of_last_tokens
 from analyses.benchmarks.result import write_result
 from analyses.benchmarks.token_terms import (
     TokenTerms,
@@ -69,6 +73,8 @@ _LOOSE = 0.01
 _FEW = 4
 """Rows on which each head is replaced alone, to put heads in order."""
 _DRAWS = 2000
+_FAINT = 1e-6
+"""The least attention of which a logarithm is taken."""
 _TOGETHER = 45
 """How many heads are fitted at a time."""
 
@@ -120,8 +126,9 @@ def trivial_patterns(length: int) -> dict[str, Tensor]:
     return {name: one[None] for name, one in kinds.items()}
 
 
-def _programs(fit: Run, judge: Run, vocabulary: TokenTerms) -> list[_ProgramHead]:
-    """The program of every head, and how near it comes."""
+def _programs(fit: Run, judge: Run, vocabulary: TokenTerms, window: int) -> list[_ProgramHead]:
+    """The program of every head, and how near it comes; with a window, and its own attention by the
+    last tokens alone."""
     plain = trivial_patterns(fit.batch.inputs.shape[1])
     even, found = plain["uniform"], list[_ProgramHead]()
     fit_terms, judge_terms = (vocabulary.terms(run.batch.inputs) for run in (fit, judge))
@@ -129,10 +136,16 @@ def _programs(fit: Run, judge: Run, vocabulary: TokenTerms) -> list[_ProgramHead
     for some in (sites[i : i + _TOGETHER] for i in range(0, len(sites), _TOGETHER)):
         places = [Site(site.layer, "pattern", site.head) for site in some]
         known, seen = (run.at(places) for run in (fit, judge))
-        strengths = fit_strengths(fit_terms, torch.stack([known[place].cpu() for place in places]))
+        alone = [_alone(run, places, window) for run in (fit, judge)]
+        patterns = torch.stack([known[place].cpu() for place in places])
+        logs = torch.stack([alone[0][place] for place in places]) if window else None
+        strengths = fit_strengths(fit_terms, patterns, logs)
         for site, place, own in zip(some, places, strengths.T, strict=True):
             p, q = known[place].float().cpu(), seen[place].float().cpu()
-            on_fit, on_judge = (attention(terms, own) for terms in (fit_terms, judge_terms))
+            on_fit, on_judge = (
+                attention(terms, own, logs.get(place))
+                for terms, logs in zip((fit_terms, judge_terms), alone, strict=True)
+            )
             best = max(plain, key=lambda name: overlap_and_kl(p, plain[name])[0])
             overlap, kl = overlap_and_kl(q, on_judge)
             loose = (1 - _LOOSE) * plain[best] + _LOOSE * even
@@ -146,13 +159,19 @@ def _programs(fit: Run, judge: Run, vocabulary: TokenTerms) -> list[_ProgramHead
                 "trivial_overlap": overlap_and_kl(q, plain[best])[0],
                 "trivial_kl": overlap_and_kl(q, loose)[1],
                 "first": float(q[:, 1:, 0].mean()),
-                "program": program_words(fit_terms, own, vocabulary),
+                "program": program_words(fit_terms, own[: len(fit_terms.names)], vocabulary),
             }
             edit, few = (
                 Replace(place, Array(one, "its program")) for one in (on_judge, on_fit[:_FEW])
             )
             found.append(_ProgramHead(site, edit, few, about))
     return found
+
+
+def _alone(run: Run, places: list[Site], window: int) -> dict[Site, Tensor]:
+    """The logarithm of heads' attention by the last tokens alone; nothing without a window."""
+    found = patterns_of_last_tokens(run, places, window) if window else {}
+    return {place: pattern.clamp_min(_FAINT).log() for place, pattern in found.items()}
 
 
 def _curve(judge: Run, edits: list[Replace]) -> list[dict[str, float]]:
@@ -184,6 +203,9 @@ def main(
     model: Annotated[str, typer.Argument(help="smollm2-135m or gemma3-270m, or a folder.")],
     rows: Annotated[int, typer.Option(help="Texts to fit on, and texts to judge on.")] = 24,
     length: Annotated[int, typer.Option(help="Tokens of each text.")] = 64,
+    window: Annotated[
+        int, typer.Option(help="Also a head's own attention by so many last tokens; 0 for not.")
+    ] = 0,
     threads: Annotated[int, typer.Option(help="PyTorch threads.")] = 1,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the table, and draw it.")] = False,
     out: Annotated[Path | None, typer.Option(help="A file for the JSON too.")] = None,
@@ -197,13 +219,13 @@ def main(
     with evaluating(subject):
         fit, judge = (Run(subject, next_tokens(some)) for some in tokens)
         words = TokenTerms(tokens[0], lambda token: tokenizer.decode([token]), subject.W_E)
-        heads = _programs(fit, judge, words)
+        heads = _programs(fit, judge, words, window)
         few = Run(subject, next_tokens(tokens[0][:_FEW]))
         alone = few.rises([head.on_fit for head in heads])
         costs = [float(rise.sum()) for rise in alone]
         order = [heads[i] for i in np.argsort(costs)]
         steps = _curve(judge, [head.edit for head in order])
-    found = _summary(model, heads, order, steps)
+    found = {**_summary(model, heads, order, steps), "window": window}
     if keep:
         keep_table(found)
     write_result(found, out)

@@ -232,13 +232,16 @@ def _latest(keys: Tensor) -> Tensor:
 
 
 def fit_strengths(
-    terms: Terms, patterns: Float[Tensor, "head row query key"]
+    terms: Terms,
+    patterns: Float[Tensor, "head row query key"],
+    own: Float[Tensor, "head row query key"] | None = None,
 ) -> Float[Tensor, "term head"]:
     """The strengths of all heads' terms: least cross-entropy with their attention.
 
     Args:
         terms: The terms of the rows.
         patterns: Attention on the rows; queries after the first are counted.
+        own: A term more of each head's own, whose strength comes last.
     """
     rows, length = terms.values.shape[:2]
     query, key = torch.tril_indices(length, length)
@@ -248,26 +251,36 @@ def fit_strengths(
     place = (torch.arange(rows)[:, None] * length + query).flatten()
     count, heads = rows * length, p.shape[1]
     each = place[:, None].expand(-1, heads)
-    wanted = x.T @ p
-    strengths = torch.zeros(x.shape[1], heads)
+    more = [] if own is None else [own[:, :, query, key].flatten(1, 2).T.contiguous()]
+    strengths = torch.zeros(x.shape[1] + len(more), heads)
     optimizer = torch.optim.Adam([strengths], lr=_RATE, betas=(0.9, 0.99))
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min(1.0, 2 * (1 - step / _STEPS))
     )
     for _ in range(_STEPS):
-        score = x @ strengths
+        score = x @ strengths[: x.shape[1]]
+        for one in more:
+            score += one * strengths[-1]
         top = score.new_full((count, heads), -torch.inf).scatter_reduce(0, each, score, "amax")
         said = (score - top[place]).exp()
         said /= said.new_zeros(count, heads).index_add(0, place, said)[place]
-        strengths.grad = (x.T @ said - wanted) / (rows * (length - 1)) + 2 * _PRICE * strengths
+        off = said - p
+        slope = torch.cat([x.T @ off, *((one * off).sum(0, keepdim=True) for one in more)])
+        strengths.grad = slope / (rows * (length - 1)) + 2 * _PRICE * strengths
         optimizer.step()
         schedule.step()
     return strengths
 
 
-def attention(terms: Terms, strengths: Float[Tensor, " term"]) -> Float[Tensor, "row query key"]:
-    """The attention that a head's program says."""
-    score = terms.values @ strengths
+def attention(
+    terms: Terms,
+    strengths: Float[Tensor, " term"],
+    own: Float[Tensor, "row query key"] | None = None,
+) -> Float[Tensor, "row query key"]:
+    """The attention that a head's program says, with a term of its own if it has one."""
+    score = terms.values @ strengths[: len(terms.names)]
+    if own is not None:
+        score = score + own * strengths[-1]
     length = score.shape[-1]
     unseen = ~torch.ones(length, length, dtype=torch.bool).tril()
     return score.masked_fill(unseen, -torch.inf).softmax(-1)

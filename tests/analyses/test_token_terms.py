@@ -91,3 +91,17 @@ def test_planted_heads_are_found_again_on_other_texts(
         assert overlap_and_kl(others[head], said)[0] > 0.8
         assert overlap_and_kl(others[1 - head], said)[0] < 0.5
         assert f"[{words}]" in program_words(fit, strengths[:, head], vocabulary)
+
+
+def test_a_term_of_each_heads_own_has_a_strength_of_its_own(
+    planted: tuple[TokenTerms, Terms, Tensor, Terms, Tensor],
+) -> None:
+    _, fit, heads, _, _ = planted
+    logs = heads.clamp_min(1e-6).log()
+    strengths = fit_strengths(fit, heads, logs)
+    assert strengths.shape == (len(fit.names) + 1, 2)
+    plain = fit_strengths(fit, heads)
+    for number, (head, log) in enumerate(zip(heads, logs, strict=True)):
+        without = overlap_and_kl(head, attention(fit, plain[:, number]))[1]
+        assert overlap_and_kl(head, attention(fit, strengths[:, number], log))[1] < without / 2
+        assert strengths[-1, number] > 0.5
