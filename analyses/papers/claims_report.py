@@ -36,6 +36,8 @@ _FLAT = re.compile(r"[\[{][^\[\]{}]*[\]}]")
 """Matches a JSON list or object with no other one inside, which is shown on one line."""
 _STATUSES = (*get_args(Status), "stopped")
 _SEEDS = 3  # fewer tell nothing of how results spread
+_ENOUGH = 7
+"""The fewest seeds that decide a verdict which rounding alone may move."""
 _TITLES = {
     "memory": "memory: long but sparse memories",
     "template": "template: abstract symbols",
@@ -62,7 +64,15 @@ class _Entry:
 
     @property
     def verdict(self) -> str:
-        return self.result.verdict if self.result else self.status
+        told = self.result.verdict if self.result else self.status
+        return f"{told}, undecided" if self.undecided else told
+
+    @property
+    def undecided(self) -> bool:
+        """Whether rounding alone may move the verdict, and few seeds were taken."""
+        if self.result is None or self.status == "not run":
+            return False
+        return bool(self.claim.fragile) and len(self.result.seeds) < _ENOUGH
 
     @property
     def kind(self) -> str:
@@ -92,7 +102,8 @@ class _Entry:
         if 0 < seeds < _SEEDS:
             said.append(f"Fewer than {_SEEDS} seeds tell nothing of how results spread.")
         if self.claim.fragile:
-            said.append(f"Fragile: {self.claim.fragile}")
+            kind = "Undecided" if self.undecided else f"Fragile, and decided by {seeds} seeds"
+            said.append(f"{kind}: {self.claim.fragile}")
         if changed:
             said.append(
                 "Run with other options than the ledger's, which the rule was written for. "
@@ -260,9 +271,9 @@ def _doubts(entries: list[_Entry]) -> list[str]:
     few = [result.claim for result in ran if 0 < len(result.seeds) < _SEEDS]
     if few:
         said.append(f"Fewer than {_SEEDS} seeds: {in_words(few)}.")
-    fragile = [e.claim.id for e in entries if e.claim.fragile and e.status != "not run"]
-    if fragile:
-        said.append(f"Fragile, since rounding alone may move the verdict: {in_words(fragile)}.")
+    undecided = [entry.claim.id for entry in entries if entry.undecided]
+    if undecided:
+        said.append(f"Undecided, since rounding alone may move the verdict: {in_words(undecided)}.")
     quick = [result.claim for result in ran if result.profile != "full"]
     if quick:
         said.append(f"Run smaller than the ledger's full profile: {in_words(quick)}.")

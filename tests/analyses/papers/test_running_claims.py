@@ -217,6 +217,20 @@ def test_what_would_refute_a_claim_and_its_history_are_on_the_page(tmp_path):
         assert "Rule: Reproduced if the sum is 3." in page
 
 
+@pytest.mark.parametrize(("seeds", "told", "other"), [
+    ([3, 4], "Undecided: Rounding.", "Fragile, and decided"),
+    ([*range(7)], "Fragile, and decided by 7 seeds: Rounding.", "ndecided"),
+])  # fmt: skip
+def test_few_seeds_leave_a_fragile_verdict_undecided(tmp_path, seeds, told, other):
+    text = TABLE.replace("seeds = [3, 4]", f"seeds = {seeds}")
+    text = text.replace('yours = ["broken"]', 'yours = ["broken"]\nfragile = "Rounding."')
+    known, out = ledger(tmp_path, text), tmp_path / "out"
+    run(known.values(), out)
+    page = write_report(known, out).read_text()
+    assert told in page
+    assert other not in page
+
+
 def test_report_is_one_file_with_everything(tmp_path):
     known, out = ledger(tmp_path, TABLE + TABLE.replace("made-up", "absent")), tmp_path / "out"
     run([known["depth-made-up"]], out)
