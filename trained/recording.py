@@ -50,10 +50,19 @@ class _Call:
         return bool(self.kernel._schema.is_mutable)
 
     @property
+    def written(self) -> set[int]:
+        """The memory of what it was given that it may have changed."""
+        return set(map(_memory, self.given)) if self.mutates else set()
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it made something that is not a view of what it was given."""
+        return not set(map(_memory, self.made)) <= set(map(_memory, self.given))
+
+    @property
     def is_view(self) -> bool:
         """Whether it only shows memory that was there."""
-        made = set(map(_memory, self.made))
-        return not self.mutates and bool(made) and made <= set(map(_memory, self.given))
+        return not self.mutates and bool(self.made) and not self.is_new
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -62,7 +71,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[_Call] = []
-        self.bytes, self.repeats = 0, True
+        self._bytes, self.repeats = 0, True
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -72,11 +81,14 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.repeats:
             call = _Call(func, args, options, _tensors((args, options)), _tensors(made))
             self.calls.append(call)
-            self.bytes += sum(0 if call.is_view else one.nbytes for one in call.made)
-            self.repeats = _repeats(call) and self.bytes <= _MOST_BYTES
+            self.repeats = _repeats(call) and self._fits(call)
             if not self.repeats:
                 self.calls.clear()
         return made
+
+    def _fits(self, call: _Call) -> bool:
+        self._bytes += 0 if call.is_view else sum(one.nbytes for one in call.made)
+        return self._bytes <= _MOST_BYTES
 
 
 class Recording:
@@ -122,10 +134,17 @@ def _memory(tensor: Tensor) -> int:
     return int(tensor.untyped_storage().data_ptr())
 
 
+def _plain(tensor: Tensor) -> bool:
+    """Whether a tensor is numbers in memory: not on a card, not sparse, not a conjugate to be."""
+    dense = tensor.is_cpu and tensor.layout is torch.strided and not tensor.is_quantized
+    return dense and not tensor.is_complex() and not tensor.is_neg()
+
+
 def _repeats(call: _Call) -> bool:
-    """Whether neither its shapes nor what comes after it depend on the numbers."""
+    """Whether neither its shapes nor what comes after it depend on the numbers, and all it reads
+    and writes is plain memory."""
     tags = call.kernel.tags
-    if torch.Tag.data_dependent_output in tags:
+    if torch.Tag.data_dependent_output in tags or not all(map(_plain, (*call.given, *call.made))):
         return False
     masks = any(one.dtype in (torch.bool, torch.uint8) for one in call.given[1:])
     known = call.kernel is torch.ops.aten.index.Tensor and not masks
@@ -134,13 +153,13 @@ def _repeats(call: _Call) -> bool:
 
 def _again(calls: Sequence[_Call], inputs: Sequence[Tensor]) -> Iterator[_Call]:
     """The calls whose outputs may be others next time."""
-    written = {_memory(one) for call in calls if call.mutates for one in call.made}
+    written = set[int]().union(*(call.written for call in calls))
     changing = {*map(_memory, inputs)}
     for call in calls:
         made = set(map(_memory, call.made))
         reads = changing & set(map(_memory, call.given))
         if call.mutates or (not call.is_view and (reads or written & made)):
-            changing |= made
+            changing |= made | call.written
             yield call
 
 
@@ -150,24 +169,23 @@ def _shared_memory(calls: Sequence[_Call], kept: set[int]) -> Callable[[Any], An
     Returns:
         A function that gives a tensor's view in its new place; anything else as it is.
     """
-    first: dict[int, int] = {}
     last: dict[int, int] = {}
     for number, call in enumerate(calls):
-        for one in call.made:
-            first.setdefault(_memory(one), number)
-        for one in (*call.made, *call.given):
-            last[_memory(one)] = number
+        last |= dict.fromkeys(map(_memory, (*call.made, *call.given)), number)
     free: list[torch.UntypedStorage] = []
     place: dict[int, torch.UntypedStorage] = {}
+    seen = set(kept)
     for number, call in enumerate(calls):
+        seen |= set(map(_memory, call.given))
         for one in call.made:
             memory, size = _memory(one), one.untyped_storage().nbytes()
-            if memory not in kept and first[memory] == number and memory not in place:
+            if memory not in seen:  # it is made here
+                seen.add(memory)
                 fits = [there for there in free if there.nbytes() >= size]
                 new = torch.empty(0 if fits else size, dtype=torch.uint8).untyped_storage()
                 place[memory] = min(fits, key=len, default=new)
                 free = [there for there in free if there is not place[memory]]
-        done = {_memory(one) for one in (*call.made, *call.given)}
+        done = set(map(_memory, (*call.made, *call.given)))
         free += [place[one] for one in done if last[one] == number and one in place]
 
     def moved(one: Any) -> Any:
@@ -185,10 +203,10 @@ def _shared_memory(calls: Sequence[_Call], kept: set[int]) -> Callable[[Any], An
 def _placed(call: _Call, moved: Callable[[Any], Any]) -> Callable[[], Any]:
     """The call with everything in its place, which writes where its outputs were."""
     args, options = tree_map(moved, call.args), tree_map(moved, dict(call.options))
-    if call.mutates:
+    if call.mutates and not call.is_new:
         return partial(call.kernel, *args, **options)
     made, (form, names) = [moved(one) for one in call.made], _out_form(call.kernel)
-    if len(names) == len(made):  # outputs that were not asked for are None
+    if not call.mutates and len(names) == len(made):  # outputs not asked for are None
         return partial(form, *args, **options, **dict(zip(names, made, strict=True)))
 
     def copied() -> None:

@@ -16,17 +16,16 @@ logarithm of its own attention where its layer sees the last N tokens of each pl
 of a head's attention p with its program's q; and the same with the best of three trivial patterns
 (first token, previous token, uniform), chosen on the fitted texts, a hundredth of which is spread
 evenly for the kl. A head *rests* if more than half of its attention is on the first token. Then
-heads are replaced in the order in which each alone costs least on the fitted texts: ``curve`` has
-for each share the perplexity on the judged texts, and that with the last heads of the order
-replaced instead; its rise with a quarter of the heads replaced has a 95 % interval over rows. What
-heads write stays the model's own.
+heads are replaced in the order in which they cost least on the fitted texts, each beside those
+before it: ``curve`` has for each share the perplexity on the judged texts, and that with the last
+heads of the order replaced instead; its rise with a quarter of the heads replaced has a 95 %
+interval over rows. What heads write stays the model's own.
 
-JSON keys: ``model``, ``overlap`` and ``kl`` (means over heads), ``overlap_working`` (over heads
-that do not rest), ``overlap_fitted`` (on the texts that were fitted), ``trivial``,
+JSON keys: ``model``, ``window``, ``overlap`` and ``kl`` (means over heads), ``overlap_working``
+(over heads that do not rest), ``overlap_fitted`` (on the texts that were fitted), ``trivial``,
 ``trivial_working``, ``resting``, ``quarter`` (by how much the perplexity rises with a quarter of
 the heads replaced, as a share), ``quarter_low``, ``quarter_high``, ``quarter_resting`` (how many of
-the quarter rest), ``curve``, ``heads``,
-``window``. With ``--keep`` it is kept, without the programs' words, as
+the quarter rest), ``curve``, ``heads``. With ``--keep`` it is kept, without the programs' words, as
 ``analyses/tables/programs-MODEL.json``, and drawn (``docs/images/heads-as-programs.png``).
 """
 
@@ -70,8 +69,10 @@ PICTURE = Path(__file__).parents[2] / "docs" / "images" / "heads-as-programs.png
 _SHARES = (0.0, 0.125, 0.25, 0.375, 0.5, 1.0)
 _LOOSE = 0.01
 """What of a trivial pattern is spread evenly, so that its kl is finite."""
-_FEW = 4
-"""Rows on which each head is replaced alone, to put heads in order."""
+_FEW = 12
+"""Rows on which each head is replaced, to put heads in order."""
+_STEPS = 8
+"""In how many steps heads are put in order."""
 _DRAWS = 2000
 _FAINT = 1e-6
 """The least attention of which a logarithm is taken."""
@@ -174,6 +175,20 @@ def _alone(run: Run, places: list[Site], window: int) -> dict[Site, Tensor]:
     return {place: pattern.clamp_min(_FAINT).log() for place, pattern in found.items()}
 
 
+def _order(few: Run, heads: list[_ProgramHead]) -> list[_ProgramHead]:
+    """The heads in the order in which they cost least, an eighth at a time, each beside those that
+    are replaced already; the second half by what they cost beside the first."""
+    order, left = list[_ProgramHead](), [*heads]
+    for _ in range(_STEPS // 2):
+        replaced = few.with_(*(head.on_fit for head in order))
+        costs = [float(rise.sum()) for rise in replaced.rises([head.on_fit for head in left])]
+        few.forget()
+        left = [left[i] for i in np.argsort(costs)]
+        count = -(-len(heads) // _STEPS)
+        order, left = [*order, *left[:count]], left[count:]
+    return [*order, *left]
+
+
 def _curve(judge: Run, edits: list[Replace]) -> list[dict[str, float]]:
     """The perplexity with more and more heads replaced, in the given order and from its end."""
     found, start, rng = [], _losses(judge, []), np.random.default_rng(0)
@@ -221,9 +236,7 @@ def main(
         words = TokenTerms(tokens[0], lambda token: tokenizer.decode([token]), subject.W_E)
         heads = _programs(fit, judge, words, window)
         few = Run(subject, next_tokens(tokens[0][:_FEW]))
-        alone = few.rises([head.on_fit for head in heads])
-        costs = [float(rise.sum()) for rise in alone]
-        order = [heads[i] for i in np.argsort(costs)]
+        order = _order(few, heads)
         steps = _curve(judge, [head.edit for head in order])
     found = {**_summary(model, heads, order, steps), "window": window}
     if keep:

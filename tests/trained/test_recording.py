@@ -131,6 +131,36 @@ def test_what_depends_on_numbers_is_not_recorded(compute: Callable[[Tensor], Ten
     assert torch.equal(found, compute(x))
 
 
+def test_what_is_no_plain_memory_is_not_recorded() -> None:
+    x = torch.randn(4, 4)
+    for compute in (
+        lambda: [(x.to(torch.complex64) * 1j).conj().imag],
+        lambda: [x.to_sparse() @ x],
+        lambda: [torch._neg_view(x) * 1.0],
+    ):
+        assert Recording.of(compute, [x])[1] is None
+
+
+def test_kernels_that_change_what_they_are_given_and_make_something_new() -> None:
+    x, mean, var = torch.randn(6, 3), torch.zeros(3), torch.ones(3)
+
+    def compute() -> list[Tensor]:
+        out = torch.nn.functional.batch_norm(x, mean, var, training=True)
+        first, second = out.clone(), out.clone()
+        torch._foreach_add_([first, second], 1.0)
+        return [first * second]
+
+    _, recording = Recording.of(compute, [x])
+    assert recording is not None
+    x.copy_(torch.randn(6, 3))
+    before = mean.clone(), var.clone()
+    found = recording()[0].clone()
+    after = mean.clone(), var.clone()
+    mean.copy_(before[0]), var.copy_(before[1])
+    torch.testing.assert_close(compute()[0], found, rtol=0, atol=0)
+    torch.testing.assert_close((mean, var), after, rtol=0, atol=0)
+
+
 def test_large_computations_are_not_recorded() -> None:
     x = torch.zeros(1 << 20)
     _, recording = Recording.of(lambda: [sum((x * k for k in range(80)), x)], [x])
