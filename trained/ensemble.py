@@ -178,6 +178,17 @@ class State:
     snapshots: dict[int, Tensor] = field(default_factory=dict)
 
 
+@dataclass
+class _Recorded:
+    """A recorded step: the weights and rows that it reads, in their places, and whether it has
+    agreed with the step itself."""
+
+    weights: Tensor
+    inputs: tuple[Tensor, ...]
+    recording: Recording
+    agrees: bool = False
+
+
 class Ensemble:
     """Runs of one shape (:func:`shape_of`), trained together.
 
@@ -205,7 +216,7 @@ class Ensemble:
         self._scales = self._identity_scales()
         self._rows = [TrainingRows(run.task, run.training) for run in runs]
         self._block: tuple[int, tuple[Tensor, ...]] | None = None
-        self._recorded: tuple[Tensor, tuple[Tensor, ...], Recording] | None = None
+        self._recorded: _Recorded | None = None
         self._records = True
 
     def run(self, *, until: int | None = None) -> Iterator[int]:
@@ -293,13 +304,8 @@ class Ensemble:
             state.snapshots[state.step] = weights.cpu().clone()
 
     def _gradient(self, weights: Tensor, batch: tuple[Tensor, ...]) -> Sequence[Tensor]:
-        """The members' losses and their gradient; long trainings on a CPU run a recording of
-        it."""
-        if self._recorded is not None and self._recorded[0] is weights:
-            _, inputs, recording = self._recorded
-            for there, part in zip(inputs, batch, strict=True):
-                there.copy_(part)
-            return recording()
+        """The members' losses and their gradient; long trainings on a CPU run a recording of it
+        once it has agreed with what it recorded on another step's rows."""
 
         def compute(parts: Sequence[Tensor] = batch) -> tuple[Tensor, Tensor]:
             weights.requires_grad_(True)
@@ -308,12 +314,22 @@ class Ensemble:
             weights.requires_grad_(False)
             return losses.detach(), gradient
 
+        known = self._recorded
+        if known is not None and known.weights is weights:
+            for there, part in zip(known.inputs, batch, strict=True):
+                there.copy_(part)
+            known.agrees = known.agrees or known.recording.agrees(lambda: compute(known.inputs))
+            self._records = known.agrees
+            if known.agrees:
+                return known.recording()
+            self._recorded = None
         if not (self._records and weights.is_cpu and self.steps - self.state.step >= _WORTH):
             return compute()
         inputs = tuple(part.clone() for part in batch)
-        found, made = Recording.of(lambda: compute(inputs), (weights, *inputs))
-        self._records = made is not None
-        self._recorded = None if made is None else (weights, inputs, made)
+        found, recording = Recording.of(lambda: compute(inputs), (weights, *inputs))
+        self._records = recording is not None
+        if recording is not None:
+            self._recorded = _Recorded(weights, inputs, recording)
         return found
 
     def _losses(self, weights: Tensor, inputs: Tensor, targets: Tensor, mask: Tensor) -> Tensor:

@@ -12,9 +12,11 @@ with the same strides, and so with the same bits. Views are not made again: they
 memory as before. Kernels that read nothing that changes (masks, codes of positions) are not run
 again. Outputs that are not needed at the same time share memory, as they did when they were freed.
 
-Not for computations whose kernels or shapes depend on numbers (``item()``, boolean indices), nor
-for large models, whose time is arithmetic: for these :meth:`Recording.of` gives None. Not for
-graphics cards, which have a form of this of their own.
+Not for computations whose kernels or shapes depend on numbers (``item()``, boolean indices), that
+draw numbers or change something of the caller's, nor for large models, whose time is arithmetic:
+for these :meth:`Recording.of` gives None. Not for graphics cards, which have a form of this of
+their own. Numbers that leave PyTorch on the way (``tolist``, NumPy) are not seen from below: ask
+:meth:`Recording.agrees` on other numbers before a recording is trusted.
 """
 
 from __future__ import annotations
@@ -51,8 +53,13 @@ class _Call:
 
     @property
     def written(self) -> set[int]:
-        """The memory of what it was given that it may have changed."""
-        return set(map(_memory, self.given)) if self.mutates else set()
+        """The memory of what it was given and changes."""
+        known = self.kernel._schema.arguments
+        named = {one.name: one for one in known}
+        pairs = [*zip(known, self.args, strict=False)]
+        pairs += [(named[name], value) for name, value in self.options.items()]
+        changed = [value for one, value in pairs if one.alias_info and one.alias_info.is_write]
+        return set(map(_memory, _tensors(changed)))
 
     @property
     def is_new(self) -> bool:
@@ -71,7 +78,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[_Call] = []
-        self._bytes, self.repeats = 0, True
+        self._bytes, self._own, self.repeats = 0, set[int](), True
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -87,8 +94,11 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return made
 
     def _fits(self, call: _Call) -> bool:
-        self._bytes += 0 if call.is_view else sum(one.nbytes for one in call.made)
-        return self._bytes <= _MOST_BYTES
+        """Whether there is room for it, and it changes nothing of the caller's."""
+        if call.is_new:
+            self._own |= set(map(_memory, call.made)) - set(map(_memory, call.given))
+            self._bytes += sum(one.nbytes for one in call.made)
+        return self._bytes <= _MOST_BYTES and call.written <= self._own
 
 
 class Recording:
@@ -117,6 +127,16 @@ class Recording:
             out = [one.detach() for one in compute()]
         return out, cls(watch.calls, inputs, out) if watch.repeats else None
 
+    def agrees(self, compute: Callable[[], Sequence[Tensor]]) -> bool:
+        """Whether it gives what a computation gives on the numbers that stand in the inputs now,
+        bit for bit; not where it cannot be run."""
+        wanted = compute()
+        try:
+            found = self()
+        except RuntimeError:  # a kernel that wants gradients to be kept
+            return False
+        return all(map(_same_bits, found, wanted))
+
     @torch.no_grad()
     def __call__(self) -> tuple[Tensor, ...]:
         """Compute again; the same tensors are written and returned at every call."""
@@ -134,17 +154,36 @@ def _memory(tensor: Tensor) -> int:
     return int(tensor.untyped_storage().data_ptr())
 
 
-def _plain(tensor: Tensor) -> bool:
-    """Whether a tensor is numbers in memory: not on a card, not sparse, not a conjugate to be."""
-    dense = tensor.is_cpu and tensor.layout is torch.strided and not tensor.is_quantized
-    return dense and not tensor.is_complex() and not tensor.is_neg()
+def _same_bits(one: Tensor, other: Tensor) -> bool:
+    alike = one.dtype == other.dtype and one.shape == other.shape
+    return alike and bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+
+def _plain(leaf: Any) -> bool:
+    """Whether an argument is no tensor, or one of numbers in memory: not on a card, not sparse, not
+    a conjugate to be."""
+    if not isinstance(leaf, Tensor):
+        return not isinstance(leaf, torch.UntypedStorage | torch.TypedStorage)
+    dense = leaf.is_cpu and leaf.layout is torch.strided and not leaf.is_quantized
+    return dense and not (leaf.is_complex() or leaf.is_neg() or leaf._is_zerotensor())
+
+
+_OTHERWISE = (
+    torch.Tag.data_dependent_output,
+    torch.Tag.nondeterministic_seeded,
+    torch.Tag.inplace_view,
+)
+"""Kernels after which another call may differ: they tell numbers, draw some, or turn a tensor."""
 
 
 def _repeats(call: _Call) -> bool:
     """Whether neither its shapes nor what comes after it depend on the numbers, and all it reads
     and writes is plain memory."""
     tags = call.kernel.tags
-    if torch.Tag.data_dependent_output in tags or not all(map(_plain, (*call.given, *call.made))):
+    told = bool(call.given) and not call.made and not call.mutates
+    if told or any(tag in tags for tag in _OTHERWISE):
+        return False
+    if not all(map(_plain, (*tree_leaves((call.args, call.options)), *call.made))):
         return False
     masks = any(one.dtype in (torch.bool, torch.uint8) for one in call.given[1:])
     known = call.kernel is torch.ops.aten.index.Tensor and not masks
@@ -225,7 +264,7 @@ def _out_form(kernel: Any) -> tuple[Any, tuple[str, ...]]:
     wanted = [(a.name, str(a.type)) for a in kernel._schema.arguments]
     for form in (getattr(packet, overload) for overload in packet.overloads()):
         arguments = form._schema.arguments
-        names = tuple(a.name for a in arguments if a.is_out)
+        names = tuple(a.name for a in arguments if a.is_out and str(a.type) == "Tensor")
         if names and [(a.name, str(a.type)) for a in arguments if not a.is_out] == wanted:
             return form, names
     return None, ()
