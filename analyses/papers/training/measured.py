@@ -5,7 +5,8 @@ Columns of the table, a row a model: the options that vary, ``seed``, the metric
 the task is solved, ``solved``, ``found`` (solved, and every step of the proof is done by the heads
 of a layer, in order), ``weakest`` (the share of the least held latent), ``done_in`` (the layers
 that do the steps), ``statements`` (mean score of the proof's statements by the roles that were
-found; NaN where they were not asked for).
+found; NaN where they were not asked for). Of a model that did not solve it the last three say
+nothing.
 
 Each row is kept in the claim's folder as soon as it is there: an interrupted diagram goes on.
 """
@@ -153,9 +154,11 @@ def _measured(
     sought: Sought, fit: Fit, seed: int, setting: Setting, *, asked: bool
 ) -> dict[str, Any]:
     metric, _ = sought.reached
-    solved = sought.solved(fit.metrics)
-    located = locate(fit.model, sought.task, rows=setting.options["pairs"], seed=_SEED + seed)
-    layers, least = sought.located(located)
+    solved, least = sought.solved(fit.metrics), float("nan")
+    layers: tuple[int, ...] = ()
+    if solved:  # where the task is not learned nothing is looked for
+        rows = setting.options["pairs"]
+        layers, least = sought.located(locate(fit.model, sought.task, rows=rows, seed=_SEED + seed))
     statements = float("nan")
     if asked and solved:
         mechanism = sought.proof().mechanism
