@@ -75,5 +75,5 @@ def test_a_program_that_decides_is_cut_and_keeps_its_form() -> None:
 
 
 def test_what_is_not_decided_is_refused() -> None:
-    with pytest.raises(ArgumentError, match="shortest_difference"):
+    with pytest.raises(ArgumentError, match="whose strings are decided"):
         smallest(parse('next = last(key.token where key.token == "a")'))
