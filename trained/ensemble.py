@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
+from functools import partial
 from math import cos, pi
 from typing import Any
 
@@ -40,7 +41,7 @@ from interp.models.kinds import build
 from interp.models.spec import TransformerSpec
 from interp.tasks.base import Batch, Task
 from trained.metrics import mean_loss
-from trained.recording import Recording
+from trained.recording import Repeated
 from trained.run import Training, TrainingRun
 
 _BLOCK_ROWS = 1024
@@ -178,17 +179,6 @@ class State:
     snapshots: dict[int, Tensor] = field(default_factory=dict)
 
 
-@dataclass
-class _Recorded:
-    """A recorded step: the weights and rows that it reads, in their places, and whether it has
-    agreed with the step itself."""
-
-    weights: Tensor
-    inputs: tuple[Tensor, ...]
-    recording: Recording
-    agrees: bool = False
-
-
 class Ensemble:
     """Runs of one shape (:func:`shape_of`), trained together.
 
@@ -216,8 +206,7 @@ class Ensemble:
         self._scales = self._identity_scales()
         self._rows = [TrainingRows(run.task, run.training) for run in runs]
         self._block: tuple[int, tuple[Tensor, ...]] | None = None
-        self._recorded: _Recorded | None = None
-        self._records = True
+        self._repeated: Repeated | None = None
 
     def run(self, *, until: int | None = None) -> Iterator[int]:
         """Train to step ``until`` (by default the end); yield the number of steps done after
@@ -304,33 +293,27 @@ class Ensemble:
             state.snapshots[state.step] = weights.cpu().clone()
 
     def _gradient(self, weights: Tensor, batch: tuple[Tensor, ...]) -> Sequence[Tensor]:
-        """The members' losses and their gradient; long trainings on a CPU run a recording of it
-        once it has agreed with what it recorded on another step's rows."""
+        """The members' losses and their gradient; long trainings on a CPU record how they are
+        computed."""
+        known = self._repeated
+        if known is None or known.inputs[0] is not weights:
+            if not weights.is_cpu or self.steps - self.state.step < _WORTH:
+                return self._loss_and_gradient(weights, batch)
+            inputs = tuple(part.clone() for part in batch)
+            compute = partial(self._loss_and_gradient, weights, inputs)
+            known = self._repeated = Repeated(compute, (weights, *inputs))
+        for there, part in zip(known.inputs[1:], batch, strict=True):
+            there.copy_(part)
+        return known()
 
-        def compute(parts: Sequence[Tensor] = batch) -> tuple[Tensor, Tensor]:
-            weights.requires_grad_(True)
-            losses = self._losses(weights, *parts)
-            (gradient,) = torch.autograd.grad(losses.sum(), weights)
-            weights.requires_grad_(False)
-            return losses.detach(), gradient
-
-        known = self._recorded
-        if known is not None and known.weights is weights:
-            for there, part in zip(known.inputs, batch, strict=True):
-                there.copy_(part)
-            known.agrees = known.agrees or known.recording.agrees(lambda: compute(known.inputs))
-            self._records = known.agrees
-            if known.agrees:
-                return known.recording()
-            self._recorded = None
-        if not (self._records and weights.is_cpu and self.steps - self.state.step >= _WORTH):
-            return compute()
-        inputs = tuple(part.clone() for part in batch)
-        found, recording = Recording.of(lambda: compute(inputs), (weights, *inputs))
-        self._records = recording is not None
-        if recording is not None:
-            self._recorded = _Recorded(weights, inputs, recording)
-        return found
+    def _loss_and_gradient(
+        self, weights: Tensor, batch: tuple[Tensor, ...]
+    ) -> tuple[Tensor, Tensor]:
+        weights.requires_grad_(True)
+        losses = self._losses(weights, *batch)
+        (gradient,) = torch.autograd.grad(losses.sum(), weights)
+        weights.requires_grad_(False)
+        return losses.detach(), gradient
 
     def _losses(self, weights: Tensor, inputs: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
         parts = torch.split(weights, self.sizes, dim=1)

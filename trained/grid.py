@@ -9,7 +9,7 @@ is kept there, so that it continues to the same result.
 large a one no longer fits the cache. Its size changes float rounding, so no clock has a say in it:
 the same runs give the same bits. On a CPU a step's widest activation and the weights stay small
 enough to be in the cache when they are read again: measured on models of eight claims, a member's
-step then takes least time or up to 15 % more, where stacks of sixteen took up to 1.8 times as long.
+step then takes least time or up to 15 % more, where larger stacks took up to 1.8 times as long.
 Other devices hold more.
 """
 

@@ -15,8 +15,8 @@ again. Outputs that are not needed at the same time share memory, as they did wh
 Not for computations whose kernels or shapes depend on numbers (``item()``, boolean indices), that
 draw numbers or change something of the caller's, nor for large models, whose time is arithmetic:
 for these :meth:`Recording.of` gives None. Not for graphics cards, which have a form of this of
-their own. Numbers that leave PyTorch on the way (``tolist``, NumPy) are not seen from below: ask
-:meth:`Recording.agrees` on other numbers before a recording is trusted.
+their own. Numbers that leave PyTorch on the way (``tolist``, NumPy) are not seen from below:
+:class:`Repeated` compares a recording with the computation on other numbers before it is trusted.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Recording:
         again = list(_again(calls, inputs))
         moved = _shared_memory(again, {*map(_memory, inputs), *map(_memory, out)})
         self._out = tuple(out)
-        self._calls = [_placed(call, moved) for call in again]
+        self._calls = [_runner(call, moved) for call in again]
 
     @classmethod
     def of(
@@ -127,10 +127,9 @@ class Recording:
             out = [one.detach() for one in compute()]
         return out, cls(watch.calls, inputs, out) if watch.repeats else None
 
-    def agrees(self, compute: Callable[[], Sequence[Tensor]]) -> bool:
-        """Whether it gives what a computation gives on the numbers that stand in the inputs now,
-        bit for bit; not where it cannot be run."""
-        wanted = compute()
+    def gives(self, wanted: Sequence[Tensor]) -> bool:
+        """Whether it gives this on the numbers that stand in its inputs now, bit for bit; not where
+        it cannot be run."""
         try:
             found = self()
         except RuntimeError:  # a kernel that wants gradients to be kept
@@ -143,6 +142,33 @@ class Recording:
         for call in self._calls:
             call()
         return self._out
+
+
+class Repeated:
+    """A computation that is recorded at its first call and compared with its recording at the
+    second. Where these agree the recording is run from then on, else the computation itself.
+
+    Attributes:
+        inputs: The tensors whose numbers differ from call to call.
+    """
+
+    def __init__(self, compute: Callable[[], Sequence[Tensor]], inputs: Sequence[Tensor]) -> None:
+        self.inputs, self._next = tuple(inputs), self._record
+        self._compute = compute
+
+    def __call__(self) -> Sequence[Tensor]:
+        """What the computation gives on the numbers that stand in its inputs now."""
+        return self._next()
+
+    def _record(self) -> Sequence[Tensor]:
+        found, recording = Recording.of(self._compute, self.inputs)
+        self._next = self._compute if recording is None else partial(self._check, recording)
+        return found
+
+    def _check(self, recording: Recording) -> Sequence[Tensor]:
+        wanted = self._compute()
+        self._next = recording if recording.gives(wanted) else self._compute
+        return wanted
 
 
 def _tensors(tree: Any) -> list[Tensor]:
@@ -239,7 +265,7 @@ def _shared_memory(calls: Sequence[_Call], kept: set[int]) -> Callable[[Any], An
     return moved
 
 
-def _placed(call: _Call, moved: Callable[[Any], Any]) -> Callable[[], Any]:
+def _runner(call: _Call, moved: Callable[[Any], Any]) -> Callable[[], Any]:
     """The call with everything in its place, which writes where its outputs were."""
     args, options = tree_map(moved, call.args), tree_map(moved, dict(call.options))
     if call.mutates and not call.is_new:

@@ -15,7 +15,7 @@ from interp.models.baselines import LSTMSpec, MLPSpec, RNNSpec
 from interp.models.kinds import Spec, build
 from interp.models.spec import TransformerSpec
 from trained.ensemble import Ensemble
-from trained.recording import Recording
+from trained.recording import Recording, Repeated
 from trained.stack_runner import load_state, save_state
 
 REAL = {"input": "real", "d_in": 3, "d_out": 2, "n_ctx": 6}
@@ -192,7 +192,7 @@ def test_a_recording_agrees_on_other_numbers_or_not(
     _, recording = Recording.of(lambda: [compute(x)], [x])
     assert recording is not None
     x.copy_(torch.randn(4, 4))
-    assert recording.agrees(lambda: [compute(x).detach()]) == same
+    assert recording.gives([compute(x).detach()]) == same
 
 
 def test_large_computations_are_not_recorded() -> None:
@@ -218,12 +218,25 @@ def test_long_trainings_are_recorded_and_short_ones_give_the_same_bits(tmp_path)
 
 
 def test_a_recording_that_does_not_agree_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = tiny(steps=240)
-    plain, wrong = Ensemble([run]), Ensemble([run])
-    plain._records = False
+    plain, wrong = Ensemble([tiny(steps=240)]), Ensemble([tiny(steps=240)])
+    for _ in plain.run(until=20):
+        pass
     again = Recording.__call__
     monkeypatch.setattr(Recording, "__call__", lambda self: [one + 1e-6 for one in again(self)])
-    for ensemble in (plain, wrong):
-        for _ in ensemble.run(until=20):
-            pass
+    for _ in wrong.run(until=20):
+        pass
     assert torch.equal(plain.state.weights, wrong.state.weights)
+
+
+def test_a_computation_is_run_twice_and_its_recording_from_then_on() -> None:
+    x, calls = torch.randn(4, 4), []
+
+    def compute() -> list[Tensor]:
+        calls.append(1)
+        return [x @ x]
+
+    repeated = Repeated(compute, [x])
+    for seed in range(5):
+        x.copy_(torch.randn(4, 4, generator=torch.Generator().manual_seed(seed)))
+        assert torch.equal(repeated()[0], x @ x)
+    assert len(calls) == 2

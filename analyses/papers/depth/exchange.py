@@ -111,7 +111,7 @@ def _judge(
     direction = _direction(model, layer, formula, learned, how.steps)
     base, source = _streams(model, layer, judged)
     with torch.no_grad():
-        output = _exchanged(model, layer, base, source, judged.agree, direction)
+        output = _output(model, layer, base, source, judged.agree, direction)
     right = said(output) == judged.expected
     changes, stays = judged.places()
     return float(right[changes].double().mean() + right[stays].double().mean()) / 2
@@ -134,7 +134,7 @@ def _direction(
     for _ in range(steps):
         some = torch.randperm(len(pairs.agree), generator=generator)[:_BATCH]
         line = F.normalize(weight, dim=0)
-        output = _exchanged(model, layer, base[some], source[some], pairs.agree[some], line)
+        output = _output(model, layer, base[some], source[some], pairs.agree[some], line)
         losses = _losses(output, pairs.expected[some])
         loss = sum(losses[one[some]].mean() for one in places if bool(one[some].any()))
         (weight.grad,) = torch.autograd.grad(torch.as_tensor(loss), weight)
@@ -142,7 +142,7 @@ def _direction(
     return F.normalize(weight.detach(), dim=0)
 
 
-def _exchanged(
+def _output(
     model: Any,
     layer: int,
     base: Float[Tensor, "pair pos d_model"],
