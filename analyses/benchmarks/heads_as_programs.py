@@ -57,6 +57,7 @@ from analyses.benchmarks.token_terms import (
     program_words,
 )
 from analyses.pictures.first_picture import write_drawing
+from prooflens.errors import Problems
 from prooflens.hooks import evaluating
 from prooflens.plot import PALETTE, size, style
 from prooflens.run import Array, Metric, Replace, Run, Site, head_sites, next_tokens
@@ -242,6 +243,11 @@ def main(
     out: Annotated[Path | None, typer.Option(help="A file for the JSON too.")] = None,
 ) -> None:
     """Print the JSON, and write it to a file if asked."""
+    problems = Problems("heads_as_programs")
+    for name, value, least in (("rows", rows, 2), ("length", length, 2), ("window", window, 0)):
+        rule, advice = f"must be at least {least}", "raise it"
+        problems.need(value >= least, name, rule, value, advice)
+    problems.raise_if_any()
     torch.set_num_threads(threads)
     subject = pl.load(model)
     tokenizer: Any = subject.tokenizer

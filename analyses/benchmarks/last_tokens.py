@@ -65,7 +65,7 @@ def patterns_of_last_tokens(
     """
     problems = Problems("patterns_of_last_tokens")
     problems.need(window >= 1, "window", "must be at least 1", window, "raise it")
-    added = any(name.startswith(("pos_embed", "hook_pos_embed")) for name in run.model.hook_dict)
+    added = getattr(run.model, "pos_embed", None) is not None
     advice = "take one whose positions are relative"
     problems.need(not added, "model", "must not add positions to tokens", added, advice)
     problems.raise_if_any()

@@ -9,10 +9,12 @@ import torch
 from analyses.benchmarks.heads_as_programs import (
     PICTURE,
     kept_tables,
+    main,
     overlap_and_kl,
     texts,
     trivial_patterns,
 )
+from prooflens.errors import ArgumentError
 
 
 def test_overlap_and_kl_agree_with_loops() -> None:
@@ -44,6 +46,11 @@ def test_texts_to_fit_on_and_to_judge_on_share_no_topic() -> None:
     assert fit.shape == judge.shape == (6, 40)
     assert not {tuple(row) for row in fit.tolist()} & {tuple(row) for row in judge.tolist()}
     assert bool((fit[:, 0] == 0).all())
+
+
+def test_options_are_refused_before_a_model_is_loaded() -> None:
+    with pytest.raises(ArgumentError, match=r"rows must be .* length must be .* window must be"):
+        main("no such model", rows=0, length=1, window=-1)
 
 
 def test_kept_tables_say_what_their_heads_say() -> None:

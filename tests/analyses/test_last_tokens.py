@@ -1,9 +1,13 @@
 """Attention from the last tokens alone, against short rows run one by one."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
 
+import prooflens as pl
+from analyses.benchmarks.family_cases import CASES, write
 from analyses.benchmarks.last_tokens import patterns_of_last_tokens, spans_of
 from prooflens.architectures import TransformerSpec, build
 from prooflens.errors import ArgumentError
@@ -67,6 +71,20 @@ def test_agrees_with_short_rows_one_by_one() -> None:
     model.run_with_hooks(tokens, fwd_hooks=hooks)
     for head in range(2):
         torch.testing.assert_close(found[Site(layer, "pattern", head)], patterns[0][:, head])
+
+
+def test_a_llama_of_transformers_is_seen_so(tmp_path: Path) -> None:
+    write(next(case for case in CASES if case.name == "Llama"), tmp_path)
+    tokens = torch.randint(3, 60, (3, 7), generator=torch.Generator().manual_seed(1))
+    tokens[:, 0] = 1
+    run = Run(pl.load(str(tmp_path)), next_tokens(tokens))
+    sites = [Site(layer, "pattern", 1) for layer in range(2)]
+    own = run.at(sites)
+    whole, one = (patterns_of_last_tokens(run, sites, window) for window in (7, 1))
+    for site in sites:
+        torch.testing.assert_close(whole[site], own[site], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(one[sites[0]], own[sites[0]], atol=1e-5, rtol=1e-4)
+    assert not torch.allclose(one[sites[1]], own[sites[1]], atol=1e-3)
 
 
 def test_what_cannot_be_seen_so_is_refused() -> None:
