@@ -247,7 +247,9 @@ def _count(entries: list[_Entry]) -> str:
     counts = Counter(entry.status for entry in entries)
     words = ", ".join(f"{counts[status]} {status}" for status in _STATUSES if counts[status])
     changed = sum(bool(entry.result and entry.result.changed) for entry in entries)
+    undecided = sum(entry.undecided for entry in entries)
     other = f" Of these, {changed} with other options than the ledger's." if changed else ""
+    other += f" Of these, {undecided} undecided." if undecided else ""
     return f"{len(entries)} claim{'s' * (len(entries) > 1)}: {words}.{other}"
 
 

@@ -229,6 +229,7 @@ def test_few_seeds_leave_a_fragile_verdict_undecided(tmp_path, seeds, told, othe
     page = write_report(known, out).read_text()
     assert told in page
     assert other not in page
+    assert ("1 reproduced. Of these, 1 undecided." in page) == (len(seeds) < 7)
 
 
 def test_report_is_one_file_with_everything(tmp_path):
