@@ -1,4 +1,4 @@
-"""Run a computation of fixed shapes again, without what chose its kernels.
+"""Run a computation of fixed shapes again by calling its kernels directly.
 
 A training step of a small model is hundreds of operations of a few microseconds each, and more
 time goes into choosing them than into their arithmetic: modules, hooks, the rules of ``vmap``,
@@ -186,20 +186,21 @@ def _same_bits(one: Tensor, other: Tensor) -> bool:
 
 
 def _plain(leaf: Any) -> bool:
-    """Whether an argument is no tensor, or one of numbers in memory: not on a card, not sparse, not
-    a conjugate to be."""
+    """Whether an argument is no tensor, or one whose numbers lie in memory as they are: not on a
+    graphics card, not sparse, not complex or marked as negated."""
     if not isinstance(leaf, Tensor):
         return not isinstance(leaf, torch.UntypedStorage | torch.TypedStorage)
     dense = leaf.is_cpu and leaf.layout is torch.strided and not leaf.is_quantized
     return dense and not (leaf.is_complex() or leaf.is_neg() or leaf._is_zerotensor())
 
 
-_OTHERWISE = (
+_NOT_AGAIN = (
     torch.Tag.data_dependent_output,
     torch.Tag.nondeterministic_seeded,
     torch.Tag.inplace_view,
 )
-"""Kernels after which another call may differ: they tell numbers, draw some, or turn a tensor."""
+"""Tags of kernels that cannot be called again: they give numbers to Python, draw random ones, or
+change a tensor's shape in place."""
 
 
 def _repeats(call: _Call) -> bool:
@@ -207,7 +208,7 @@ def _repeats(call: _Call) -> bool:
     and writes is plain memory."""
     tags = call.kernel.tags
     told = bool(call.given) and not call.made and not call.mutates
-    if told or any(tag in tags for tag in _OTHERWISE):
+    if told or any(tag in tags for tag in _NOT_AGAIN):
         return False
     if not all(map(_plain, (*tree_leaves((call.args, call.options)), *call.made))):
         return False
