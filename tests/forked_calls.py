@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+import torch
+
 from prooflens.cli.main import main
 
 SECONDS, BYTES, BROKEN = 20, 1 << 30, 71
@@ -67,6 +69,9 @@ class Child:
             gc.disable()  # it would copy the parent's memory, object by object
             try:
                 _speak_into(self._said)
+                # A child's first threads would each replace the pool of threads that the parent
+                # had, and one that comes between finds none ("Invalid thread pool!").
+                torch.set_num_threads(torch.get_num_threads())
                 work()
                 code = 0
             except SystemExit as ended:
