@@ -1,14 +1,15 @@
 """Attention of a real language model's heads as programs: fitted on some texts, judged on others.
 
-    python -m analyses benchmark heads_as_programs smollm2-135m [--window N] --out FILE
+    python -m analyses benchmark heads_as_programs smollm2-135m [--window N] [--judge FILE]
 
 A head's program is a softmax over terms of tokens and places (``token_terms``): lags, kinds of
 tokens, equal ones, what makes the query rest, and directions of the embedding. The terms are the
 same for all heads, and nothing that a layer computed is read. Texts are the topics of
-Python's own help (``pydoc_data``): numbers are fitted on every second one, and judged on others.
-No language model takes part. With ``--window N`` a head has one term more, which is no program: the
-logarithm of its own attention where its layer sees the last N tokens of each place alone
-(``last_tokens``). Told are, on the judged texts, over queries after the first,
+Python's own help (``pydoc_data``): numbers are fitted on every second one, and judged on others, or
+with ``--judge FILE`` on the pieces of a text file. No language model takes part. With ``--window
+N`` a head has one term more, which is no program: the logarithm of its own attention where its
+layer sees the last N tokens of each place alone (``last_tokens``). Told are, on the judged texts,
+over queries after the first,
 
     overlap    Σ_j min(p, q) / Σ_j max(p, q)
     kl         Σ_j p log(p / q), in nats
@@ -21,12 +22,13 @@ nats from the model's own), each beside those before it: ``curve`` has for each 
 on the judged texts, and that with the last heads of the order replaced instead; its rise with a
 quarter of the heads replaced has a 95 % interval over rows. What heads write stays the model's own.
 
-JSON keys: ``model``, ``window``, ``overlap`` and ``kl`` (means over heads), ``overlap_working``
-(over heads that do not rest), ``overlap_fitted`` (on the texts that were fitted), ``trivial``,
-``trivial_working``, ``resting``, ``quarter`` (by how much the perplexity rises with a quarter of
-the heads replaced, as a share), ``quarter_low``, ``quarter_high``, ``quarter_resting`` (how many of
-the quarter rest), ``curve``, ``heads``. With ``--keep`` it is kept, without the programs' words, as
-``analyses/tables/programs-MODEL.json``, and drawn (``docs/images/heads-as-programs.png``).
+JSON keys: ``model``, ``window``, ``judged`` (the name of the file, or "topics"), ``overlap`` and
+``kl`` (means over heads), ``overlap_working`` (over heads that do not rest), ``overlap_fitted`` (on
+the texts that were fitted), ``trivial``, ``trivial_working``, ``resting``, ``quarter`` (by how much
+the perplexity rises with a quarter of the heads replaced, as a share), ``quarter_low``,
+``quarter_high``, ``quarter_resting`` (how many of the quarter rest), ``curve``, ``heads``. With
+``--keep`` it is kept, without the programs' words, as ``analyses/tables/programs-MODEL.json``, and
+drawn (``docs/images/heads-as-programs.png``).
 """
 
 from __future__ import annotations
@@ -57,12 +59,21 @@ from analyses.benchmarks.token_terms import (
     program_words,
 )
 from analyses.pictures.first_picture import write_drawing
+from interp.reading import read_text
 from prooflens.errors import Problems
 from prooflens.hooks import evaluating
 from prooflens.plot import PALETTE, size, style
 from prooflens.run import Array, Metric, Replace, Run, Site, head_sites, next_tokens
 
-__all__ = ["keep_table", "kept_tables", "main", "overlap_and_kl", "texts", "trivial_patterns"]
+__all__ = [
+    "keep_table",
+    "kept_tables",
+    "main",
+    "overlap_and_kl",
+    "pieces",
+    "texts",
+    "trivial_patterns",
+]
 
 TABLES = Path(__file__).parents[1] / "tables"
 PICTURE = Path(__file__).parents[2] / "docs" / "images" / "heads-as-programs.png"
@@ -112,6 +123,9 @@ def texts(tokenizer: Any, rows: int, length: int, *, odd: bool, bos: int | None)
         rows, length: How many rows, and of how many tokens.
         odd: Take every second topic from the second on; else from the first on.
         bos: The token that begins every row, if the model wants one.
+
+    Raises:
+        ArgumentError: if fewer topics are so long.
     """
     found: list[list[int]] = []
     start = [] if bos is None else [bos]
@@ -121,6 +135,32 @@ def texts(tokenizer: Any, rows: int, length: int, *, odd: bool, bos: int | None)
             found.append(ids[:length])
         if len(found) == rows:
             break
+    return _as_rows(found, rows, length, "topics")
+
+
+def pieces(tokenizer: Any, text: str, rows: int, length: int, *, bos: int | None) -> Tensor:
+    """Rows of tokens ``[row, pos]``: the first pieces of a text, one behind another.
+
+    Args:
+        tokenizer: The model's.
+        text: The text.
+        rows, length: How many rows, and of how many tokens.
+        bos: The token that begins every row, if the model wants one.
+
+    Raises:
+        ArgumentError: if the text has too few tokens.
+    """
+    start = [] if bos is None else [bos]
+    ids, step = tokenizer.encode(text, add_special_tokens=False), length - len(start)
+    found = [start + ids[i : i + step] for i in range(0, len(ids) - step + 1, step)]
+    return _as_rows(found[:rows], rows, length, "text")
+
+
+def _as_rows(found: list[list[int]], rows: int, length: int, source: str) -> Tensor:
+    problems = Problems("heads_as_programs")
+    rule = f"must be at most {len(found)}: so many rows of {length} tokens has the {source}"
+    problems.need(len(found) == rows, "rows", rule, rows, "ask for fewer or shorter ones")
+    problems.raise_if_any()
     return torch.tensor(found)
 
 
@@ -238,6 +278,9 @@ def main(
     window: Annotated[
         int, typer.Option(help="Also a head's own attention by so many last tokens; 0 for not.")
     ] = 0,
+    judge: Annotated[
+        Path | None, typer.Option(help="A text file to judge on, in place of topics.")
+    ] = None,
     threads: Annotated[int, typer.Option(help="PyTorch threads.")] = 1,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the table, and draw it.")] = False,
     out: Annotated[Path | None, typer.Option(help="A file for the JSON too.")] = None,
@@ -248,19 +291,25 @@ def main(
         rule, advice = f"must be at least {least}", "raise it"
         problems.need(value >= least, name, rule, value, advice)
     problems.raise_if_any()
+    text = None if judge is None else read_text(judge, "judge")
     torch.set_num_threads(threads)
     subject = pl.load(model)
     tokenizer: Any = subject.tokenizer
     bos = tokenizer.bos_token_id
-    tokens = [texts(tokenizer, rows, length, odd=odd, bos=bos) for odd in (False, True)]
+    given = texts(tokenizer, rows, length, odd=False, bos=bos)
+    others = (
+        texts(tokenizer, rows, length, odd=True, bos=bos)
+        if text is None
+        else pieces(tokenizer, text, rows, length, bos=bos)
+    )
     with evaluating(subject):
-        fit, judge = (Run(subject, next_tokens(some)) for some in tokens)
-        words = TokenTerms(tokens[0], lambda token: tokenizer.decode([token]), subject.W_E)
-        heads = _programs(fit, judge, words, window)
-        few = Run(subject, next_tokens(tokens[0][:_FEW]))
-        order = _order(few, heads)
-        steps = _curve(judge, [head.edit for head in order])
-    found = {**_summary(model, heads, order, steps), "window": window}
+        fit, judged = (Run(subject, next_tokens(some)) for some in (given, others))
+        words = TokenTerms(given, lambda token: tokenizer.decode([token]), subject.W_E)
+        heads = _programs(fit, judged, words, window)
+        order = _order(Run(subject, next_tokens(given[:_FEW])), heads)
+        steps = _curve(judged, [head.edit for head in order])
+    told = {"window": window, "judged": "topics" if judge is None else judge.name}
+    found = {**_summary(model, heads, order, steps), **told}
     if keep:
         keep_table(found)
     write_result(found, out)

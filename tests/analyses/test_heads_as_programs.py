@@ -1,6 +1,7 @@
 """Heads of language models as programs: measures against slow loops, kept tables against sums."""
 
 from math import log
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +12,7 @@ from analyses.benchmarks.heads_as_programs import (
     kept_tables,
     main,
     overlap_and_kl,
+    pieces,
     texts,
     trivial_patterns,
 )
@@ -48,9 +50,21 @@ def test_texts_to_fit_on_and_to_judge_on_share_no_topic() -> None:
     assert bool((fit[:, 0] == 0).all())
 
 
+def test_a_text_is_cut_into_pieces_and_too_short_a_one_is_refused() -> None:
+    spelling = SimpleNamespace(encode=lambda text, add_special_tokens: [*text.encode()])
+    assert pieces(spelling, "abcdefg", 2, 4, bos=1).tolist() == [[1, *b"abc"], [1, *b"def"]]
+    assert pieces(spelling, "abcdefg", 1, 7, bos=None).tolist() == [[*b"abcdefg"]]
+    with pytest.raises(ArgumentError, match=r"rows must be at most 2: .* got 3"):
+        pieces(spelling, "abcdefg", 3, 4, bos=1)
+    with pytest.raises(ArgumentError, match=r"rows must be at most 0: "):
+        texts(spelling, 3, 10**9, odd=False, bos=1)
+
+
 def test_options_are_refused_before_a_model_is_loaded() -> None:
     with pytest.raises(ArgumentError, match=r"rows must be .* length must be .* window must be"):
         main("no such model", rows=0, length=1, window=-1)
+    with pytest.raises(ArgumentError, match=r"judge .*no-such-text"):
+        main("no such model", judge=Path("no-such-text"))
 
 
 def test_kept_tables_say_what_their_heads_say() -> None:
