@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from interp.errors import ArgumentError, ProoflensError
-from interp.schema import Check
+from interp.schema import faults
 
 MOST_BYTES = 64 << 20
 _DEEPEST = 64
@@ -141,7 +141,7 @@ def read_text(
 
 
 def parse_json(
-    data: str | bytes, subject: str, error: Error = ArgumentError, check: Check | None = None
+    data: str | bytes, subject: str, error: Error = ArgumentError, shape: Any = None
 ) -> Any:
     """JSON of bounded depth, with numbers of at most 64 bits and no NaN.
 
@@ -149,23 +149,23 @@ def parse_json(
         data: What to parse.
         subject: The place that a refusal names, such as ``manifest.json``.
         error: Raised if it is none.
-        check: The schema of its kind.
+        shape: What it must be, for :func:`interp.schema.faults`; anything without one.
 
     Raises:
         ProoflensError: of the class ``error``, with every fault.
     """
-    return _parsed(lambda: _json(data), "JSON", subject, error, check)
+    return _parsed(lambda: _json(data), "JSON", subject, error, shape)
 
 
 def read_json(
     path: str | Path,
     what: str = "",
     error: Error = ArgumentError,
-    check: Check | None = None,
+    shape: Any = None,
 ) -> Any:
     """A file's JSON: :func:`read_bytes`, then :func:`parse_json`."""
     data = read_bytes(path, what, error)
-    return parse_json(data, f"{what} {path}".strip(), error, check)
+    return parse_json(data, f"{what} {path}".strip(), error, shape)
 
 
 def read_toml(
@@ -186,18 +186,16 @@ def parse_toml(text: str, subject: str, error: Error = ArgumentError) -> dict[st
     return found
 
 
-def _parsed(
-    parse: Callable[[], Any], kind: str, subject: str, error: Error, check: Check | None
-) -> Any:
+def _parsed(parse: Callable[[], Any], kind: str, subject: str, error: Error, shape: Any) -> Any:
     try:
         found = parse()
     except RecursionError:
         raise error(f"{subject} cannot be read: it is nested deeper than {_DEEPEST}") from None
     except ValueError as refused:
         raise error(f"{subject} cannot be read: no {kind} that is taken: {refused}") from refused
-    if check is not None and (faults := check(found, "it")):
-        more = f"; and {len(faults) - 5} more" * (len(faults) > 5)
-        raise error(f"{subject} is damaged: " + "; ".join(faults[:5]) + more)
+    if shape is not None and (wrong := faults(shape, found, "it")):
+        more = f"; and {len(wrong) - 5} more" * (len(wrong) > 5)
+        raise error(f"{subject} is damaged: " + "; ".join(wrong[:5]) + more)
     return found
 
 

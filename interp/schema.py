@@ -1,131 +1,306 @@
-"""What a piece of JSON must look like: small checks that are put together into one for a file kind.
+"""What a user's data must look like: annotations, checked strictly by pydantic at the edge.
 
-    part = table({"part": whole(), "rows": many(pair), "sha256": text(_DIGEST)})
-    faults = part(entry, "line 3")          # [] or sentences, each with the place
+    class Part(FileTable):
+        part: Whole
+        file: str
 
-A check takes a value and the words for its place, and gives a sentence a fault. Keys that a table
-does not name are allowed: a newer minor version may say more. A fitting shape says nothing about
-whether the numbers are true: that is what checksums are for.
+    faults(Part, entry, "line 3")    # [] or sentences, each with its place and what was given
+    check_fields(spec, problems)     # every field of a dataclass against its annotation
+
+A :class:`FileTable` is a table of a file: keys that it does not name are allowed, for a newer minor
+version may say more. The data are read as they are and never converted: a whole number is taken
+where a number is asked for, and nothing else for anything. That data fit says
+nothing about whether the numbers are true: that is what checksums are for.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, fields
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-Check = Callable[[Any, str], list[str]]
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+)
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from interp.errors import Problems
+
+Thing = TypeVar("Thing")
 LARGEST = 2**63 - 1
+Whole = Annotated[int, Field(ge=0, le=LARGEST)]
+Positive = Annotated[int, Field(ge=1, le=LARGEST)]
+Text = Annotated[str, Field(max_length=1 << 20)]
+_STRICT = ConfigDict(strict=True, allow_inf_nan=False, frozen=True)
+_LONGEST = 80
+"""The most characters of a value that a sentence repeats."""
 
 
-def _fault(place: str, rule: str, value: Any) -> list[str]:
-    said = repr(value) if not isinstance(value, list | dict) else type(value).__name__
-    return [f"{place} must be {rule}, got {said[:80]}"]
+class FileTable(BaseModel):
+    """A table of a file: the keys that it must or may have, and what their values are."""
+
+    model_config = _STRICT
 
 
-def whole(least: int = 0, most: int = LARGEST) -> Check:
-    """A whole number of at most 64 bits."""
-
-    def check(value: Any, place: str) -> list[str]:
-        if type(value) is int and least <= value <= most:
-            return []
-        return _fault(place, f"a whole number from {least} to {most}", value)
-
-    return check
-
-
-def number() -> Check:
-    """A finite number."""
-
-    def check(value: Any, place: str) -> list[str]:
-        if type(value) in (int, float) and math.isfinite(value):
-            return []
-        return _fault(place, "a finite number", value)
-
-    return check
-
-
-def truth(value: Any, place: str) -> list[str]:
-    """Check that a JSON value is a Boolean.
-
-    Numbers (0, 1) and texts ("true") are refused.
+def fits(pattern: str, rule: str, most: int = 1 << 20) -> AfterValidator:
+    """What an annotation of text adds to ask that it fits a regular expression as a whole.
 
     Args:
-        value: The parsed value.
-        place: Where it stands in the file, for the error message.
+        pattern: The expression.
+        rule: What such a text is called, such as ``a SHA-256 in hexadecimal``.
+        most: The most characters it may have.
+    """
+    fitting = re.compile(pattern, re.DOTALL).fullmatch
+
+    def check(text: str) -> str:
+        if len(text) > most or not fitting(text):
+            raise broken(f"must be {rule}")
+        return text
+
+    return AfterValidator(check)
+
+
+def broken(rule: str) -> PydanticCustomError:
+    """The error that a table's own check raises, such as ``must be two row ids``."""
+    return PydanticCustomError("rule", "{rule}", {"rule": rule})
+
+
+def faults(kind: Any, value: Any, place: str) -> list[str]:
+    """What keeps a value from being of a kind, a sentence a fault.
+
+    Args:
+        kind: A :class:`FileTable`, or any annotation such as ``list[str]``.
+        value: Parsed JSON or TOML.
+        place: The words for where the value stands, with which each sentence begins.
+    """
+    found = []
+    for error in _errors(kind, value):
+        if error["type"] == "missing":
+            *before, key = error["loc"]
+            found.append(f"{place}{_path(before)} has no {key!r}")
+        else:
+            given = error["input"]
+            said = type(given).__name__ if isinstance(given, list | dict) else repr(given)
+            at = f"{place}{_path(error['loc'])}"
+            found.append(f"{at} {_rule_and_advice(error)[0]}, got {said[:_LONGEST]}")
+    return found
+
+
+def check_shape(kind: type[FileTable], table: Any, problems: Problems, place: str = "") -> None:
+    """Record what keeps a table that a user wrote from being of a kind.
+
+    Args:
+        kind: The kind of table.
+        table: Parsed JSON or TOML.
+        problems: Where to record.
+        place: What stands before a key, such as the name of the table.
+    """
+    for error in _errors(kind, table):
+        at = f"{place}{_path(error['loc'])}".lstrip(".")
+        rule, advice = _rule_and_advice(error)
+        given = None if error["type"] == "missing" else error["input"]
+        if isinstance(given, dict):
+            given = f"a table of {', '.join(map(str, given))}"
+        problems.need(False, at or "it", rule, given, advice)
+
+
+def _errors(kind: Any, value: Any) -> list[ErrorDetails]:
+    try:
+        _adapter(kind).validate_python(value)
+    except ValidationError as refused:
+        return refused.errors(include_url=False)
+    return []
+
+
+def _path(loc: Iterable[int | str]) -> str:
+    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in loc)
+
+
+def check_fields(thing: Any, problems: Problems) -> bool:
+    """Record each field of a dataclass whose value does not fit its annotation.
+
+    Annotations of other types than numbers, text, truth values and tuples of them pass.
 
     Returns:
-        ``[]`` if the value is ``True`` or ``False``; otherwise one sentence with the place and
-        the value.
+        Whether rules between fields can be looked at: all are of the right type, and none is too
+        large.
     """
-    return [] if value is True or value is False else _fault(place, "true or false", value)
+    values = {field.name: getattr(thing, field.name) for field in fields(thing)}
+    return check_values(type(thing), values, problems)
 
 
-def text(pattern: str = "", *, rule: str = "text", most: int = 1 << 20) -> Check:
-    """Text of at most ``most`` characters that fits a regular expression as a whole."""
-    fits = re.compile(pattern or r".*", re.DOTALL).fullmatch
+def from_fields(kind: type[Thing], data: Mapping[str, Any], problems: Problems) -> Thing:
+    """Make a dataclass from what a file has: its fields by name, with lists for tuples.
 
-    def check(value: Any, place: str) -> list[str]:
-        if isinstance(value, str) and len(value) <= most and fits(value):
-            return []
-        return _fault(place, rule, value)
+    Args:
+        kind: The dataclass.
+        data: Field → value.
+        problems: Where to record.
 
-    return check
-
-
-def one_of(*known: Any) -> Check:
-    """One of these values, of the same type."""
-
-    def check(value: Any, place: str) -> list[str]:
-        if any(type(value) is type(item) and value == item for item in known):
-            return []
-        return _fault(place, f"one of {', '.join(map(str, known))}", value)
-
-    return check
-
-
-def maybe(inner: Check) -> Check:
-    """Null, or what ``inner`` asks for."""
-    return lambda value, place: [] if value is None else inner(value, place)
+    Raises:
+        ArgumentError: for unknown or missing fields, or values that do not fit.
+    """
+    known: dict[str, Any] = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
+    for key in sorted(set(data) - set(known)):
+        problems.need(False, key, "must be a known option", data[key], "remove it")
+    for key, field in known.items():
+        needed = field.default is MISSING and field.default_factory is MISSING
+        problems.need(key in data or not needed, key, "must be given", None, "add it")
+    problems.raise_if_any()
+    given = {key: as_tuples(value) for key, value in data.items()}
+    if not check_values(kind, given, problems, data):
+        problems.raise_if_any()
+    made = kind(**given)  # what is of the right type may break rules between fields too
+    problems.raise_if_any()
+    return made
 
 
-def many(inner: Check, *, least: int = 0, most: int = LARGEST) -> Check:
-    """A list whose items all fit."""
-
-    def check(value: Any, place: str) -> list[str]:
-        if not isinstance(value, list) or not least <= len(value) <= most:
-            return _fault(place, f"a list of at least {least}", value)
-        for index, item in enumerate(value):
-            if inner(item, place):
-                return inner(item, f"{place}[{index}]")
-        return []
-
-    return check
+def as_tuples(value: Any) -> Any:
+    """Parsed JSON with a tuple for each list."""
+    return tuple(as_tuples(v) for v in value) if isinstance(value, list) else value
 
 
-def each(inner: Check) -> Check:
-    """A table with any keys, whose values all fit."""
+def check_values(
+    kind: Any, values: Mapping[str, Any], problems: Problems, said: Mapping[str, Any] | None = None
+) -> bool:
+    """Record each value that does not fit the annotation of its field, of those that are given.
 
-    def check(value: Any, place: str) -> list[str]:
-        if not isinstance(value, dict):
-            return _fault(place, "a table", value)
-        return [fault for key, item in value.items() for fault in inner(item, f"{place}.{key}")]
+    Args:
+        kind: A dataclass.
+        values: Field → value; fields of other names are left alone.
+        problems: Where to record.
+        said: Field → value as the user wrote it, where it was converted.
 
-    return check
+    Returns:
+        Whether all are of the right type, and none is too large.
+    """
+    model, hints = _fields_of(kind)
+    try:
+        model.model_validate({name: values[name] for name in hints if name in values})
+    except ValidationError as refused:
+        errors: dict[str, list[ErrorDetails]] = {}
+        for one in refused.errors(include_url=False):
+            errors.setdefault(str(one["loc"][0]), []).append(one)
+        typed = True
+        for name, found in errors.items():
+            bound = next(filter(None, map(_bound, found)), None)
+            rule, advice = bound or _type_rule(hints[name], values[name])
+            problems.need(False, name, rule, (said or values).get(name), advice)
+            typed &= bound is not None and not any("less" in one["type"] for one in found)
+        return typed
+    return True
 
 
-def table(needed: Mapping[str, Check], optional: Mapping[str, Check] | None = None) -> Check:
-    """A table with these keys."""
-    known = {**needed, **(optional or {})}
+def in_words(annotation: Any) -> str:
+    """A type in words, such as ``list of integers``."""
+    of, within = get_origin(annotation), get_args(annotation)
+    if of is Annotated:
+        return in_words(within[0])
+    if of is Literal:
+        return f"one of {', '.join(map(str, within))}"
+    if of in (Union, UnionType):
+        return " or ".join(map(in_words, within))
+    if of is tuple and within[1:] == (...,):
+        words = in_words(within[0])
+        return f"list of {words}s" if words in ("integer", "number") else f"list of {words}"
+    if of is tuple:
+        return f"[{', '.join(map(in_words, within))}]"
+    return _WORDS.get(annotation, getattr(annotation, "__name__", str(annotation)))
 
-    def check(value: Any, place: str) -> list[str]:
-        if not isinstance(value, dict):
-            return _fault(place, "a table", value)
-        faults = [f"{place} has no {key!r}" for key in needed if key not in value]
-        for key, inner in known.items():
-            if key in value:
-                faults += inner(value[key], f"{place}.{key}")
-        return faults
 
-    return check
+_WORDS = {int: "integer", float: "number", str: "text", bool: "true or false", NoneType: "nothing"}
+
+
+_BOUNDS = {
+    "greater_than_equal": ("ge", "must be at least {}", "raise it"),
+    "greater_than": ("gt", "must be above {}", "raise it"),
+    "less_than_equal": ("le", "must be at most {}", "lower it"),
+    "less_than": ("lt", "must be below {}", "lower it"),
+    "too_short": ("min_length", "must have at least {} entries", "add some"),
+    "string_too_long": ("max_length", "must have at most {} characters", "shorten it"),
+}
+"""Kind of error → its bound in the error's context, the rule with the bound, what to do."""
+
+
+def _bound(error: ErrorDetails) -> tuple[str, str] | None:
+    """The rule of a broken bound, or of a table's own check, and what to do; None for types."""
+    if error["type"] == "rule":
+        return error["msg"], "mend it"
+    key, rule, advice = _BOUNDS.get(error["type"], ("", "", ""))
+    if not key:
+        return None
+    value = error["ctx"][key]
+    return rule.format(f"{value:,}" if abs(value) < LARGEST else value), advice
+
+
+def _type_rule(annotation: Any, value: Any) -> tuple[str, str]:
+    """The rule of a field's type, and what to do."""
+    words = in_words(annotation)
+    if words.startswith("one of ") or words == _WORDS[bool]:
+        return f"must be {words}", "pick one"
+    one = get_origin(annotation) is tuple and not _errors(annotation, (value,))
+    return f"must be of type {words}", f"write [{value!r}]" if one else "give a value of that type"
+
+
+_TYPES = {
+    "int_type": "a whole number",
+    "float_type": "a finite number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "list_type": "a list",
+    "dict_type": "a table",
+    "model_type": "a table",
+}
+"""Kind of error → what the value must be."""
+_KEYS = {
+    "missing": ("must be given", "add it"),
+    "extra_forbidden": ("must be a known key", "remove it"),
+}
+
+
+def _rule_and_advice(error: ErrorDetails) -> tuple[str, str]:
+    """The rule that a value of a table breaks, and what to do."""
+    if found := _KEYS.get(error["type"]) or _bound(error):
+        return found
+    if error["type"] == "literal_error":
+        return f"must be one of {error['ctx']['expected'].replace(chr(39), '')}", "pick one"
+    known = _TYPES.get(error["type"])
+    rule = f"must be {known}" if known else error["msg"].replace("Input should", "must")
+    return rule, "change it"
+
+
+@cache
+def _adapter(kind: Any) -> Any:
+    shape = isinstance(kind, type) and issubclass(kind, BaseModel)
+    return TypeAdapter(kind) if shape else TypeAdapter(kind, config=_STRICT)
+
+
+@cache
+def _fields_of(kind: Any) -> tuple[type[BaseModel], dict[str, Any]]:
+    """A model with a dataclass's fields whose annotations can be checked, and these annotations."""
+    hints = get_type_hints(kind, include_extras=True)
+    checked = {field.name: hints[field.name] for field in fields(kind)}
+    checked = {name: hint for name, hint in checked.items() if _is_plain(hint)}
+    needed: dict[str, Any] = {f"{name}_": (hint, Field(None, alias=name))
+                              for name, hint in checked.items()}  # fmt: skip
+    return create_model(kind.__name__, __config__=_STRICT, **needed), checked
+
+
+def _is_plain(annotation: Any) -> bool:
+    """Whether an annotation is made of numbers, text, truth values, choices and tuples of them."""
+    of, within = get_origin(annotation), get_args(annotation)
+    if of is Annotated:
+        return _is_plain(within[0])
+    if of in (Union, UnionType, tuple):
+        return all(part is ... or _is_plain(part) for part in within)
+    return of is Literal or annotation in _WORDS

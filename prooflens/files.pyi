@@ -15,10 +15,11 @@ from interp.reading import read_json as read_json
 from interp.reading import read_text as read_text
 from interp.reading import read_toml as read_toml
 from interp.reading import regular as regular
-from interp.schema import each as each
-from interp.schema import many as many
-from interp.schema import number as number
-from interp.schema import table as table
-from interp.schema import text as text
-from interp.schema import whole as whole
+from interp.schema import FileTable as FileTable
+from interp.schema import Positive as Positive
+from interp.schema import Text as Text
+from interp.schema import Whole as Whole
+from interp.schema import broken as broken
+from interp.schema import check_shape as check_shape
+from interp.schema import fits as fits
 from trained.stack_runner import digest as digest

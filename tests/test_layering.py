@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "interp.threads": set(),
     "interp.telling": set(),
     "interp.lazy": set(),
-    "interp.schema": set(),
+    "interp.schema": {"interp.errors"},
     "interp.environment": set(),
     "interp.output": {"interp.errors", "interp.environment"},
     "interp.lock": {"interp.errors"},

@@ -36,7 +36,7 @@ from interp.models.spec import TransformerSpec
 from interp.output import output_file, scratch_folder
 from interp.ray_tasks import need_backend, require_ray
 from interp.reading import read_json
-from interp.schema import many, table, text, whole
+from interp.schema import FileTable, Text, Whole
 from trained.ensemble import groups
 from trained.fit import Fit, fits_of
 from trained.recipe import Recipe, read_recipe
@@ -102,7 +102,11 @@ def _activation(run: TrainingRun) -> int:
 _METRICS = "metrics.csv"
 _LONG = 5_000  # steps of all runs together that pay for the start of processes
 _MOST_WORKERS = 1024
-_NOTES = table({"runs": text(), "stacks": many(many(whole()))})
+
+
+class _GridNotes(FileTable):
+    runs: Text
+    stacks: list[list[Whole]]
 
 
 def train(
@@ -305,7 +309,7 @@ def _plan(
                 f"{folder} holds a training: resume=True (--resume) goes on with it, "
                 "overwrite=True (--overwrite) begins anew; or choose another folder"
             )
-        noted: dict[str, Any] = read_json(file, error=CheckpointError, check=_NOTES)
+        noted: dict[str, Any] = read_json(file, error=CheckpointError, shape=_GridNotes)
         units: list[list[int]] = noted["stacks"]
         if noted["runs"] != digest(runs):
             raise CheckpointError(f"{folder} holds another grid: choose another folder")

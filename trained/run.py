@@ -14,17 +14,20 @@ cross-entropy for token ids. Rows are fresh at every step unless ``rows`` says h
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from interp.errors import ArgumentError, Problems, need
 from interp.models.kinds import Spec, kind_of
+from interp.schema import check_fields, from_fields
 from interp.tasks.base import Task
 
-_MOST = 2**63  # whole numbers have 64 bits
-_MOST_BATCH, _MOST_STEPS = 1 << 20, 10**9
+_Rate = Annotated[float, Field(gt=0, le=1e308)]
+_Whole = Annotated[int, Field(ge=0, lt=2**63)]
+_Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 @dataclass(frozen=True)
@@ -58,46 +61,27 @@ class Training:
         ArgumentError: naming every option that is out of range.
     """
 
-    steps: int
-    batch: int = 64
-    learning_rate: float = 3e-3
-    weight_decay: float = 0.0
-    terms_learning_rate: float = 1.0
-    warmup: int = 50
-    clip: float = 1.0
-    seed: int = 0
-    rows: int = 0
-    data_seed: int | None = None
-    betas: tuple[float, float] = (0.9, 0.999)
-    decay: str = "cosine"
-    stop_at: float = 0.0
-    parameters: tuple[str, ...] = ("*",)
-    snapshots: int = 0
+    steps: Annotated[int, Field(ge=1, le=10**9)]
+    batch: Annotated[int, Field(ge=1, le=1 << 20)] = 64
+    learning_rate: _Rate = 3e-3
+    weight_decay: Annotated[float, Field(ge=0, le=1e308)] = 0.0
+    terms_learning_rate: _Rate = 1.0
+    warmup: _Whole = 50
+    clip: _Rate = 1.0
+    seed: _Whole = 0
+    rows: Annotated[int, Field(ge=0, le=10**9)] = 0
+    data_seed: _Whole | None = None
+    betas: tuple[_Beta, _Beta] = (0.9, 0.999)
+    decay: Literal["cosine", "none"] = "cosine"
+    stop_at: Annotated[float, Field(ge=0, le=1e308)] = 0.0
+    parameters: Annotated[tuple[str, ...], Field(min_length=1)] = ("*",)
+    snapshots: _Whole = 0
     autocast: bool = False
-    slopes: tuple[float, ...] = ()
+    slopes: tuple[_Rate, ...] = ()
 
     def __post_init__(self) -> None:
         problems = Problems("training")
-        for name, kind in self.__annotations__.items():
-            problems.need(*_typed(name, kind, getattr(self, name)))
-        problems.raise_if_any()
-        for name in ("steps", "batch", "learning_rate", "terms_learning_rate", "clip"):
-            value = getattr(self, name)
-            problems.need(value > 0, name, "must be positive", value, "raise it")
-        for name in ("weight_decay", "warmup", "seed", "rows", "stop_at", "snapshots", "data_seed"):
-            value = getattr(self, name)
-            problems.need((value or 0) >= 0, name, "must not be negative", value, "raise it")
-        for name, most in (("batch", _MOST_BATCH), ("rows", _MOST_STEPS), ("steps", _MOST_STEPS)):
-            value = getattr(self, name)
-            problems.need(value <= most, name, f"must be at most {most:,}", value, "lower it")
-        good = len(self.betas) == 2 and all(0 <= b < 1 for b in self.betas)
-        problems.need(good, "betas", "must be two numbers in [0, 1)", self.betas, "e.g. 0.9, 0.999")
-        good, rule = self.decay in ("cosine", "none"), "must be one of cosine, none"
-        problems.need(good, "decay", rule, self.decay, "pick one")
-        good, rule = len(self.parameters) > 0, "must name what is trained"
-        problems.need(good, "parameters", rule, self.parameters, "* is all")
-        good, rule = all(p > 0 for p in self.slopes), "must be positive"
-        problems.need(good, "slopes", rule, self.slopes, "() starts at 2^-h")
+        check_fields(self, problems)
         problems.raise_if_any()
 
     @property
@@ -112,43 +96,7 @@ class Training:
         Raises:
             ArgumentError: for unknown or missing keys, or values that are refused.
         """
-        problems, known = Problems("training"), {f.name for f in fields(cls)}
-        for key in sorted(set(data) - known):
-            problems.need(False, key, "must be a known option", data[key], "remove it")
-        problems.need("steps" in data, "steps", "must be given", None, "add it")
-        problems.raise_if_any()
-        options: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in data.items()
-        }
-        return cls(**options)
-
-
-def _typed(name: str, kind: str, value: Any) -> tuple[bool, str, str, Any, str]:
-    """The rule that ``value`` has the annotated type; whole numbers pass for floats."""
-
-    def number(v: Any, *classes: type) -> bool:
-        if isinstance(v, bool) or not isinstance(v, int | float):
-            return False
-        sane = math.isfinite(v) if isinstance(v, float) else abs(v) < _MOST
-        return isinstance(v, classes) and sane
-
-    good = {
-        "int": lambda: number(value, int),
-        "float": lambda: number(value, int, float),
-        "bool": lambda: isinstance(value, bool),
-        "str": lambda: isinstance(value, str),
-        "int | None": lambda: value is None or number(value, int),
-        "tuple[float, float]": lambda: (
-            isinstance(value, tuple) and all(number(v, int, float) for v in value)
-        ),
-        "tuple[float, ...]": lambda: (
-            isinstance(value, tuple) and all(number(v, int, float) for v in value)
-        ),
-        "tuple[str, ...]": lambda: (
-            isinstance(value, tuple) and all(isinstance(v, str) for v in value)
-        ),
-    }[kind]()
-    return good, name, f"must be of type {kind.replace('tuple', 'list')}", value, "mend it"
+        return from_fields(cls, data, Problems("training"))
 
 
 _ROWS = 64

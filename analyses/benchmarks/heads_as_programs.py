@@ -59,8 +59,8 @@ from analyses.benchmarks.token_terms import (
     program_words,
 )
 from analyses.pictures.first_picture import write_drawing
-from interp.reading import read_text
 from prooflens.errors import Problems
+from prooflens.files import read_text
 from prooflens.hooks import evaluating
 from prooflens.plot import PALETTE, size, style
 from prooflens.run import Array, Metric, Replace, Run, Site, head_sites, next_tokens

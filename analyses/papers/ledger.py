@@ -13,16 +13,18 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
-import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
 
 from analyses.papers.base import Setting, Status, Verdict
 from prooflens.errors import ArgumentError, Problems
+from prooflens.files import FileTable, broken, check_shape, fits
 
 __all__ = ["PAPERS", "PROFILES", "Before", "Claim", "chosen", "read_ledger"]
 
@@ -30,9 +32,50 @@ PAPERS = ("memory", "template", "depth", "coupling", "decompile", "training")
 PROFILES = ("zoo", "quick", "full")
 
 _WORDS = ("paper", "source", "statement", "rule", "refuted_by", "run")
-_OTHERS = ("yours", "seconds", "before", "fragile")
 _BEFORE = ("rule", "profile", "status", "key", "reason")
-_RUN = re.compile(r"[a-z_][\w.]*:[a-z_]\w*")
+_Words = Annotated[str, fits(r"(?s:.*\S.*)", "given as text")]
+
+
+class _LedgerBefore(FileTable, extra="forbid"):
+    rule: _Words
+    profile: Literal["zoo", "quick", "full"]
+    status: Status
+    key: _Words
+    reason: _Words
+    settings: Annotated[dict[str, Any], Field(min_length=1)]
+
+
+class _SeededProfile(FileTable, extra="allow"):
+    seeds: Annotated[list[int], Field(min_length=1)]
+
+
+class _ZooProfile(FileTable, extra="allow"):
+    models: Annotated[list[str], Field(min_length=1)]
+
+
+class _LedgerEntry(FileTable, extra="forbid"):
+    paper: Literal["memory", "template", "depth", "coupling", "decompile", "training"]
+    source: _Words
+    statement: _Words
+    rule: _Words
+    refuted_by: _Words
+    run: Annotated[str, fits(r"[a-z_][\w.]*:[a-z_]\w*", "module:function")]
+    zoo: _ZooProfile | None = None
+    quick: _SeededProfile | None = None
+    full: _SeededProfile | None = None
+    yours: list[str] = Field([])
+    seconds: dict[Literal["zoo", "quick", "full"], Annotated[float, Field(gt=0)]] = Field({})
+    before: _LedgerBefore | None = None
+    fragile: _Words = "nothing was seen"
+
+    @model_validator(mode="after")
+    def _has_profiles(self) -> _LedgerEntry:
+        found = {profile for profile in PROFILES if getattr(self, profile) is not None}
+        if not found:
+            raise broken("must have a profile")
+        if set(self.seconds) - found:
+            raise broken("must give seconds for profiles that it has alone")
+        return self
 
 
 @dataclass(frozen=True)
@@ -144,8 +187,10 @@ def read_ledger(path: Path | None = None) -> dict[str, Claim]:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ArgumentError(f"ledger {source} cannot be read: {error}") from error
     problems = Problems(f"ledger {source}")
-    for name, table in tables.items():
-        _check(name, table, problems)
+    for name, entry in tables.items():
+        check_shape(_LedgerEntry, entry, problems, name)
+        start = f"{entry.get('paper')}-" if isinstance(entry, dict) else ""
+        problems.need(name.startswith(start), name, f"must start with {start}", name, "rename it")
     problems.raise_if_any()
     return {
         name: Claim(
@@ -164,69 +209,6 @@ def read_ledger(path: Path | None = None) -> dict[str, Claim]:
 def _before(table: Mapping[str, Any]) -> Before:
     words = {word: " ".join(table[word].split()) for word in _BEFORE}
     return Before(**words, settings=table["settings"])
-
-
-def _check_before(name: str, entry: Any, problems: Problems) -> None:
-    """It has the rule, the settings and the verdict of before, and a reason."""
-    need, place = problems.need, f"{name}.before"
-    if not isinstance(entry, dict):
-        need(False, place, "must be a table", entry, "write [claims.ID.before]")
-        return
-    for key in sorted(set(entry) - {*_BEFORE, "settings"}):
-        need(False, f"{place}.{key}", "must be a known key", entry[key], "remove it")
-    for key in _BEFORE:
-        value = entry.get(key)
-        good = isinstance(value, str) and bool(value.strip())
-        need(good, f"{place}.{key}", "must be given as text", value, "write it")
-    profile, status = entry.get("profile"), entry.get("status")
-    rule = f"must be one of {', '.join(PROFILES)}"
-    need(profile in PROFILES, f"{place}.profile", rule, profile, "choose one")
-    rule = f"must be one of {', '.join(get_args(Status))}"
-    need(status in get_args(Status), f"{place}.status", rule, status, "choose one")
-    settings = entry.get("settings")
-    good = isinstance(settings, dict) and bool(settings)
-    need(good, f"{place}.settings", "must be a table", settings, "keep what was there")
-
-
-def _check(name: str, table: Mapping[str, Any], problems: Problems) -> None:
-    need = problems.need
-    if "before" in table:
-        _check_before(name, table["before"], problems)
-    for key in sorted(set(table) - {*_WORDS, *PROFILES, *_OTHERS}):
-        need(False, f"{name}.{key}", "must be a known key", table[key], "remove it")
-    for key in _WORDS:
-        value = table.get(key)
-        good = isinstance(value, str) and bool(value.strip())
-        need(good, f"{name}.{key}", "must be given as text", value, "write it")
-    fragile = table.get("fragile", "why")
-    good = isinstance(fragile, str) and bool(fragile.strip())
-    need(good, f"{name}.fragile", "must be given as text", fragile, "write it, or leave it out")
-    paper, run = table.get("paper"), table.get("run", "")
-    need(paper in PAPERS, f"{name}.paper", f"must be one of {', '.join(PAPERS)}", paper, "choose")
-    start = f"{paper}-"
-    need(name.startswith(start), name, f"must start with {start}", name, "rename the claim")
-    good = isinstance(run, str) and _RUN.fullmatch(run) is not None
-    need(good, f"{name}.run", "must be module:function", run, "name the function that runs it")
-    need(
-        any(profile in table for profile in PROFILES), name, "must have a profile", None, "add one"
-    )
-    seconds = table.get("seconds", {})
-    good = isinstance(seconds, dict) and all(
-        profile in table and profile in PROFILES and type(value) in (int, float) and value > 0
-        for profile, value in seconds.items()
-    )
-    rule = "must give numbers above 0 for profiles of the claim"
-    need(good, f"{name}.seconds", rule, seconds, "write { quick = 60 }, or leave it out")
-    for profile in PROFILES:
-        options = table.get(profile, {"seeds": [0], "models": ["any"]})
-        if not isinstance(options, dict):
-            need(False, f"{name}.{profile}", "must be a table", options, "write it so")
-            continue
-        key, kind = ("models", str) if profile == "zoo" else ("seeds", int)
-        value = options.get(key)
-        listed = isinstance(value, list) and value and all(isinstance(v, kind) for v in value)
-        rule = f"must be a list of {'names' if kind is str else 'whole numbers'}"
-        need(bool(listed), f"{name}.{profile}.{key}", rule, value, "write it so")
 
 
 def chosen(

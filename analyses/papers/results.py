@@ -18,24 +18,24 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
+from pydantic import Field
 
 from analyses.papers.base import Setting, Verdict
 from analyses.papers.ledger import Claim
 from prooflens.errors import OutputError, ProoflensError
 from prooflens.files import (
-    each,
-    many,
-    number,
+    FileTable,
+    Positive,
+    Text,
+    Whole,
+    fits,
     output_folder,
     read_json,
     read_text,
-    table,
-    text,
-    whole,
 )
 from prooflens.machine import environment
 from prooflens.plot import save
@@ -57,28 +57,40 @@ RESULT, THUMBNAIL = "result.json", "thumbnail.png"
 WORK, STOPPED = ".work", "stopped.txt"
 _THUMBNAIL_WIDTH = 360
 _FORMAT = 1
-_WORDS = many(text())
-_BEFORE = table(
-    dict.fromkeys(("rule", "rule_sha256", "status", "key", "profile"), text()),
-    {"settings": table({})},
-)
-_FORMATTED = table({"format": whole(1)})
-_SCHEMA = table(
-    {
-        **dict.fromkeys(("claim", "status", "words", "key", "rule", "rule_sha256"), text()),
-        "format": whole(1),
-        "profile": text(),
-        "numbers": table({}),
-        "models": _WORDS,
-        "seeds": many(whole()),
-        "options": table({}),
-        "seconds": number(),
-        "versions": each(text()),
-        "figures": each(text()),
-        "tables": many(text(r"[\w.+=-]+", rule="a plain name")),
-    },
-    {"changed": table({}), "before": _BEFORE, "earlier": many(_BEFORE)},
-)
+
+
+class _StoredBefore(FileTable):
+    rule: Text
+    rule_sha256: Text
+    status: Text
+    key: Text
+    profile: Text
+    settings: dict[str, Any] = Field({})
+
+
+class _FormattedResult(FileTable):
+    format: Positive
+
+
+class _StoredResult(_FormattedResult):
+    claim: Text
+    status: Text
+    words: Text
+    key: Text
+    rule: Text
+    rule_sha256: Text
+    profile: Text
+    numbers: dict[str, Any]
+    models: list[Text]
+    seeds: list[Whole]
+    options: dict[str, Any]
+    seconds: float
+    versions: dict[str, Text]
+    figures: dict[str, Text]
+    tables: list[Annotated[str, fits(r"[\w.+=-]+", "a plain name")]]
+    changed: dict[str, Any] = Field({})
+    before: _StoredBefore | None = None
+    earlier: list[_StoredBefore] = Field([])
 
 
 @dataclass(frozen=True)
@@ -216,10 +228,10 @@ def read_result(folder: Path) -> Result:
         OutputError: if it is not there, cannot be read or is of a newer format.
     """
     try:
-        newer = read_json(folder / RESULT, "result", OutputError, _FORMATTED)["format"] > _FORMAT
-        if newer:
+        told = read_json(folder / RESULT, "result", OutputError, _FormattedResult)
+        if told["format"] > _FORMAT:
             raise OutputError(f"{folder}: is of a newer format: use a newer prooflens")
-        data = read_json(folder / RESULT, "result", OutputError, _SCHEMA)
+        data = read_json(folder / RESULT, "result", OutputError, _StoredResult)
         del data["format"]
         for earlier in data.pop("earlier", ()):  # a list in results before 0.1.0
             data["before"] = earlier

@@ -23,14 +23,15 @@ baseline would do.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, ClassVar, cast
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float
+from pydantic import Field
 from torch import Tensor, nn
 
 from interp.errors import Problems
@@ -38,9 +39,10 @@ from interp.hooks.hooked import HookedModule
 from interp.hooks.points import HookPoint
 from interp.models.ffn import HiddenLayer
 from interp.models.spec import Activation
+from interp.schema import check_fields, from_fields
 
-_MOST = 1 << 24
-_INITIAL = ("gaussian", "uniform")
+_Size = Annotated[int, Field(ge=1, le=1 << 24)]
+_Initial = Literal["gaussian", "uniform"]
 
 
 @dataclass(frozen=True)
@@ -58,34 +60,18 @@ class BaselineSpec:
     """
 
     kind: ClassVar[str] = ""
-    positive: ClassVar[tuple[str, ...]] = ("d_in", "d_out", "n_ctx")
-    choices: ClassVar[dict[str, tuple[str, ...]]] = {
-        "input": ("tokens", "real"),
-        "dtype": ("float32", "float64"),
-    }
 
-    d_in: int
-    d_out: int
-    n_ctx: int
-    input: str = "tokens"
-    d_embed: int = 0
-    dtype: str = "float32"
+    d_in: _Size
+    d_out: _Size
+    n_ctx: _Size
+    input: Literal["tokens", "real"] = "tokens"
+    d_embed: Annotated[int, Field(ge=0, le=1 << 24)] = 0
+    dtype: Literal["float32", "float64"] = "float32"
 
     def __post_init__(self) -> None:
         problems = Problems(type(self).__name__)
-        for name in (*self.positive, "d_embed"):
-            value, least = getattr(self, name), 0 if name == "d_embed" else 1
-            good = type(value) is int and least <= value <= _MOST
-            rule = f"must be an integer of at least {least} and at most {_MOST:,}"
-            problems.need(good, name, rule, value, "change it")
-        for name, known in self.choices.items():
-            rule = f"must be one of {', '.join(known)}"
-            problems.need(getattr(self, name) in known, name, rule, getattr(self, name), "pick one")
-        self._check(problems)
+        check_fields(self, problems)
         problems.raise_if_any()
-
-    def _check(self, problems: Problems) -> None:
-        """Record further rules that a subclass has; none by default."""
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -108,16 +94,8 @@ class BaselineSpec:
         Raises:
             ArgumentError: for unknown or missing keys, or values the spec refuses.
         """
-        problems, known = Problems(cls.__name__), {f.name for f in fields(cls)}
-        given: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k != "kind"
-        }
-        for key in sorted(set(given) - known):
-            problems.need(False, key, "must be a known option", given[key], "remove it")
-        for key in sorted({"d_in", "d_out", "n_ctx"} - set(given)):
-            problems.need(False, key, "must be given", None, "add it")
-        problems.raise_if_any()
-        return cls(**given)
+        given = {name: value for name, value in data.items() if name != "kind"}
+        return from_fields(cls, given, Problems(cls.__name__))
 
 
 @dataclass(frozen=True)
@@ -132,22 +110,10 @@ class MLPSpec(BaselineSpec):
     """
 
     kind: ClassVar[str] = "mlp"
-    choices: ClassVar[dict[str, tuple[str, ...]]] = {
-        **BaselineSpec.choices,
-        "activation": ("relu", "gelu"),
-        "pairs": ("none", "whole", "masked"),
-    }
 
-    hidden: tuple[int, ...] = (128,)
-    activation: str = "relu"
-    pairs: str = "none"
-
-    def _check(self, problems: Problems) -> None:
-        good = isinstance(self.hidden, tuple) and all(
-            isinstance(w, int) and not isinstance(w, bool) and 1 <= w <= _MOST for w in self.hidden
-        )
-        rule = "must be a tuple of widths of at least 1"
-        problems.need(good, "hidden", rule, self.hidden, "e.g. (128,)")
+    hidden: tuple[_Size, ...] = (128,)
+    activation: Literal["relu", "gelu"] = "relu"
+    pairs: Literal["none", "whole", "masked"] = "none"
 
 
 @dataclass(frozen=True)
@@ -164,17 +130,11 @@ class RNNSpec(BaselineSpec):
     """
 
     kind: ClassVar[str] = "rnn"
-    positive: ClassVar[tuple[str, ...]] = (*BaselineSpec.positive, "d_hidden", "n_layers")
-    choices: ClassVar[dict[str, tuple[str, ...]]] = {
-        **BaselineSpec.choices,
-        "activation": ("tanh", "linear"),
-        "initial": _INITIAL,
-    }
 
-    d_hidden: int = 128
-    n_layers: int = 1
-    activation: str = "tanh"
-    initial: str = "gaussian"
+    d_hidden: _Size = 128
+    n_layers: _Size = 1
+    activation: Literal["tanh", "linear"] = "tanh"
+    initial: _Initial = "gaussian"
 
 
 @dataclass(frozen=True)
@@ -191,12 +151,10 @@ class LSTMSpec(BaselineSpec):
     """
 
     kind: ClassVar[str] = "lstm"
-    positive: ClassVar[tuple[str, ...]] = (*BaselineSpec.positive, "d_hidden", "n_layers")
-    choices: ClassVar[dict[str, tuple[str, ...]]] = {**BaselineSpec.choices, "initial": _INITIAL}
 
-    d_hidden: int = 128
-    n_layers: int = 1
-    initial: str = "gaussian"
+    d_hidden: _Size = 128
+    n_layers: _Size = 1
+    initial: _Initial = "gaussian"
 
 
 class Baseline(HookedModule):

@@ -13,34 +13,46 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 
 from interp.errors import ArgumentError, CheckpointError, Problems
 from interp.models.kinds import Model, build, spec_from_dict
 from interp.models.tensor_files import read_tensors, write_tensors
 from interp.output import output_folder
 from interp.reading import read_json, regular, sha256_file
-from interp.schema import each, maybe, number, table, text, whole
+from interp.schema import FileTable, Positive, Text, faults
 
 FORMAT_VERSION = 1
 _WEIGHTS, _METADATA = "model.safetensors", "model.json"
-_SCHEMA = table(
-    {
-        "format": table({"name": text(), "version": whole(1)}),
-        "spec": table({}),
-        "weights_sha256": text(),
-    },
-    {
-        "name": text(),
-        "about": text(),
-        "claim": text(),
-        "task": maybe(table({}, {"kind": text(), "bos": whole(-1)})),
-        "test": maybe(table({"kind": text()})),
-        "metrics": each(number()),
-    },
-)
+
+
+class _CheckpointFormat(FileTable):
+    name: Text
+    version: Positive
+
+
+class _CheckpointTask(FileTable):
+    kind: Text = ""
+    bos: Annotated[int, Field(ge=-1)] = -1
+
+
+class _CheckpointTest(FileTable):
+    kind: Text
+
+
+class _CheckpointFile(FileTable):
+    format: _CheckpointFormat
+    spec: dict[str, Any]
+    weights_sha256: Text
+    name: Text = ""
+    about: Text = ""
+    claim: Text = ""
+    task: _CheckpointTask | None = None
+    test: _CheckpointTest | None = None
+    metrics: dict[str, float] = Field({})
 
 
 def save_checkpoint(
@@ -107,8 +119,8 @@ def read_metadata(path: str | Path) -> dict[str, Any]:
             f"{file} has format version {form.get('version')}, this prooflens reads up to "
             f"{FORMAT_VERSION}: upgrade prooflens"
         )
-    if faults := _SCHEMA(metadata, "it"):
-        raise CheckpointError(f"{file} is damaged: {'; '.join(faults)}")
+    if found := faults(_CheckpointFile, metadata, "it"):
+        raise CheckpointError(f"{file} is damaged: {'; '.join(found)}")
     return metadata
 
 

@@ -9,12 +9,14 @@ ignored: a query-side scalar under a softmax, for instance, cancels (`memory` §
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, cast, get_args
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal, cast
 
 import torch
+from pydantic import Field
 
 from interp.errors import Problems
+from interp.schema import check_fields, from_fields
 
 Input = Literal["real", "tokens"]
 Score = Literal["dot", "scalar_gate", "slope", "none"]
@@ -25,23 +27,10 @@ Norm = Literal["none", "layernorm", "rmsnorm"]
 Activation = Literal["relu", "gelu", "pair_sign"]
 Dtype = Literal["float32", "float64", "bfloat16", "float16"]
 
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "input": get_args(Input),
-    "score": get_args(Score),
-    "lag_bias": get_args(LagBias),
-    "positions": get_args(Positions),
-    "normalizer": get_args(Normalizer),
-    "norm": get_args(Norm),
-    "dtype": get_args(Dtype),
-}
-
-
-_MOST = {
-    **dict.fromkeys(("d_in", "d_out", "n_ctx"), 1 << 24),
-    **dict.fromkeys(("d_model", "d_head", "ffn", "input_ffn"), 1 << 20),
-    "n_layers": 4096,
-    "n_heads": 1 << 14,
-}
+_Size = Annotated[int, Field(ge=1, le=1 << 24)]
+_Width = Annotated[int, Field(ge=1, le=1 << 20)]
+_Heads = Annotated[int, Field(ge=0, le=1 << 14)]
+_Number = Annotated[float, Field(gt=-1e30, lt=1e30)]
 
 
 @dataclass(frozen=True)
@@ -89,14 +78,14 @@ class TransformerSpec:
         ArgumentError: naming every option that is out of range, unknown, or without effect.
     """
 
-    d_in: int
-    d_out: int
-    n_ctx: int
-    d_model: int
-    n_layers: int
-    n_heads: int | tuple[int, ...] = 1
-    d_head: int | tuple[int, ...] = 16
-    ffn: tuple[int, ...] | tuple[tuple[int, ...], ...] = ()
+    d_in: _Size
+    d_out: _Size
+    n_ctx: _Size
+    d_model: _Width
+    n_layers: Annotated[int, Field(ge=0, le=4096)]
+    n_heads: _Heads | tuple[_Heads, ...] = 1
+    d_head: _Width | tuple[_Width, ...] = 16
+    ffn: tuple[_Width, ...] | tuple[tuple[_Width, ...], ...] = ()
     input: Input = "tokens"
     score: Score = "dot"
     lag_bias: LagBias = "none"
@@ -107,24 +96,23 @@ class TransformerSpec:
     identity_qk: bool = False
     identity_ov: bool = False
     identity_mask_self: bool = False
-    identity_multiplier: float = 1.0
+    identity_multiplier: _Number = 1.0
     norm: Norm = "none"
     norm_gain: bool = True
     norm_final: bool = True
-    norm_eps: float = 1e-5
+    norm_eps: Annotated[float, Field(ge=0, lt=1e30)] = 1e-5
     residual: bool = True
     activation: Activation | tuple[Activation, ...] = "relu"
-    input_ffn: tuple[int, ...] = ()
+    input_ffn: tuple[_Width, ...] = ()
     tied_unembedding: bool = False
     dtype: Dtype = "float32"
 
     def __post_init__(self) -> None:
         problems = Problems("TransformerSpec")
-        _check_types(vars(self), problems)
-        problems.raise_if_any()
-        _check_sizes(self, problems)
-        _check_attention(self, problems)
-        _check_rest(self, problems)
+        if check_fields(self, problems):
+            _check_sizes(self, problems)
+            _check_attention(self, problems)
+            _check_rest(self, problems)
         problems.raise_if_any()
 
     @property
@@ -183,93 +171,26 @@ class TransformerSpec:
         Raises:
             ArgumentError: for unknown or missing keys, or values the spec refuses.
         """
-        problems = Problems("TransformerSpec")
-        known = {f.name for f in fields(cls)}
-        required = {"d_in", "d_out", "n_ctx", "d_model", "n_layers"}
-        for key in sorted(set(data) - known):
-            problems.need(False, key, "must be a known option", data[key], "remove it")
-        for key in sorted(required - set(data)):
-            problems.need(False, key, "must be given", None, "add it")
-        problems.raise_if_any()
-        options = {key: _as_tuples(value) for key, value in data.items()}
-        _check_types({f.name: f.default for f in fields(cls)} | options, problems)
-        problems.raise_if_any()
-        options |= {name: float(options[name]) for name in _NUMBERS if name in options}
-        return cls(**options)
+        whole = {k: float(data[k]) for k in _NUMBERS if type(data.get(k)) is int}
+        return from_fields(cls, {**data, **whole}, Problems("TransformerSpec"))
 
 
 _NUMBERS = ("identity_multiplier", "norm_eps")
-
-
-def _as_tuples(value: Any) -> Any:
-    return tuple(_as_tuples(v) for v in value) if isinstance(value, list) else value
+"""Options that are floats, also where a file has whole numbers: a recipe's hash reads them."""
 
 
 def _per_layer(value: int | tuple[int, ...], n_layers: int) -> tuple[int, ...]:
     return value if isinstance(value, tuple) else (value,) * n_layers
 
 
-def _is_size(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _within(value: Any, most: int) -> bool:
-    if isinstance(value, tuple):
-        return len(value) <= most and all(_within(item, most) for item in value)
-    return not _is_size(value) or value <= most
-
-
-def _check_types(options: Mapping[str, Any], problems: Problems) -> None:
-    for name in ("d_in", "d_out", "n_ctx", "d_model", "n_layers"):
-        value = options[name]
-        problems.need(_is_size(value), name, "must be an integer", value, "give an int")
-    for name, most in _MOST.items():
-        value, rule = options[name], f"must be at most {most:,}"
-        problems.need(_within(value, most), name, rule, value, "lower it")
-    for name in ("n_heads", "d_head"):
-        value = options[name]
-        good = _is_size(value) or (isinstance(value, tuple) and all(map(_is_size, value)))
-        problems.need(good, name, "must be an int or a tuple of ints", value, "one int a layer")
-    for name in ("ffn", "input_ffn"):
-        value = options[name]
-        flat = isinstance(value, tuple) and all(map(_is_size, value))
-        nested = isinstance(value, tuple) and all(
-            isinstance(v, tuple) and all(map(_is_size, v)) for v in value
-        )
-        good = flat or (nested and name == "ffn")
-        problems.need(good, name, "must be a tuple of hidden widths", value, "e.g. (64,)")
-    for name, choices in _CHOICES.items():
-        value = options[name]
-        problems.need(value in choices, name, f"must be one of {', '.join(choices)}", value, "pick")
-    flags = ("causal", "mask_self", "norm_gain", "norm_final", "residual", "tied_unembedding")
-    for name in (*flags, "identity_qk", "identity_ov", "identity_mask_self"):
-        value = options[name]
-        problems.need(isinstance(value, bool), name, "must be true or false", value, "give a bool")
-    for name in _NUMBERS:
-        value = options[name]
-        good = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e30
-        problems.need(good, name, "must be a finite number", value, "give a float")
-    activation = options["activation"]
-    named = (activation,) if isinstance(activation, str) else activation
-    good = isinstance(named, tuple) and all(a in get_args(Activation) for a in named)
-    rule = "must be one of " + ", ".join(get_args(Activation))
-    problems.need(good, "activation", rule, activation, "pick")
-
-
 def _check_sizes(spec: TransformerSpec, problems: Problems) -> None:
     need = problems.need
-    for name in ("d_in", "d_out", "n_ctx", "d_model"):
-        need(getattr(spec, name) >= 1, name, "must be at least 1", getattr(spec, name), "raise it")
-    need(spec.n_layers >= 0, "n_layers", "must be at least 0", spec.n_layers, "0 is no blocks")
-    for name, per_layer, least in (("n_heads", spec.heads, 0), ("d_head", spec.head_widths, 1)):
+    for name, per_layer in (("n_heads", spec.heads), ("d_head", spec.head_widths)):
         value = getattr(spec, name)
         good = len(per_layer) == spec.n_layers
         need(good, name, f"must have n_layers = {spec.n_layers} entries", value, "one a layer")
-        need(all(v >= least for v in per_layer), name, f"must be at least {least}", value, "raise")
     good = len(spec.ffn_widths) == spec.n_layers
     need(good, "ffn", f"must have n_layers = {spec.n_layers} entries", spec.ffn, "one a layer")
-    widths = [w for hidden in (*spec.ffn_widths, spec.input_ffn) for w in hidden]
-    need(all(w >= 1 for w in widths), "ffn", "widths must be at least 1", spec.ffn, "use ()")
 
 
 def _check_attention(spec: TransformerSpec, problems: Problems) -> None:
@@ -300,7 +221,6 @@ def _check_attention(spec: TransformerSpec, problems: Problems) -> None:
 
 def _check_rest(spec: TransformerSpec, problems: Problems) -> None:
     need = problems.need
-    need(spec.norm_eps >= 0, "norm_eps", "must not be negative", spec.norm_eps, "0 is allowed")
     for name, default in (("norm_gain", True), ("norm_final", True), ("norm_eps", 1e-5)):
         value = getattr(spec, name)
         acts = spec.norm != "none" or value == default

@@ -30,22 +30,24 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, model_validator
 
 from interp.environment import environment
 from interp.errors import StoreError
 from interp.lock import LOCK, alone
 from interp.output import DRAFT, append_line, drop, replace_text
 from interp.reading import open_regular, parse_json, read_json
-from interp.schema import each, many, maybe, one_of, table, text, truth, whole
+from interp.schema import FileTable, Positive, Text, Whole, broken, faults, fits
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}"
-_SHA256 = text(r"[0-9a-f]{64}", rule="a SHA-256 in hexadecimal")
-_WORD = text(r"[^\x00]+", rule="text", most=4096)
-_DTYPES = (
+_Digest = Annotated[str, fits("[0-9a-f]{64}", "a SHA-256 in hexadecimal")]
+_Word = Annotated[str, fits(r"[^\x00]+", "text", 4096)]
+_Dtype = Literal[
     "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool",
-)  # fmt: skip
-_SHAPE = many(whole(most=2**40), most=32)
+]  # fmt: skip
+_Axes = Annotated[list[Annotated[int, Field(ge=0, le=2**40)]], Field(max_length=32)]
 
 
 def part_name(number: int) -> str:
@@ -58,73 +60,86 @@ def measurement_name(name: str) -> str:
     return f"measurements-{name}.h5"
 
 
-_PLAN = table(
-    {
-        "model": table({"class": _WORD, "weights_sha256": _SHA256}, {"name": maybe(_WORD)}),
-        "source": table({"kind": _WORD}),
-        "seed": whole(),
-        "rows": maybe(whole()),
-        "hooks": many(_WORD),
-        "batch": whole(1),
-        "part_rows": whole(1),
-        "compression": maybe(_WORD),
-    }
-)
-
-_HOOK = table({"shape": _SHAPE, "dtype": one_of(*_DTYPES), "labels": many(_WORD, least=1, most=33)})
+class _PlannedModel(FileTable):
+    kind: _Word = Field(alias="class")
+    weights_sha256: _Digest
+    name: _Word | None = None
 
 
-def _hook(value: Any, place: str) -> list[str]:
-    if faults := _HOOK(value, place):
-        return faults
-    labels, axes = len(value["labels"]), len(value["shape"]) + 1
-    return [] if labels == axes else [f"{place} has {labels} labels for {axes} axes"]
+class _PlannedSource(FileTable):
+    kind: _Word
 
 
-MANIFEST_SCHEMA = table(
-    {
-        "format": _WORD,
-        "version": _WORD,
-        "product": _WORD,
-        "plan_digest": _SHA256,
-        "plan": _PLAN,
-        "hooks": each(_hook),
-        "aliases": each(_WORD),
-        "rows": maybe(whole()),
-        "complete": truth,
-    },
-    {"environment": each(text()), "about": table({}, {"conformance": many(text())})},
-)
+class _StorePlan(FileTable):
+    model: _PlannedModel
+    source: _PlannedSource
+    seed: Whole
+    rows: Whole | None
+    hooks: list[_Word]
+    batch: Positive
+    part_rows: Positive
+    compression: _Word | None
 
 
-def _run(value: Any, place: str) -> list[str]:
-    good = (
-        isinstance(value, list)
-        and len(value) == 2
-        and type(value[0]) is int
-        and type(value[1]) is int
-        and 0 <= value[0] < value[1] < 2**53
-    )
-    return [] if good else [f"{place} must be two row ids [from, below], got {str(value)[:60]}"]
+class _StoredHook(FileTable):
+    shape: _Axes
+    dtype: _Dtype
+    labels: Annotated[list[_Word], Field(min_length=1, max_length=33)]
+
+    @model_validator(mode="after")
+    def _a_label_for_each_axis(self) -> _StoredHook:
+        labels, axes = len(self.labels), len(self.shape) + 1
+        if labels != axes:
+            raise broken(f"must have a label for each axis, not {labels} labels for {axes}")
+        return self
 
 
-_SEALED = {"n": whole(), "bytes": whole(1), "sha256": _SHA256}
-_PART = table(
-    {
-        "part": whole(most=10**9),
-        "file": text(),
-        "rows": many(_run, least=1),
-        "source_sha256": text(r"([0-9a-f]{64})?", rule="a SHA-256 in hexadecimal"),
-        "shapes": each(_SHAPE),
-        **_SEALED,
-    },
-    {"overflows": each(whole())},
-)
-_MEASUREMENT = table(
-    {"name": text(NAME, rule="letters, digits, . _ + -"), "file": text(), **_SEALED},
-    {"replaces": table(_SEALED)},
-)
-_KINDS = {"part": _PART, "measurement": _MEASUREMENT}
+class _ManifestAbout(FileTable):
+    conformance: list[Text] = Field([])
+
+
+class _ManifestFile(FileTable):
+    format: _Word
+    version: _Word
+    product: _Word
+    plan_digest: _Digest
+    plan: _StorePlan
+    hooks: dict[str, _StoredHook]
+    aliases: dict[str, _Word]
+    rows: Whole | None
+    complete: bool
+    environment: dict[str, Text] = Field({})
+    about: _ManifestAbout | None = None
+
+
+def _two_ids(run: list[int]) -> list[int]:
+    if not (len(run) == 2 and 0 <= run[0] < run[1] < 2**53):
+        raise broken("must be two row ids [from, below]")
+    return run
+
+
+class _SealedFile(FileTable):
+    n: Whole
+    bytes: Positive
+    sha256: _Digest
+
+
+class _SealedPart(_SealedFile):
+    part: Annotated[int, Field(ge=0, le=10**9)]
+    file: Text
+    rows: Annotated[list[Annotated[list[int], AfterValidator(_two_ids)]], Field(min_length=1)]
+    source_sha256: Literal[""] | _Digest
+    shapes: dict[str, _Axes]
+    overflows: dict[str, Whole] = Field({})
+
+
+class _SealedMeasurement(_SealedFile):
+    name: Annotated[str, fits(NAME, "letters, digits, . _ + -")]
+    file: Text
+    replaces: _SealedFile | None = None
+
+
+_KINDS: dict[str, type[FileTable]] = {"part": _SealedPart, "measurement": _SealedMeasurement}
 
 
 def entry_faults(entry: Any, place: str) -> list[str]:
@@ -132,11 +147,11 @@ def entry_faults(entry: Any, place: str) -> list[str]:
     if not isinstance(entry, dict) or not isinstance(entry.get("kind"), str):
         return [f"{place} is not an index entry"]
     kind = entry["kind"]
-    check = _KINDS.get(kind)
-    if check is None:
+    shape = _KINDS.get(kind)
+    if shape is None:
         return []
-    if faults := check(entry, place):
-        return faults
+    if found := faults(shape, entry, place):
+        return found
     part = kind == "part"
     name = part_name(entry["part"]) if part else measurement_name(entry["name"])
     if entry["file"] != name:
@@ -245,8 +260,8 @@ def check_manifest(where: Path, manifest: Any) -> None:
     if not isinstance(manifest, dict):
         raise StoreError(f"{where}: the manifest is not a JSON object")
     check_version(where, manifest)
-    if faults := MANIFEST_SCHEMA(manifest, "it"):
-        raise StoreError(f"{where}: the manifest is damaged: {'; '.join(faults[:5])}")
+    if found := faults(_ManifestFile, manifest, "it"):
+        raise StoreError(f"{where}: the manifest is damaged: {'; '.join(found[:5])}")
 
 
 def manifest_faults(manifest: Mapping[str, Any]) -> list[str]:

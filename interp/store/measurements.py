@@ -27,9 +27,6 @@ from interp.environment import environment_json
 from interp.errors import Problems, StoreError
 from interp.output import draft_of, drop, fsync, settle
 from interp.reading import parse_json, sha256_file
-from interp.schema import many
-from interp.schema import table as table_of
-from interp.schema import text as words
 from interp.stats.table_format import COLUMNS, FORMAT, is_head_table
 from interp.store import layout
 from interp.store.hdf5 import dataset, empty, open_hdf5, read_words, reading
@@ -240,7 +237,7 @@ def read_provenance(folder: Path, name: str) -> dict[str, Any]:
     path = _sealed(folder, name)
     with open_hdf5(path) as file:
         text = read_words(file, "provenance")
-    found: dict[str, Any] = parse_json(text, f"{path}: provenance", StoreError, table_of({}))
+    found: dict[str, Any] = parse_json(text, f"{path}: provenance", StoreError, dict[str, Any])
     return found
 
 
@@ -255,7 +252,7 @@ def read_measurement(folder: Path, name: str) -> pandas.DataFrame:
     path = _sealed(folder, name)
     with open_hdf5(path) as file:
         text = read_words(file, "order")
-        order = parse_json(text, f"{path}: order", StoreError, many(words()))
+        order = parse_json(text, f"{path}: order", StoreError, list[str])
         written = reading(f"{path}: {_TABLE}", lambda: int(file.attrs.get(_TABLE, 1)))
         if written > FORMAT or (written < FORMAT and is_head_table(order)):
             raise StoreError(

@@ -18,11 +18,11 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from difflib import get_close_matches
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 from interp.errors import ArgumentError, Problems
 from interp.plugins import Registry
+from interp.schema import as_tuples, check_values, in_words
 from interp.tasks.base import Task
 from interp.tasks.coupling import LinearKernel, PodCoupling
 from interp.tasks.depth import Membership, PrefixPrediction
@@ -33,7 +33,6 @@ from interp.tasks.relation import TokenRelation
 from interp.tasks.template import TemplateTask
 from interp.tasks.walks import SuccessorWalk
 
-_WORDS = {int: "integer", float: "number", str: "text", bool: "true or false", NoneType: "nothing"}
 _ENTRY = re.compile(r"^    (\w+(?:, \w+)*):\s(.*(?:\n {8,}.*)*)", re.MULTILINE)
 
 
@@ -61,12 +60,7 @@ class Argument:
     @property
     def type(self) -> str:
         """The argument's type in words, such as ``list of integers``."""
-        return _in_words(self.annotation)
-
-    def fits(self, value: Any) -> bool:
-        """Whether a value has the argument's type; further rules are checked by the class
-        itself."""
-        return _fits(self.annotation, value)
+        return in_words(self.annotation)
 
 
 def arguments_of(kind: type[Any]) -> dict[str, Argument]:
@@ -88,41 +82,6 @@ def _meanings(kind: type[Any]) -> Iterator[tuple[str, str]]:
     for names, text in _ENTRY.findall(section):
         for name in names.split(", "):
             yield name, " ".join(text.split())
-
-
-def _in_words(annotation: Any) -> str:
-    of, within = get_origin(annotation), get_args(annotation)
-    if of is Literal:
-        return f"one of {', '.join(map(str, within))}"
-    if of in (Union, UnionType):
-        return " or ".join(map(_in_words, within))
-    if of is tuple and within[1:] == (...,):
-        return f"list of {_several(within[0])}"
-    if of is tuple:
-        return f"[{', '.join(map(_in_words, within))}]"
-    return _WORDS.get(annotation, getattr(annotation, "__name__", str(annotation)))
-
-
-def _several(annotation: Any) -> str:
-    words = _in_words(annotation)
-    return words + "s" if annotation in (int, float) else words
-
-
-def _fits(annotation: Any, value: Any) -> bool:
-    of, within = get_origin(annotation), get_args(annotation)
-    if of is Literal:
-        return isinstance(value, tuple({type(known) for known in within}))
-    if of in (Union, UnionType):
-        return any(_fits(part, value) for part in within)
-    if of is tuple:
-        if not isinstance(value, tuple):
-            return False
-        kinds = within[:1] * len(value) if within[1:] == (...,) else within
-        return len(kinds) == len(value) and all(map(_fits, kinds, value))
-    if annotation in (int, float):
-        numbers = (int,) if annotation is int else (int, float)
-        return isinstance(value, numbers) and not isinstance(value, bool)
-    return isinstance(value, annotation) if annotation in _WORDS else True
 
 
 _TASKS: dict[str, type[Any]] = {
@@ -242,10 +201,8 @@ def task_from_dict(data: Mapping[str, Any]) -> Task:
         problems.need(False, key, f"must be an argument of {kind}", given[key], advice)
     for key in sorted(name for name, a in known.items() if a.needed and name not in given):
         problems.need(False, key, f"must be given for {kind}", None, "add it")
+    check_values(KINDS[str(kind)], given, problems, data)
     for key, value in given.items():
-        if key in known and not known[key].fits(value):
-            rule, advice = f"must be of type {known[key].type}", _advice(known[key], value)
-            problems.need(False, key, rule, data[key], advice)
         most = _MOST_SEED if "seed" in key else _MOST
         rule = f"must be numbers of at most {most:,}"
         problems.need(_bounded(value, most), key, rule, data.get(key), "lower it")
@@ -268,14 +225,6 @@ def _bounded(value: Any, most: int) -> bool:
     return not isinstance(value, int | float) or abs(value) <= most
 
 
-def _advice(argument: Argument, value: Any) -> str:
-    return f"write [{value!r}]" if argument.fits((value,)) else "give a value of that type"
-
-
 def _today(key: str, value: Any) -> Any:
     """The value as the class expects it: lists become tuples, renamed values get today's name."""
-    return _VALUES.get((key, str(value)), _as_tuples(value))
-
-
-def _as_tuples(value: Any) -> Any:
-    return tuple(_as_tuples(v) for v in value) if isinstance(value, list) else value
+    return _VALUES.get((key, str(value)), as_tuples(value))

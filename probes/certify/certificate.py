@@ -23,6 +23,7 @@ from safetensors.torch import save
 from interp.environment import environment
 from interp.errors import CheckpointError
 from interp.reading import read_json
+from interp.schema import FileTable, faults
 from probes.certify import check_certificate
 from probes.certify.check_certificate import digest
 from probes.certify.cover import Proof
@@ -136,6 +137,18 @@ def sha256_of(model: Any) -> str:
     return hashlib.sha256(weights_of(model)).hexdigest()
 
 
+class _CertifiedModel(FileTable):
+    name: str
+
+
+class _CertificateFile(FileTable):
+    model: _CertifiedModel
+    domain: dict[str, Any]
+    strategies: list[dict[str, Any]]
+    kind: str
+    statement: str
+
+
 def read_certificate(file: str | Path) -> dict[str, Any]:
     """The JSON of a certificate.
 
@@ -151,13 +164,8 @@ def read_certificate(file: str | Path) -> dict[str, Any]:
             f"{file} has format version {form.get('version')}, this prooflens reads up to "
             f"{FORMAT_VERSION}: upgrade prooflens"
         )
-    parts = {"model": dict, "domain": dict, "strategies": list, "kind": str, "statement": str}
-    wrong = [name for name, kind in parts.items() if not isinstance(data.get(name), kind)]
-    whole = not wrong and all(isinstance(proof, dict) for proof in data["strategies"])
-    if not whole or not isinstance(data["model"].get("name"), str):
-        raise CheckpointError(
-            f"{file} is damaged: {', '.join(wrong) or 'its lists'} cannot be read"
-        )
+    if wrong := faults(_CertificateFile, data, "it"):
+        raise CheckpointError(f"{file} is damaged: {'; '.join(wrong)}")
     return data
 
 

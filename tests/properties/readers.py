@@ -24,7 +24,6 @@ from interp.models.transformer import SequenceTransformer
 from interp.program.decision_parser import read_program as read_rasp
 from interp.program.parser import read_program as read_crasp
 from interp.reading import read_json
-from interp.schema import table
 from interp.store import ActivationStore, extract, verify
 from interp.store.measurements import read_measurement, read_provenance, write_measurement
 from interp.store.sources import JsonRows, TokenFile
@@ -66,7 +65,7 @@ def _own_rows(path: Path) -> None:
 
 def _table(path: Path) -> dict[str, Any]:
     """As the files that hold a spec or a task hand it on."""
-    found: dict[str, Any] = read_json(path, check=table({}))
+    found: dict[str, Any] = read_json(path, shape=dict[str, Any])
     return found
 
 

@@ -13,11 +13,12 @@ beyond the ends: a change of order that differs between positions is hard for it
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import Annotated, ClassVar, Literal, cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float
+from pydantic import AfterValidator
 from torch import Tensor, nn
 
 from prooflens.architectures import (
@@ -27,9 +28,15 @@ from prooflens.architectures import (
     HiddenLayer,
     register_model,
 )
-from prooflens.errors import Problems
+from prooflens.files import Positive, broken
 
 __all__ = ["Convolution", "ConvolutionSpec"]
+
+
+def _odd(taps: int) -> int:
+    if taps % 2 == 0:
+        raise broken("must be odd, so that both sides get equally many")
+    return taps
 
 
 @dataclass(frozen=True)
@@ -44,20 +51,11 @@ class ConvolutionSpec(BaselineSpec):
     """
 
     kind: ClassVar[str] = "convolution"
-    positive: ClassVar[tuple[str, ...]] = (*BaselineSpec.positive, "d_hidden", "n_layers", "taps")
-    choices: ClassVar[dict[str, tuple[str, ...]]] = {
-        **BaselineSpec.choices,
-        "activation": ("relu", "gelu"),
-    }
 
-    d_hidden: int = 32
-    n_layers: int = 5
-    taps: int = 3
-    activation: str = "relu"
-
-    def _check(self, problems: Problems) -> None:
-        odd = isinstance(self.taps, int) and self.taps % 2 == 1
-        problems.need(odd, "taps", "must be odd", self.taps, "both sides get equally many")
+    d_hidden: Positive = 32
+    n_layers: Positive = 5
+    taps: Annotated[Positive, AfterValidator(_odd)] = 3
+    activation: Literal["relu", "gelu"] = "relu"
 
 
 class Convolution(Baseline):

@@ -31,14 +31,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Field, create_model
 
 from interp.errors import ArgumentError, Problems
 from interp.reading import read_json, read_toml
+from interp.schema import FileTable, Positive, Whole, check_shape, faults
 from interp.weights.head_weights.layout import HeadSizes, Layout, PartName, Tokens, WeightPart
 from interp.weights.head_weights.rope import Rope
 
-_SIZES = ("n_layers", "n_heads", "n_kv_heads", "d_model", "d_head")
 _RESULT: dict[str, str] = {
     "W_Q": "h d k",
     "W_K": "g d k",
@@ -56,8 +58,41 @@ _RESULT: dict[str, str] = {
     "embedding": "v d",
     "unembedding": "v d",
 }
+
+
+class _MappedPart(FileTable, extra="forbid"):
+    name: str
+    pattern: str
+    pick: Whole | None = None
+    slots: Annotated[list[Whole], Field(min_length=2, max_length=2)] | None = None
+    offset: float = 0.0
+    factor: float = 1.0
+
+
+class _MappedRope(FileTable, extra="forbid"):
+    width: Positive
+    theta: float = 10000.0
+    neighbours: bool = False
+    scaling: dict[str, Any] | None = None
+
+
+class _MappedSizes(FileTable, extra="forbid"):
+    n_layers: Positive
+    n_heads: Positive
+    n_kv_heads: Positive | None = None
+    d_model: Positive
+    d_head: Positive
+    attention: str = ""
+    norm: Literal["LayerNorm", "RMSNorm"] | None = None
+    rope: _MappedRope | None = None
+    family: str = "mapped model"
+
+
 _NEEDED = ("W_Q", "W_K", "W_V", "W_O")
-_NORMS = ("LayerNorm", "RMSNorm")
+_PARTS: dict[str, Any] = {
+    key: (_MappedPart, ...) if key in _NEEDED else (_MappedPart | None, None) for key in _RESULT
+}
+_MappingFile = create_model("_MappingFile", __base__=_MappedSizes, **_PARTS)
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
@@ -79,65 +114,56 @@ def layout_of_mapping(table: Mapping[str, Any]) -> Layout:
         ArgumentError: naming everything that is missing, unknown or malformed.
     """
     problems = Problems("mapping")
-    sizes = {"n_kv_heads": table.get("n_heads"), **{k: table[k] for k in _SIZES if k in table}}
-    for key in _SIZES:
-        value = sizes.get(key)
-        good = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-        problems.need(good, key, "must be a positive integer", value, "see the model's code")
-    known = {*_SIZES, *_RESULT, "attention", "norm", "rope", "family"}
-    for key in sorted(set(table) - known):
-        problems.need(False, key, "is not a key of a mapping", table[key], "remove it")
-    for key in _NEEDED:
-        problems.need(key in table, key, "must be given", None, "name its tensor and pattern")
-    for key in sorted(set(table) & set(_RESULT)):
-        _check_part(key, table[key], problems)
-    norm = table.get("norm")
-    problems.need(norm is None or norm in _NORMS, "norm", f"must be one of {_NORMS}", norm, "pick")
-    rope = table.get("rope")
-    good = rope is None or (isinstance(rope, Mapping) and isinstance(rope.get("width"), int))
-    problems.need(good, "rope", "must be a table with a width", rope, "see this page's example")
+    given = {key: _as_parsed(value) for key, value in table.items()}
+    check_shape(_MappingFile, given, problems)
+    for key in _RESULT:
+        if key in given and not faults(_MappedPart, given[key], key):
+            _check_part(key, _MappedPart.model_validate(given[key]), problems)
     problems.raise_if_any()
-    parts = {key: _part(table[key]) for key in _RESULT if key in table}
-    embedding, unembedding = (parts.get(key) for key in ("embedding", "unembedding"))
-    tokens = None if embedding is None else Tokens(embedding, unembedding or embedding)
+    read = _MappingFile.model_validate(given)
+    parts = {key: part for key in _RESULT if (part := getattr(read, key)) is not None}
+    made = {key: _weight_part(part) for key, part in parts.items()}
+    embedding, unembedding = (made.get(key) for key in ("embedding", "unembedding"))
+    heads = read.n_kv_heads or read.n_heads
     return Layout(
-        family=str(table.get("family", "mapped model")),
-        sizes=HeadSizes(**cast("dict[str, int]", sizes)),
-        parts={name: parts[name] for name in get_args(PartName) if name in parts},
-        attention=str(table.get("attention", "")),
-        norm=norm,
-        rope=None if rope is None else Rope(**rope),
-        tokens=tokens,
+        family=read.family,
+        sizes=HeadSizes(
+            n_layers=read.n_layers,
+            n_heads=read.n_heads,
+            n_kv_heads=heads,
+            d_model=read.d_model,
+            d_head=read.d_head,
+        ),
+        parts={name: made[name] for name in get_args(PartName) if name in made},
+        attention=read.attention,
+        norm=read.norm,
+        rope=None if read.rope is None else Rope(**dict(read.rope)),
+        tokens=None if embedding is None else Tokens(embedding, unembedding or embedding),
     )
 
 
-def _part(entry: Mapping[str, Any]) -> WeightPart:
-    slots = entry.get("slots")
-    return WeightPart(**{**entry, "slots": None if slots is None else tuple(slots)})
+def _as_parsed(value: Any) -> Any:
+    """What a file would have: a dictionary for each mapping, a list for each tuple."""
+    if isinstance(value, Mapping):
+        return {key: _as_parsed(one) for key, one in value.items()}
+    return list(value) if isinstance(value, tuple) else value
 
 
-def _check_part(key: str, entry: Any, problems: Problems) -> None:
-    table = entry if isinstance(entry, Mapping) else {}
-    pattern, pick, slots = (table.get(key) for key in ("pattern", "pick", "slots"))
-    named = isinstance(table.get("name"), str) and isinstance(pattern, str)
-    rule = "must be a table with a name and a pattern (and optionally pick, slots, offset, factor)"
-    extra = set(table) - {"name", "pattern", "pick", "slots", "offset", "factor"}
-    problems.need(named and not extra, key, rule, entry, 'e.g. {name = "…", pattern = "…"}')
-    if not named:
-        return
-    wanted = ("p " if pick is not None else "") + _RESULT[key]
-    result = str(pattern).partition("->")[2].split()
-    if slots is not None:
-        good = (
-            isinstance(slots, list | tuple)
-            and len(slots) == 2
-            and all(type(n) is int for n in slots)
-        )
-        problems.need(good, f"{key}.slots", "must be two whole numbers", slots, "e.g. [0, 12]")
+def _weight_part(part: _MappedPart) -> WeightPart:
+    slots = None if part.slots is None else (part.slots[0], part.slots[1])
+    return WeightPart(**{**dict(part), "slots": slots})
+
+
+def _check_part(key: str, part: _MappedPart, problems: Problems) -> None:
+    """The rules that a part's own annotations cannot say: what its pattern and name must hold."""
+    wanted = ("p " if part.pick is not None else "") + _RESULT[key]
+    result = part.pattern.partition("->")[2].split()
+    if part.slots is not None:
         wanted = "s" + wanted[1:]
     same = [axis if axis != "1" else "h" for axis in result] == wanted.split()
-    problems.need(same, key, f"must have a pattern with the result {wanted!r}", pattern, "reorder")
+    rule = f"must have a pattern with the result {wanted!r}"
+    problems.need(same, key, rule, part.pattern, "reorder")
     per_layer = "embedding" not in key
-    good = ("{layer}" in str(table["name"])) == per_layer
+    good = ("{layer}" in part.name) == per_layer
     rule = "must name its tensor with {layer}" if per_layer else "must name one tensor, no {layer}"
-    problems.need(good, key, rule, table["name"], "correct the name")
+    problems.need(good, key, rule, part.name, "correct the name")

@@ -43,12 +43,12 @@ def test_before_keeps_rule_settings_and_verdict(tmp_path):
 
 
 @pytest.mark.parametrize(("old", "new", "words"), [
-    ('refuted_by = "Another sum than that."\n', "", "refuted_by must be given as text"),
-    ('reason = "One and one is no 3."\n', "", "before.reason must be given as text"),
+    ('refuted_by = "Another sum than that."\n', "", "refuted_by must be given"),
+    ('reason = "One and one is no 3."\n', "", "before.reason must be given"),
     ('status = "partly"', 'status = "proved"', "before.status must be one of reproduced"),
     ('"quick"\nstatus', '"slow"\nstatus', "before.profile must be one of zoo"),
     ("[claims.depth-made-up.before.settings]\nseeds = [1]\nfirst = 2\n", "",
-     "before.settings must be a table"),
+     "before.settings must be given"),
     ("first = 2\n", "[claims.depth-made-up.before.more]\n", "before.more must be a known key"),
     ("[claims.depth-made-up.before]", "[[claims.depth-made-up.before]]", "before must be a table"),
 ])  # fmt: skip

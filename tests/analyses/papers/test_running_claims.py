@@ -272,7 +272,7 @@ def test_the_cheapest_claim_is_run_first_or_of_several_at_once_the_longest(tmp_p
 
 @pytest.mark.parametrize("seconds", ["{ quick = 0 }", "{ zoo = 3 }", '{ quick = "9" }', "9"])
 def test_seconds_of_no_profile_are_refused(tmp_path, seconds):
-    with pytest.raises(ArgumentError, match=r"made-up\.seconds must give numbers above 0"):
+    with pytest.raises(ArgumentError, match=r"made-up.* must (be above 0|be a|give seconds)"):
         ledger(tmp_path, TABLE.replace("yours", f"seconds = {seconds}\nyours", 1))
 
 

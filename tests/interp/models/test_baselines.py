@@ -127,8 +127,11 @@ def test_hooks_change_what_is_read_above() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: MLPSpec(**SIZES, hidden=(0,)), r"hidden must be a tuple of widths.*got \(0,\)"),
-        (lambda: MLPSpec(**SIZES, pairs="all"), "pairs must be one of none, whole, masked"),
+        (lambda: MLPSpec(**SIZES, hidden=(0,)), r"hidden must be at least 1, got \(0,\)"),
+        (
+            lambda: MLPSpec.from_dict({**SIZES, "pairs": "all"}),
+            "pairs must be one of none, whole, masked",
+        ),
         (lambda: RNNSpec(**{**SIZES, "d_in": 0}, d_hidden=-1), "d_in must be.*d_hidden must be"),
         (lambda: RNNSpec.from_dict({"d_in": 1, "width": 2}), "width must be a known.*d_out must"),
         (lambda: spec_from_dict({"kind": "gru"}), "kind must be one of transformer, mlp, rnn"),

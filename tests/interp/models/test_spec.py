@@ -32,7 +32,7 @@ def spec(**options: object) -> TransformerSpec:
         ({"ffn": ((4,),)}, "ffn must have n_layers = 2 entries"),
         ({"tied_unembedding": True, "d_out": 3}, "d_out must equal d_in"),
         ({"d_model": 0}, "d_model must be at least 1, got 0"),
-        ({"d_model": 2.5}, "d_model must be an integer, got 2.5"),
+        ({"d_model": 2.5}, "d_model must be of type integer, got 2.5"),
         ({"score": "cosine"}, "score must be one of dot, scalar_gate, slope, none"),
         ({"causal": 1}, "causal must be true or false"),
         ({"residual": False, "n_heads": (2, 0)}, "residual false needs heads"),

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from interp.errors import ArgumentError
+from interp.errors import ArgumentError, Problems
+from interp.schema import check_values
 from interp.tasks import catalogue
 from interp.tasks.base import Batch, Task
 from interp.tasks.catalogue import KINDS, arguments_of, known_task, register_task, task_from_dict
@@ -143,7 +144,9 @@ def test_every_argument_of_every_kind_has_a_meaning_and_a_default_that_fits(kind
     assert list(found) == [field.name for field in fields(KINDS[kind])]
     for argument in found.values():
         assert argument.meaning, argument
-        assert argument.needed or argument.fits(argument.default), argument
+    problems = Problems(kind)
+    values = {name: argument.default for name, argument in found.items() if not argument.needed}
+    assert check_values(KINDS[kind], values, problems), problems.found
 
 
 @pytest.mark.parametrize(
@@ -156,7 +159,7 @@ def test_every_argument_of_every_kind_has_a_meaning_and_a_default_that_fits(kind
         (
             {"copy": 1, "readout": 3},
             "copy must be an argument of fixed_memory, got 1: it takes lags, readout, length, "
-            "table_seed; readout must be of type one of parity",
+            "table_seed; readout must be one of parity",
         ),
     ],
 )
@@ -167,13 +170,20 @@ def test_wrong_arguments_are_named_with_those_that_are_right(
         task_from_dict({"kind": "fixed_memory", "lags": [1]} | changes)
 
 
-def test_whole_numbers_and_lists_of_either_kind_fit() -> None:
-    argument = arguments_of(TemplateTask)["labels"]
-    assert argument.fits((1, 2.5))
-    assert argument.fits(("a", "b"))
-    assert not argument.fits((1, "b"))
-    assert not arguments_of(TemplateTask)["train"].fits((0, 64, 128))
-    assert not arguments_of(PodCoupling)["mask_self"].fits(1)
+@pytest.mark.parametrize(
+    ("kind", "name", "value", "good"),
+    [
+        (TemplateTask, "labels", (1, 2.5), True),
+        (TemplateTask, "labels", ("a", "b"), True),
+        (TemplateTask, "labels", (1, "b"), False),
+        (TemplateTask, "train", (0, 64, 128), False),
+        (PodCoupling, "mask_self", 1, False),
+    ],
+)
+def test_whole_numbers_and_lists_of_either_kind_fit(
+    kind: type[Any], name: str, value: Any, good: bool
+) -> None:
+    assert check_values(kind, {name: value}, Problems("task")) == good
 
 
 def test_a_relation_of_an_older_file_is_todays() -> None:

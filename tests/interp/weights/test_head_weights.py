@@ -258,7 +258,7 @@ def test_mapping_reports_every_problem_at_once(folder: Path) -> None:
            "W_Q": {"name": "q", "pattern": "d h k -> d h k"}}  # fmt: skip
     with pytest.raises(ArgumentError) as caught:
         head_weights(folder, mapping=bad)
-    for part in ("n_layers", "W_X is not a key", "W_K must be given", "'h d k'", "{layer}"):
+    for part in ("n_layers", "W_X must be a known key", "W_K must be given", "'h d k'", "{layer}"):
         assert part in str(caught.value)
 
 
