@@ -3,7 +3,7 @@
     [project.entry-points."prooflens.tasks"]      kind        = "package.module:TaskClass"
     [project.entry-points."prooflens.roles"]      role        = "package.module:ROLE"
     [project.entry-points."prooflens.metrics"]    score       = "package.module:function"
-    [project.entry-points."prooflens.models"]     model_type  = "package.module:function"
+    [project.entry-points."prooflens.models"]     model_type  = "package.module:ARCHITECTURE"
 
 A :class:`Registry` holds what prooflens ships under names, and what installed packages add to it.
 Packages are looked for when a registry is first read, not on import. An entry that cannot be

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from interp.weights.head_weights.gguf_files import SUFFIX, origin
+from interp.weights.head_weights.layouts import FAMILIES
 from interp.weights.head_weights.source import TensorSource
 
 TOWERS = frozenset({
@@ -23,6 +24,7 @@ TOWERS = frozenset({
 })  # fmt: skip
 """The parts of models of several kinds of input whose layers are named as those of the text's."""
 _UNEMBEDDINGS = ("lm_head.weight", "embed_out.weight", "decoder.weight")
+"""What own unembeddings are called in families that have no row in the table of layouts."""
 _NORMS = {
     "rms_norm_eps": "RMSNorm", "layer_norm_eps": "LayerNorm", "layer_norm_epsilon": "LayerNorm",
     "norm_epsilon": "LayerNorm", "norm_eps": "a norm",
@@ -90,10 +92,14 @@ def _packed(made_of: Mapping[str, Any]) -> str:
 
 
 def _tied(source: TensorSource, config: Mapping[str, Any]) -> str:
-    has_own = any(name.endswith(_UNEMBEDDINGS) for name in source.files.names)
-    if has_own and config.get("tie_word_embeddings") is True:
-        return "unembedding of its own, though it is called tied"
-    return "unembedding of its own" if has_own else "unembedding tied"
+    """Whether the unembedding is tied; empty where nothing says so."""
+    family = FAMILIES.get(str(source.config.get("model_type")))
+    called = _UNEMBEDDINGS if family is None else (family.tokens[1],)
+    has_own = any(name.endswith(called) for name in source.files.names)
+    stated = config.get("tie_word_embeddings")
+    if has_own:
+        return "unembedding of its own" + ", though it is called tied" * (stated is True)
+    return "unembedding tied" if stated is True or family is not None else ""
 
 
 def _norm(config: Mapping[str, Any]) -> Iterator[str]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from interp.plugins import Registry
+from interp.weights.head_weights.layouts import FAMILIES
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class Architecture:
 
 
 def _problem(name: str, value: object) -> str:
+    if name in FAMILIES:
+        return "the name is taken"
     if isinstance(value, Architecture):
         return ""
     return f"it must be an Architecture, got {type(value).__name__}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,6 @@ from interp.weights.head_weights.source import TensorSource, find_source
 _BUFFERS = re.compile(
     r"\.(attn|attention)\.(attention\.)?(bias|masked_bias)$|inv_freq$|embed_positions$"
 )
-_UNTIED = ("lm_head.weight", "embed_out.weight")
 
 
 def head_weights(
@@ -85,7 +85,7 @@ def head_weights(
     factors = HeadWeights(source.name, found, source.files, dtype, analysed(source))
     _check_complete(factors)
     _check_understood(factors)
-    return factors
+    return _with_layers_left_out(factors)
 
 
 def _recognise(source: TensorSource) -> Layout:
@@ -106,7 +106,8 @@ def _recognise(source: TensorSource) -> Layout:
             f"{_listing(source)}"
         )
     config = {**source.config, **(source.config.get("text_config") or {})}
-    untied = any(name.endswith(_UNTIED) for name in names)
+    own = family.tokens[1]
+    untied = any(name == own or name.endswith("." + own) for name in names)
     stated = config.get("tie_word_embeddings")  # what is stated goes before what is absent
     tied = not untied and stated is not False
     return family.layout(config, marked[0].removesuffix(mark), tied=tied)
@@ -129,6 +130,19 @@ def _check_complete(factors: HeadWeights) -> None:
             f"{factors.name} lacks {len(lacking)} attention tensors of a "
             f"{factors.n_layers}-layer {factors.layout.family}, first {lacking[0]!r}"
         )
+
+
+def _with_layers_left_out(factors: HeadWeights) -> HeadWeights:
+    """The same, with a note where the files hold more layers than the configuration says."""
+    name = factors.layout.parts["W_Q"].name
+    more = factors.n_layers
+    while "{layer}" in name and at_layer(name, more) in factors.files:
+        more += 1
+    if more == factors.n_layers:
+        return factors
+    note = f"layers {factors.n_layers} to {more - 1} of the files are left out: the configuration "
+    note += f"or mapping says {factors.n_layers}"
+    return replace(factors, layout=replace(factors.layout, notes=(*factors.layout.notes, note)))
 
 
 def _check_understood(factors: HeadWeights) -> None:

@@ -126,6 +126,12 @@ class WeightPart:
                 f"{self.name!r} has shape {list(tensor.shape)}, which does not fit "
                 f"{self.pattern!r} with {lengths}"
             ) from error
+        last = self.slots[1] - 1 if self.slots is not None else self.pick
+        if last is not None and last >= arranged.shape[0]:
+            raise CheckpointError(
+                f"{self.name!r} has {arranged.shape[0]} parts by {self.pattern!r}, so there is no "
+                f"part {last}: parts are counted from 0"
+            )
         picked = arranged if self.pick is None else arranged[self.pick]
         picked = picked if self.slots is None else picked[slice(*self.slots)]
         picked = rearrange(picked, self.then) if self.then else picked

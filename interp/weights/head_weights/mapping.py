@@ -121,6 +121,15 @@ def layout_of_mapping(table: Mapping[str, Any]) -> Layout:
             _check_part(key, _MappedPart.model_validate(given[key]), problems)
     problems.raise_if_any()
     read = _MappingFile.model_validate(given)
+    turned = 2 if read.rope is None else read.rope.width
+    good, rule = (
+        turned % 2 == 0 and turned <= max(2, read.d_head),
+        "must be even and at most d_head",
+    )
+    problems.need(
+        good, "rope.width", rule, turned, "it is how many coordinates are turned, in pairs"
+    )
+    problems.raise_if_any()
     parts = {key: part for key in _RESULT if (part := getattr(read, key)) is not None}
     made = {key: _weight_part(part) for key, part in parts.items()}
     embedding, unembedding = (made.get(key) for key in ("embedding", "unembedding"))

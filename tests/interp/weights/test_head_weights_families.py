@@ -1,17 +1,22 @@
 """Each adapter against the model itself: its attention pattern and output, from factors alone."""
 
+import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from same_head_weights import assert_same
 from torch import Tensor
 
-from interp.errors import ArgumentError
+from interp.errors import ArgumentError, CheckpointError
 from interp.weights.head_weights import HeadWeights, head_weights
+from interp.weights.head_weights.layouts import FAMILIES
+from interp.weights.head_weights.mapping import layout_of_mapping
 
 transformers = pytest.importorskip("transformers")
 
@@ -263,3 +268,52 @@ def test_a_mapping_takes_slots_of_a_matrix_with_more_query_than_key_heads(tmp_pa
     mapping["W_Q"] = {**matrix, "slots": [0]}
     with pytest.raises(ArgumentError, match=r"W_Q\.slots must have at least 2 entries"):
         head_weights(tmp_path, mapping=mapping)
+    mapping["W_Q"] = {**matrix, "slots": [3, 7]}
+    with pytest.raises(CheckpointError, match=r"has 6 parts by .* no part 6"):
+        head_weights(tmp_path, mapping=mapping).layer(0).read("W_Q")
+
+
+@pytest.mark.parametrize(("rope", "said"), [
+    ({"width": 7}, "rope.width must be even"),
+    ({"width": 80}, "rope.width must be even, at most d_head"),
+    ({"base": 10000}, "rope.width must be given.*rope.base must be a known key"),
+    ({"width": 4, "theta": "x"}, "rope.theta must be a finite number"),
+])  # fmt: skip
+def test_a_mapping_with_impossible_positions_is_refused(rope: dict[str, Any], said: str) -> None:
+    sizes = {"n_layers": 1, "n_heads": 1, "d_model": 8, "d_head": 8}
+    results = {"W_Q": "h d k", "W_K": "g d k", "W_V": "g d k", "W_O": "h k d"}
+    parts = {name: {"name": "{layer}", "pattern": f"{to} -> {to}"} for name, to in results.items()}
+    with pytest.raises(ArgumentError, match=said):
+        layout_of_mapping({**sizes, **parts, "rope": rope})
+
+
+def retold(folder: Path, names: dict[str, str], **config: object) -> None:
+    """Rename tensors of a checkpoint, and change its configuration."""
+    file, told = folder / "model.safetensors", folder / "config.json"
+    tensors = {names.get(name, name): tensor for name, tensor in load_file(file).items()}
+    save_file(tensors, file, {"format": "pt"})
+    told.write_text(json.dumps({**json.loads(told.read_text()), **config}))
+
+
+def test_the_unembedding_is_the_one_that_the_row_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was taken for tied unless it was called lm_head or embed_out."""
+    build("llama", tmp_path)
+    own = load_file(tmp_path / "model.safetensors")["lm_head.weight"]
+    row = replace(FAMILIES["llama"], tokens=("embed_tokens.weight", "readout.weight"))
+    monkeypatch.setitem(FAMILIES, "larma", row)
+    retold(tmp_path, {"lm_head.weight": "readout.weight"}, model_type="larma",
+           tie_word_embeddings=None)  # fmt: skip
+    found = head_weights(tmp_path)
+    assert torch.equal(found.token_matrix("unembedding"), own)
+    assert not torch.equal(found.token_matrix("embedding"), own)
+    assert "unembedding of its own" in found.analysed
+
+
+def test_layers_that_the_configuration_does_not_count_are_named(tmp_path: Path) -> None:
+    build("llama", tmp_path)
+    assert not any("left out" in note for note in head_weights(tmp_path).layout.notes)
+    retold(tmp_path, {}, num_hidden_layers=1)
+    (note,) = (note for note in head_weights(tmp_path).layout.notes if "left out" in note)
+    assert note.startswith("layers 1 to 1 of the files are left out")
