@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -153,8 +154,16 @@ def inspected_rows(
         drawn = task.sample(rows or _OF_TASK, seed=seed)
     batch = own.batch if own is not None else drawn
     follows = LANGUAGE if batch is None else profile_of(batch)
-    if (profile or follows) is TASK and batch is not None:
-        return _of_task(model, batch, None if own is not None else task, own, text)
+    why = "" if drawn is None or follows is TASK or profile else _only_its_task(model, drawn)
+    if (profile or (TASK if why else follows)) is TASK and batch is not None:
+        found = _of_task(model, batch, None if own is not None else task, own, text)
+        return replace(found, notes=(why,)) if why else found
+    outputs = _outputs(model)
+    if outputs < model.vocabulary and own is None:
+        raise ArgumentError(
+            f"rows must be given for {model.name}, got none: it has {outputs} outputs for "
+            f"{model.vocabulary} tokens, so random tokens have no next token to predict"
+        )
     if model.vocabulary == 0 and own is None:
         raise ArgumentError(
             f"rows must be given for {model.name}, got none: neither a task nor token ids are known"
@@ -167,6 +176,34 @@ def inspected_rows(
     about = f"{len(extra)} rows of {extra.inputs.shape[1]} tokens of the task that it learned"
     trials = (*found.trials, Trial("rows", "Rows of its task", about, extra))
     return replace(found, trials=trials, task=task)
+
+
+def _outputs(model: Pretrained) -> int:
+    """How many logits the model gives at a position: as many as tokens, unless its spec says."""
+    return int(getattr(getattr(model.model, "spec", None), "d_out", model.vocabulary))
+
+
+def _only_its_task(model: Pretrained, drawn: Batch) -> str:
+    """Why a model of a task whose targets are next tokens is judged on its task's rows all the
+    same: random tokens have no targets, or it predicts repeats of them worse than by chance, where
+    it does better than that on its task. Empty for others."""
+    outputs = _outputs(model)
+    start = "roles are read on rows of its task:"
+    if outputs < model.vocabulary:
+        return f"{start} {outputs} outputs for {model.vocabulary} tokens predict no random ones"
+    repeated = token_trials(model, rows=_TRIED, length=LENGTH, seed=0)[0][0].batch
+    late = repeated.mask.clone()
+    late[:, : late.shape[1] // 2] = False
+    losses = [
+        float(Run(model.model, some).value()[mask].double().mean())
+        for some, mask in ((repeated, late), (drawn[:_TRIED], drawn[:_TRIED].mask))
+    ]
+    if losses[0] <= log(outputs) or losses[1] >= log(outputs):
+        return ""
+    return (
+        f"{start} it predicts repeated random tokens worse ({losses[0]:.2f} nats) than by chance "
+        f"({log(outputs):.2f}), and its task's rows better ({losses[1]:.2f})"
+    )
 
 
 def _own(model: Pretrained, data: Any, rows: int | None, length: int) -> OwnRows:

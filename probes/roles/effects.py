@@ -68,7 +68,8 @@ class Effects:
             name: The name of the key set.
             own: The head's own keys, where they differ from head to head.
         """
-        kind, words = self.evidence.profile.rows[name], "without that attention"
+        rows, words = self.evidence.profile.rows, "without that attention"
+        kind = rows.get(name, rows["own"])
         kinds = self._kinds_of(name) if self._nats else (kind,)
         away = {k: self.rises.away(k, [place], name, {place: own}) for k in kinds}
         if self._nats:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from interp.attention.key_sets import positional_key_sets, token_key_sets
 from interp.attribution.unembedding import SCALE
+from interp.errors import need
 from interp.hooks.capture import evaluating
 from interp.hooks.transformer_lens_adapter import vocabulary_of
 from interp.run import Array, Run, Site, head_sites, written_by
@@ -32,8 +33,8 @@ from interp.store.rows import Rows, layer_hooks, read_batches
 from interp.tasks.base import Batch
 from probes.activations import SampledPositions, sample_positions
 from probes.roles.acting import LEAST, WITHIN, Acting, acting
-from probes.roles.looking import Looks, Share, looked_at, scores_of, shares_of
-from probes.roles.profile import Floors, Profile
+from probes.roles.looking import Looks, Share, looked_at, scores_of, shares_of, single_lags
+from probes.roles.profile import PROFILES, Floors, Profile
 from probes.roles.reinit_null import ReinitNull
 from probes.roles.selecting import Seen
 from probes.roles.views import DRAWN, ELSEWHERE, View, elsewhere, first_alone, positions_scored
@@ -165,13 +166,24 @@ class Evidence:
 
     def share(self, place: Place, keys: str, null: str = "positions") -> Share | None:
         """A head's share of attention on a class of keys, against the null of permuted
-        ``positions`` or of other rows' ``tokens``; None where it was not measured."""
+        ``positions`` or of other rows' ``tokens``; None where it was not measured.
+
+        Raises:
+            ArgumentError: for a class of keys that no profile has.
+        """
+        self._need_known(keys)
         kind = self.kind(keys)
         if kind not in self.views:
             return None
         if (kind, null) not in self._by_null:
             self._by_null[kind, null] = shares_of(self.table(kind), null)
         return self._by_null[kind, null].get((*place, keys))
+
+    def _need_known(self, keys: str) -> None:
+        known = [*_KEYS, *single_lags(self.floors.window)]
+        good = keys in known or any(keys in one.rows for one in PROFILES.values())
+        rule = f"must be one of {', '.join(dict.fromkeys(known))}"
+        need("roles", good, "keys", rule, keys, "or give keys of your own")
 
     def acting(self, place: Place, keys: str) -> Acting | None:
         """Over which positions a head gives its attention to a class of keys (:data:`WITHIN`); None
@@ -374,19 +386,26 @@ class Evidence:
 
         Args:
             kind: The kind of rows.
-            name: The key set: ``previous``, ``first``, ``local``, ``own``, ``same`` or
-                ``after_same``. It is ignored if ``own`` is given.
+            name: The key set: ``previous``, ``first``, ``local``, ``own``, ``same``,
+                ``after_same``, or ``lag 2`` and so on. It is ignored if ``own`` is given.
             own: A function from the kind of rows to the keys, for key sets that differ from head
                 to head.
 
         Returns:
             A mask ``[row, query, key]``; it has one row if all rows share the keys.
+
+        Raises:
+            ArgumentError: for another name.
         """
         if own is not None:
             return own(kind)
+        self._need_known(name)
         inputs = self.batch(kind).inputs
         if name in ("same", "after_same"):
             return token_key_sets(inputs, causal=self.causal)[name]
+        if name.startswith("lag "):
+            place = torch.arange(inputs.shape[1])
+            return (place[:, None] - place == int(name.removeprefix("lag ")))[None]
         window = self.floors.window
         return positional_key_sets(1, inputs.shape[1], window, causal=self.causal)[name]
 

@@ -95,7 +95,8 @@ def find_roles(
             tokenizer gives, are rows whose targets are the next tokens.
         profile: Says on which rows roles are looked for, the unit of effects, and the floors; or
             its name, ``task`` or ``language``. By default ``language`` where the rows' targets are
-            the next tokens and nothing of a task is named, else ``task``.
+            the next tokens, nothing of a task is named and the model can predict every token, else
+            ``task``.
         memories: The contents that the task says are fetched.
         answers: Latent → the latents that it is computed from.
         sought: Latents by whose exchange the role of a head is decided
@@ -140,7 +141,12 @@ def _meant(
     given = admitted(model, rows) if ids else rows
     if profile is not None or of_task:
         return given, profile or TASK
-    return given, profile_of(given) if isinstance(given, Batch) else LANGUAGE
+    if not isinstance(given, Batch):
+        return given, LANGUAGE
+    outputs = getattr(getattr(model, "spec", None), "d_out", None)
+    of_tokens = outputs is not None and given.inputs.ndim == 2
+    unsaid = of_tokens and bool((given.inputs >= outputs).any())
+    return given, TASK if unsaid else profile_of(given)
 
 
 def examine(
@@ -162,6 +168,9 @@ def examine(
     detectors = dict.fromkeys(detector for role in asked for detector in role.detectors)
     names = {role.name for role in asked}
     told = [one for detector in watch([*detectors]) for one in detector(of)]
+    unknown = sorted({one.role for one in told if isinstance(one, Found)} - set(ROLES))
+    rule = "must be the name of a registered role"
+    need("find_roles", not unknown, "role of a Found", rule, unknown, "name the Role alike")
     found = [one for one in told if isinstance(one, Found) and one.role in names]
     if effects is not None:
         found = count_causes(evidence, found)

@@ -200,7 +200,7 @@ class _Search:
         than = beyond(self._floor, squared=not self._nats and not self._decisions)
         changes = over_rows((joint - alone).numpy()), over_rows(joint.numpy(), than=than)
         told = (
-            (f"of which without one at a time {self._unit} less", "excess"),
+            (f"without all of them more than one at a time {self._unit}", "excess"),
             (f"without {names} together {self._unit}", "joint"),
         )
         tests = [self._test(change, *words) for change, words in zip(changes, told, strict=True)]

@@ -228,7 +228,8 @@ _UNMOVED = "transfer: the task's rows have no other tokens or offsets"
 
 def _unput(role: Role, kind: str) -> str:
     """Why a role's specificity and transfer are not tested, which is a property of the role."""
-    reason = role.uncontrolled or "its cause is measured on the task's rows"
+    none = "its cause is measured on the task's rows" if role.control else "it names no control"
+    reason = role.uncontrolled or none
     return (
         f"specificity: {reason}; {_UNMOVED}" if kind in ("", "given") else f"specificity: {reason}"
     )

@@ -60,7 +60,9 @@ def test_the_joint_effect_is_what_is_measured_with_both_taken_away() -> None:
     (group,) = roles[(roles["component"] == "group") & (roles["role"] == "induction")].itertuples()
     assert group.effect == pytest.approx(float(odd["both"]), rel=1e-6)
     tests = {t["name"]: t["score"] for t in json.loads(group.tests)}
-    (excess,) = (score for name, score in tests.items() if name.startswith("of which without one"))
+    (excess,) = (
+        score for name, score in tests.items() if name.startswith("without all of them more")
+    )
     assert excess == pytest.approx(float(odd["both"] - odd["one"] - odd["other"]), rel=1e-6)
 
 

@@ -368,7 +368,7 @@ def test_refusals_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "map.toml").write_text("n_layers = 0\n")
     run = ["inspect", "induction-attention", "--out", str(out), "--mapping"]
     done = CliRunner().invoke(app, [*run, str(tmp_path / "map.toml")])
-    assert "n_layers must be a positive integer" in str(done.exception)
+    assert "n_layers must be at least 1, got 0" in str(done.exception)
     assert not out.exists()
     (tmp_path / "few.jsonl").write_text("[1, 2, 3]\n")
     run = ["inspect", "induction-attention", "--out", str(out), "--data"]

@@ -275,7 +275,7 @@ def test_a_mapping_takes_slots_of_a_matrix_with_more_query_than_key_heads(tmp_pa
 
 @pytest.mark.parametrize(("rope", "said"), [
     ({"width": 7}, "rope.width must be even"),
-    ({"width": 80}, "rope.width must be even, at most d_head"),
+    ({"width": 80}, "rope.width must be even and at most d_head"),
     ({"base": 10000}, "rope.width must be given.*rope.base must be a known key"),
     ({"width": 4, "theta": "x"}, "rope.theta must be a finite number"),
 ])  # fmt: skip
