@@ -177,11 +177,16 @@ def _added(source: TensorSource, load: Callable[[Path], Any], dtype: str | None)
     """A model of an architecture that an installed package adds."""
     config = source.config
     check_sizes(source.name, config)
+    if not isinstance(config.get("vocab_size"), int):
+        raise CheckpointError(
+            f"{source.name}: config.json must give vocab_size as a whole number, got "
+            f"{config.get('vocab_size')!r}: it says how many token ids there are"
+        )
     if not Path(source.name).is_dir():
         raise CheckpointError(f"{source.name} must be a folder for an architecture that was added")
     with one_line(f"{source.name} cannot be loaded"):
         model = load(Path(source.name)).eval()
-        vocabulary = int(config["vocab_size"])
+    vocabulary = config["vocab_size"]
     n_ctx = next((int(v) for n in _CONTEXTS if (v := config.get(n))), 1024)
     bos = config.get("bos_token_id")
     bos = bos if isinstance(bos, int) and 0 <= bos < vocabulary else -1
@@ -209,7 +214,11 @@ def _check_config(source: TensorSource, trust_remote_code: bool) -> None:
             f"{source.name} brings Python code of its own for its architecture {kind!r}: read it, "
             "then allow it with trust_remote_code (--trust-remote-code)"
         )
-    raise CheckpointError(f"{source.name}: transformers does not know the architecture {kind!r}")
+    raise CheckpointError(
+        f"{source.name}: transformers does not know the architecture {kind!r}: put hooks on the "
+        "module yourself (pl.wrap), add an Architecture (docs/howto-extend.md), or read its "
+        "weights alone (prooflens weights --mapping)"
+    )
 
 
 def _weights(name: str, place: str, config: Mapping[str, Any], options: Mapping[str, Any]) -> Any:

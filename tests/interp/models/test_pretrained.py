@@ -153,7 +153,7 @@ def edit(folder: Path, **changes: Any) -> None:
         (wrong_shape, "cannot be loaded"),
         (only_pickled, "holds only pickled weights"),
         (own_code, "brings Python code of its own for its architecture 'bespoke'"),
-        (unknown, "transformers does not know the architecture 'bespoke'"),
+        (unknown, "does not know the architecture 'bespoke': put hooks on the module"),
         (no_config, "has no config.json"),
     ],
 )
