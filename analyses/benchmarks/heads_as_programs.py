@@ -156,6 +156,28 @@ def pieces(tokenizer: Any, text: str, rows: int, length: int, *, bos: int | None
     return _as_rows(found[:rows], rows, length, "text")
 
 
+def sampled_rows(model: Any, rows: int, length: int, *, bos: int) -> Tensor:
+    """Rows of tokens ``[row, pos]`` that the model itself makes up, each drawn from its
+    predictions after the token that begins a text; from one seed.
+
+    Args:
+        model: A bridge of a transformers model.
+        rows, length: How many rows, and of how many tokens.
+        bos: The token that begins every row.
+    """
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        found: Tensor = model.original_model.generate(
+            torch.full((rows, 1), bos), do_sample=True, temperature=1.0, top_k=0, top_p=1.0,
+            max_new_tokens=length - 1, min_new_tokens=length - 1, pad_token_id=0,
+        )  # fmt: skip
+    return found
+
+
+def _seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
 def _as_rows(found: list[list[int]], rows: int, length: int, source: str) -> Tensor:
     problems = Problems("heads_as_programs")
     rule = f"must be at most {len(found)}: so many rows of {length} tokens has the {source}"
@@ -278,6 +300,9 @@ def main(
     window: Annotated[
         int, typer.Option(help="Also a head's own attention by so many last tokens; 0 for not.")
     ] = 0,
+    own: Annotated[
+        int, typer.Option(help="Also fit on so many rows that the model makes up itself.")
+    ] = 0,
     judge: Annotated[
         Path | None, typer.Option(help="A text file to judge on, in place of topics.")
     ] = None,
@@ -287,7 +312,9 @@ def main(
 ) -> None:
     """Print the JSON, and write it to a file if asked."""
     problems = Problems("heads_as_programs")
-    for name, value, least in (("rows", rows, 2), ("length", length, 2), ("window", window, 0)):
+    least_of = {"rows": 2, "length": 2, "window": 0, "own": 0}
+    for name, value in (("rows", rows), ("length", length), ("window", window), ("own", own)):
+        least = least_of[name]
         rule, advice = f"must be at least {least}", "raise it"
         problems.need(value >= least, name, rule, value, advice)
     problems.raise_if_any()
@@ -303,12 +330,15 @@ def main(
         else pieces(tokenizer, text, rows, length, bos=bos)
     )
     with evaluating(subject):
+        if own:
+            made = sampled_rows(subject, own, length, bos=int(given[0, 0]) if bos is None else bos)
+            given = torch.cat([made, given])[torch.randperm(own + rows, generator=_seeded())]
         fit, judged = (Run(subject, next_tokens(some)) for some in (given, others))
         words = TokenTerms(given, lambda token: tokenizer.decode([token]), subject.W_E)
         heads = _programs(fit, judged, words, window)
         order = _order(Run(subject, next_tokens(given[:_FEW])), heads)
         steps = _curve(judged, [head.edit for head in order])
-    told = {"window": window, "judged": "topics" if judge is None else judge.name}
+    told = {"window": window, "own": own, "judged": "topics" if judge is None else judge.name}
     found = {**_summary(model, heads, order, steps), **told}
     if keep:
         keep_table(found)

@@ -161,8 +161,8 @@ def inspected_rows(
     outputs = _outputs(model)
     if outputs < model.vocabulary and own is None:
         raise ArgumentError(
-            f"rows must be given for {model.name}, got none: it has {outputs} outputs for "
-            f"{model.vocabulary} tokens, so random tokens have no next token to predict"
+            f"rows must be given for {model.name}, got none: its outputs ({outputs}) are fewer "
+            f"than its tokens ({model.vocabulary}), so it predicts no random ones"
         )
     if model.vocabulary == 0 and own is None:
         raise ArgumentError(
@@ -190,7 +190,7 @@ def _only_its_task(model: Pretrained, drawn: Batch) -> str:
     outputs = _outputs(model)
     start = "roles are read on rows of its task:"
     if outputs < model.vocabulary:
-        return f"{start} {outputs} outputs for {model.vocabulary} tokens predict no random ones"
+        return f"{start} {outputs} outputs do not predict {model.vocabulary} tokens"
     repeated = token_trials(model, rows=_TRIED, length=LENGTH, seed=0)[0][0].batch
     late = repeated.mask.clone()
     late[:, : late.shape[1] // 2] = False

@@ -143,9 +143,10 @@ def _meant(
         return given, profile or TASK
     if not isinstance(given, Batch):
         return given, LANGUAGE
-    outputs = getattr(getattr(model, "spec", None), "d_out", None)
-    of_tokens = outputs is not None and given.inputs.ndim == 2
-    unsaid = of_tokens and bool((given.inputs >= outputs).any())
+    outputs: int | None = getattr(getattr(model, "spec", None), "d_out", None)
+    unsaid = (
+        outputs is not None and given.inputs.ndim == 2 and bool((given.inputs >= outputs).any())
+    )
     return given, TASK if unsaid else profile_of(given)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from prooflens.cli.outputs import ApplyOutput, DecompileOutput
+from prooflens.cli.outputs import ApplyOutput, DecompileOutput, ReadBackOutput
 from prooflens.cli.usage import (
     OWN_ROWS,
     Device,
@@ -45,7 +45,8 @@ def decompile(
     """Find a short program that decides as a model does, and say how faithful it is.
 
     With the word apply in the model's place a program that was found is run on rows:
-    prooflens decompile apply DIR/program.txt --data rows.json
+    prooflens decompile apply DIR/program.txt --data rows.json. Of what crasp --compile made the
+    program is read off the weights and printed; no rows are needed.
     """
     from interp.errors import Problems
 
@@ -69,6 +70,39 @@ def decompile(
         out = default_out(model, out, "decompile")
         about = {"lines": lines, "count": rows, "seed": seed}
         _decompiled(model, data, out, overwrite, about, device=device, dtype=dtype)
+
+
+def _compiled_words(name: str) -> list[str | None]:
+    """What each id but BOS stands for in a model that crasp --compile wrote; none in others."""
+    from interp.models.checkpoint import read_metadata
+    from interp.schema import faults
+
+    if not (Path(name) / "model.json").is_file():
+        return []
+    told = read_metadata(name).get("vocabulary")
+    return [] if told is None or faults(list[str | None], told, "vocabulary") else told[1:]
+
+
+def _read_back(model: Any, words: list[str | None], seed: int) -> None:
+    """Print the C-RASP program that stands in a compiled model's weights."""
+    from interp.errors import CheckpointError
+    from interp.program.printer import program_text
+    from interp.proofs.depth.decompiler.program import decompile_counting
+
+    found = decompile_counting(model, words, seed=seed)
+    if found.program is None:
+        raise CheckpointError(
+            f"the model's weights are no longer those of a program: {found.reason}; give rows "
+            "(--data FILE) for a program that decides as it does"
+        )
+    text = program_text(found.program)
+    facts(**ReadBackOutput(program=text, agreement=found.agreement, decisions=found.decisions))
+    typer.echo(text.rstrip())
+    typer.echo(
+        f"read off the weights; as the model on {found.agreement:.4%} of {found.decisions:,} "
+        "decisions on fresh strings",
+        err=True,
+    )
 
 
 def _applied(program: Path, data: Path) -> ApplyOutput:
@@ -116,6 +150,9 @@ def _decompiled(
     step(f"loading {name}")
     model = load(name, **place)
     given = None if data is None else read_rows(data, model.card)
+    if given is None and (words := _compiled_words(name)):
+        _read_back(model, words, about["seed"])
+        return
     if given is None and model.card.task is None:
         raise ArgumentError(
             f"data must be given for {name!r}, which knows no task of its own: --data FILE "

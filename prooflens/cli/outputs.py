@@ -99,6 +99,14 @@ class ApplyOutput(TypedDict):
     right: Annotated[float | None, "Share that is as the labels say; null without labels."]
 
 
+class ReadBackOutput(TypedDict):
+    """The program that stands in the weights of a compiled model."""
+
+    program: Annotated[str, "Its text."]
+    agreement: Annotated[float, "Share of decisions on fresh strings that are the model's."]
+    decisions: Annotated[int, "How many those are."]
+
+
 class DemoOutput(TypedDict):
     """What the demo found."""
 
@@ -259,7 +267,7 @@ OUTPUTS: dict[str, tuple[type, ...]] = {
         SmallestOutput,
         CompileOutput,
     ),
-    "decompile": (DecompileOutput, ApplyOutput),
+    "decompile": (DecompileOutput, ApplyOutput, ReadBackOutput),
     "demo": (DemoOutput,),
     "extract": (ExtractOutput, NoOutput),
     "inspect": (InspectOutput,),

@@ -74,12 +74,10 @@ def test_with_fewer_outputs_than_tokens_roles_are_read_on_its_task(tmp_path) -> 
     model = opened(SequenceTransformer(spec(6), seed=0), tmp_path / "model")
     found = inspected_rows(model, task=model.task)
     assert found.profile is TASK
-    assert found.notes == (
-        "roles are read on rows of its task: 6 outputs for 7 tokens predict no random ones",
-    )
+    assert found.notes == ("roles are read on rows of its task: 6 outputs do not predict 7 tokens",)
     roles = pl.find_roles(model.model, model.task.sample(64, seed=1))
     assert set(roles["status"]) <= {"rejected", "candidate"}
-    with pytest.raises(ArgumentError, match=r"rows must be given for .* 6 outputs for 7 tokens"):
+    with pytest.raises(ArgumentError, match=r"rows must be given for .*outputs \(6\) are fewer"):
         inspected_rows(model)
 
 

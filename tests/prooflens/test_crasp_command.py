@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from interp.models.checkpoint import load_checkpoint
 from interp.program.parser import parse_program as parse
-from prooflens.cli.main import main
+from prooflens.cli.main import app, main
 
 DYCK = """// one kind of brackets
 open = # "("
@@ -172,3 +173,23 @@ def test_running_a_program_does_not_load_torch(dyck) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["True", "[]"]
+
+
+def test_a_compiled_program_is_read_off_its_folder(tmp_path: Path) -> None:
+    """It asked for rows, in which ids cannot be numbered as a compiled model's are."""
+    program = tmp_path / "p.cr"
+    program.write_text('n = # "a"\nsecond = # ("b" && n > 1)\nok = second > 0\n')
+    folder = str(tmp_path / "compiled")
+    CliRunner().invoke(app, ["crasp", str(program), "--compile", "--longest=12", "--out", folder])
+    done = CliRunner().invoke(app, ["decompile", folder, "--json"])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told["agreement"] == 1.0
+    (tmp_path / "back.cr").write_text(told["program"])
+    same = CliRunner().invoke(app, ["crasp", str(program), "--same-as", str(tmp_path / "back.cr")])
+    assert same.stdout.strip() == "the same strings, of every length"
+    file = tmp_path / "compiled" / "model.json"
+    data = json.loads(file.read_text())
+    file.write_text(json.dumps({**data, "vocabulary": "a b"}))
+    refused = CliRunner().invoke(app, ["decompile", folder])
+    assert "data must be given" in str(refused.exception)
