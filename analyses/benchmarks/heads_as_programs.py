@@ -168,9 +168,15 @@ def sampled_rows(model: Any, rows: int, length: int, *, bos: int) -> Tensor:
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         found: Tensor = model.original_model.generate(
-            torch.full((rows, 1), bos), do_sample=True, temperature=1.0, top_k=0, top_p=1.0,
-            max_new_tokens=length - 1, min_new_tokens=length - 1, pad_token_id=0,
-        )  # fmt: skip
+            torch.full((rows, 1), bos),
+            do_sample=True,
+            temperature=1.0,
+            top_k=0,
+            top_p=1.0,
+            max_new_tokens=length - 1,
+            min_new_tokens=length - 1,
+            pad_token_id=0,
+        )
     return found
 
 
