@@ -90,7 +90,8 @@ def extract(
         rows: how many; needed for a task, otherwise all that the source has.
         batch: how many rows one forward pass has.
         dtype: ``float64``, ``float32``, ``float16`` or ``bfloat16``; by default the model's.
-        positions: ``all``, ``last``, ``START:STOP[:STEP]`` or a slice; of queries in patterns.
+        positions: ``all``, ``last``, ``START:STOP[:STEP]`` or a slice; of an attention
+            pattern these are the queries, and all keys are kept.
         heads: indices to keep along head axes; by default all.
         seed: seed of a task's sampling.
         part_rows: rows of a part, a multiple of ``batch``; by default about 64 MiB.

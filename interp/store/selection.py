@@ -102,7 +102,17 @@ class Selection:
 
 
 def to_array(values: Tensor, labels: tuple[str, ...], dtype: str | None = None) -> StoredArray:
-    """A tensor as a NumPy array, cast to ``dtype`` if one is given."""
+    """A tensor as a NumPy array, ready to be written.
+
+    Args:
+        values: The tensor, on any device.
+        labels: The name of each of its axes, such as ``("row", "head", "query", "key")``.
+        dtype: The name of the floating type to which numbers are cast; None keeps theirs. NumPy
+            has no bfloat16, whose bits are kept as int16.
+
+    Returns:
+        The array with its type's name and labels, and how many numbers the cast made infinite.
+    """
     values = values.detach()
     overflows = 0
     target = getattr(torch, dtype) if dtype and values.is_floating_point() else values.dtype

@@ -100,7 +100,12 @@ def rows_below(caps: np.ndarray, others: int) -> int:
 
 
 def caps_of(proof: Proof) -> np.ndarray:
-    """``[query, maximum, set of positions]``: the others may be any tokens below; −1 for none."""
+    """The caps that a proof holds, ``[query, maximum, set of positions]``.
+
+    For a last token (the query), a maximum, and the set of positions at which the maximum stands,
+    the cap is the number up to which the model was proved right: whatever tokens smaller than the
+    cap stand at all other positions. −1 if nothing was proved.
+    """
     return np.array(proof.data["caps"])
 
 

@@ -155,12 +155,13 @@ class TokenTable:
 
 
 class DecisionTrial:
-    """A model on some rows: what it decides, and what is left of that when it is changed.
+    """A model on some rows: its decisions, and the share of them that it keeps when it is changed.
 
     Args:
-        model: Hooked; takes tokens.
-        rows: A few dozen, on which one clean pass is remembered.
-        table: Fitted to the model's decisions.
+        model: A hooked model of tokens.
+        rows: A few dozen rows; the unchanged model's activations on them are kept.
+        table: The best decision for each current token alone, fitted to the model's: a change that
+            leaves no more than this table has took everything.
     """
 
     def __init__(self, model: Any, rows: TokenRows, table: TokenTable) -> None:

@@ -125,7 +125,15 @@ def _shares(tests: str) -> list[str]:
 
 
 def circuit_doubts(roles: pd.DataFrame) -> list[str]:
-    """What the table's own numbers give reason to doubt."""
+    """Why the circuit that a page draws from a role table may not be the whole story.
+
+    Args:
+        roles: A role table (:func:`probes.roles.find.find_roles`).
+
+    Returns:
+        Sentences: how many roles of heads are not confirmed, and whether several heads that were
+        ablated one at a time play the same confirmed role.
+    """
     roles = roles[roles["head"] >= 0]
     sure = roles[roles["status"] == "confirmed"]
     said = []

@@ -173,8 +173,13 @@ def patterns_of(table: pd.DataFrame) -> dict[str, np.ndarray]:
 
 
 def roles_figure(roles: pd.DataFrame, *, narrow: bool = False) -> Figure:
-    """Component × role: how strong the roles of each status are; of more than :data:`_COMPONENTS`
-    of one status the strongest."""
+    """Draw a map of components (rows) by roles (columns) for each status, coloured by strength.
+
+    Args:
+        roles: A role table (:func:`probes.roles.find.find_roles`). Of a status with more than 40
+            components the 40 with the strongest roles are drawn.
+        narrow: Whether it is for a narrow page, such as that of a telephone.
+    """
     names, sizes = roles.apply(part_name, axis=1), roles["strength"].abs()
     shown: list[tuple[str, pd.DataFrame]] = []
     for status in [title for title in STATUSES if (roles["status"] == title).any()]:

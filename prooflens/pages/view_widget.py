@@ -35,7 +35,14 @@ class HeadsWidget(anywidget.AnyWidget):  # type: ignore[misc]
 def heads_widget(
     tables: Mapping[str, pd.DataFrame], about: Mapping[str, Any], findings: Sequence[str], head: str
 ) -> Any:
-    """A widget of an inspection's tables that opens with a head."""
+    """The page of heads as a widget of a notebook.
+
+    Args:
+        tables: The inspection's tables, by name.
+        about: What the inspection says of itself, as ``inspection.json`` holds it.
+        findings: The sentences above the heads.
+        head: The head that is shown first, such as ``L1H0``; ``""`` for the first of the table.
+    """
     codes = {f"0-{name}": data for name, data in head_bytes(tables)}
     document = viewer_document(tables, about, "heads")
     data = json.dumps(document, ensure_ascii=False, allow_nan=False)
