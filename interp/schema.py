@@ -193,27 +193,34 @@ def check_values(
         typed = True
         for name, found in errors.items():
             bound = next(filter(None, map(_bound, found)), None)
-            rule, advice = bound or _type_rule(hints[name], values[name])
+            many = "tuple" if said is None else "list"
+            rule, advice = bound or _type_rule(hints[name], values[name], many)
             problems.need(False, name, rule, (said or values).get(name), advice)
             typed &= bound is not None and not any("less" in one["type"] for one in found)
         return typed
     return True
 
 
-def in_words(annotation: Any) -> str:
-    """A type in words, such as ``list of integers``."""
+def in_words(annotation: Any, many: str = "list") -> str:
+    """A type in words, such as ``list of integers``.
+
+    Args:
+        annotation: The type.
+        many: What several values are called: a list in a file is a tuple in Python.
+    """
     of, within = get_origin(annotation), get_args(annotation)
     if of is Annotated:
-        return in_words(within[0])
+        return in_words(within[0], many)
     if of is Literal:
         return f"one of {', '.join(map(str, within))}"
     if of in (Union, UnionType):
-        return " or ".join(map(in_words, within))
+        return " or ".join(in_words(one, many) for one in within)
     if of is tuple and within[1:] == (...,):
-        words = in_words(within[0])
-        return f"list of {words}s" if words in ("integer", "number") else f"list of {words}"
+        words = in_words(within[0], many)
+        return f"{many} of {words}s" if words in ("integer", "number") else f"{many} of {words}"
     if of is tuple:
-        return f"[{', '.join(map(in_words, within))}]"
+        several = ", ".join(in_words(one, many) for one in within)
+        return f"[{several}]" if many == "list" else f"({several})"
     return _WORDS.get(annotation, getattr(annotation, "__name__", str(annotation)))
 
 
@@ -235,6 +242,8 @@ def _bound(error: ErrorDetails) -> tuple[str, str] | None:
     """The rule of a broken bound, or of a table's own check, and what to do; None for types."""
     if error["type"] == "rule":
         return error["msg"], "mend it"
+    if error["type"] == "finite_number":
+        return "must be a finite number", "change it"
     key, rule, advice = _BOUNDS.get(error["type"], ("", "", ""))
     if not key:
         return None
@@ -242,19 +251,19 @@ def _bound(error: ErrorDetails) -> tuple[str, str] | None:
     return rule.format(f"{value:,}" if abs(value) < LARGEST else value), advice
 
 
-def _type_rule(annotation: Any, value: Any) -> tuple[str, str]:
+def _type_rule(annotation: Any, value: Any, many: str) -> tuple[str, str]:
     """The rule of a field's type, and what to do."""
-    words = in_words(annotation)
+    words = in_words(annotation, many)
     if words.startswith("one of ") or words == _WORDS[bool]:
         return f"must be {words}", "pick one"
     one = get_origin(annotation) is tuple and not _errors(annotation, (value,))
-    return f"must be of type {words}", f"write [{value!r}]" if one else "give a value of that type"
+    alone = f"write [{value!r}]" if many == "list" else f"write ({value!r},)"
+    return f"must be of type {words}", alone if one else "give a value of that type"
 
 
 _TYPES = {
     "int_type": "a whole number",
     "float_type": "a finite number",
-    "finite_number": "a finite number",
     "bool_type": "true or false",
     "string_type": "text",
     "list_type": "a list",
