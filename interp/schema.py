@@ -19,6 +19,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
 from functools import cache
+from inspect import get_annotations
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -89,7 +90,7 @@ def faults(kind: Any, value: Any, place: str) -> list[str]:
             found.append(f"{place}{_path(before)} has no {key!r}")
         else:
             given = error["input"]
-            said = type(given).__name__ if isinstance(given, list | dict) else repr(given)
+            said = "a table" if isinstance(given, dict) else repr(given)
             at = f"{place}{_path(error['loc'])}"
             found.append(f"{at} {_rule_and_advice(error)[0]}, got {said[:_LONGEST]}")
     return found
@@ -134,7 +135,7 @@ def check_fields(thing: Any, problems: Problems) -> bool:
         Whether rules between fields can be looked at: all are of the right type, and none is too
         large.
     """
-    values = {field.name: getattr(thing, field.name) for field in fields(thing)}
+    values = {one.name: getattr(thing, one.name) for one in fields(thing) if one.init}
     return check_values(type(thing), values, problems)
 
 
@@ -149,7 +150,7 @@ def from_fields(kind: type[Thing], data: Mapping[str, Any], problems: Problems) 
     Raises:
         ArgumentError: for unknown or missing fields, or values that do not fit.
     """
-    known: dict[str, Any] = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
+    known: dict[str, Any] = {one.name: one for one in fields(kind) if one.init}  # type: ignore[arg-type]
     for key in sorted(set(data) - set(known)):
         problems.need(False, key, "must be a known option", data[key], "remove it")
     for key, field in known.items():
@@ -184,21 +185,37 @@ def check_values(
         Whether all are of the right type, and none is too large.
     """
     model, hints = _fields_of(kind)
+    given = {name: values[name] for name in hints if name in values}
+    errors: dict[str, list[ErrorDetails]] = {n: [] for n, v in given.items() if not _is_data(v)}
     try:
-        model.model_validate({name: values[name] for name in hints if name in values})
+        model.model_validate({name: v for name, v in given.items() if name not in errors})
     except ValidationError as refused:
-        errors: dict[str, list[ErrorDetails]] = {}
         for one in refused.errors(include_url=False):
             errors.setdefault(str(one["loc"][0]), []).append(one)
-        typed = True
-        for name, found in errors.items():
-            bound = next(filter(None, map(_bound, found)), None)
-            many = "tuple" if said is None else "list"
-            rule, advice = bound or _type_rule(hints[name], values[name], many)
-            problems.need(False, name, rule, (said or values).get(name), advice)
-            typed &= bound is not None and not any("less" in one["type"] for one in found)
-        return typed
-    return True
+    typed, many = True, "tuple" if said is None else "list"
+    for name, found in errors.items():
+        bound = _bound_alone(found, hints[name])
+        rule, advice = bound or _type_rule(hints[name], values[name], many)
+        problems.need(False, name, rule, (said or values).get(name), advice)
+        typed &= bound is not None and not any(one["type"] in _TOO_MUCH for one in found)
+    return typed
+
+
+def _is_data(value: Any) -> bool:
+    """Whether a value is what a file could hold: numbers of NumPy or PyTorch are not."""
+    if isinstance(value, tuple | list):
+        return all(map(_is_data, value))
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def _bound_alone(errors: list[ErrorDetails], annotation: Any) -> tuple[str, str] | None:
+    """The bound that is broken where a value is of the right type, or of one of several."""
+    several = get_origin(annotation) in (Union, UnionType)
+    branches: dict[Any, list[tuple[str, str] | None]] = {}
+    for error in errors:
+        branch = error["loc"][1] if several and len(error["loc"]) > 1 else None
+        branches.setdefault(branch, []).append(_bound(error))
+    return next((found[0] for found in branches.values() if all(found)), None)
 
 
 def in_words(annotation: Any, many: str = "list") -> str:
@@ -232,10 +249,13 @@ _BOUNDS = {
     "greater_than": ("gt", "must be above {}", "raise it"),
     "less_than_equal": ("le", "must be at most {}", "lower it"),
     "less_than": ("lt", "must be below {}", "lower it"),
+    "too_long": ("max_length", "must have at most {} entries", "leave some out"),
     "too_short": ("min_length", "must have at least {} entries", "add some"),
     "string_too_long": ("max_length", "must have at most {} characters", "shorten it"),
 }
 """Kind of error → its bound in the error's context, the rule with the bound, what to do."""
+_TOO_MUCH = ("less_than", "less_than_equal", "too_long")
+"""Errors after which nothing is computed with a value."""
 
 
 def _bound(error: ErrorDetails) -> tuple[str, str] | None:
@@ -248,7 +268,8 @@ def _bound(error: ErrorDetails) -> tuple[str, str] | None:
     if not key:
         return None
     value = error["ctx"][key]
-    return rule.format(f"{value:,}" if abs(value) < LARGEST else value), advice
+    words = f"{value:g}" if isinstance(value, float) else f"{value:,}"
+    return rule.format(words if abs(value) < LARGEST else value), advice
 
 
 def _type_rule(annotation: Any, value: Any, many: str) -> tuple[str, str]:
@@ -297,12 +318,29 @@ def _adapter(kind: Any) -> Any:
 @cache
 def _fields_of(kind: Any) -> tuple[type[BaseModel], dict[str, Any]]:
     """A model with a dataclass's fields whose annotations can be checked, and these annotations."""
-    hints = get_type_hints(kind, include_extras=True)
-    checked = {field.name: hints[field.name] for field in fields(kind)}
+    hints = _hints(kind)
+    checked = {field.name: hints[field.name] for field in fields(kind) if field.init}
     checked = {name: hint for name, hint in checked.items() if _is_plain(hint)}
-    needed: dict[str, Any] = {f"{name}_": (hint, Field(None, alias=name))
-                              for name, hint in checked.items()}  # fmt: skip
+    needed: dict[str, Any] = {
+        f"field_{name}": (hint, Field(None, alias=name)) for name, hint in checked.items()
+    }
     return create_model(kind.__name__, __config__=_STRICT, **needed), checked
+
+
+def _hints(kind: Any) -> dict[str, Any]:
+    """The annotations of a class; Any for what cannot be resolved, as a name for type checkers."""
+    try:
+        return get_type_hints(kind, include_extras=True)
+    except (NameError, TypeError, AttributeError):
+        found: dict[str, Any] = {}
+    for part in reversed(kind.__mro__):
+        for name, told in get_annotations(part).items():
+            alone = type("", (), {"__annotations__": {name: told}, "__module__": part.__module__})
+            try:
+                found[name] = get_type_hints(alone, include_extras=True)[name]
+            except (NameError, TypeError, AttributeError):
+                found[name] = Any
+    return found
 
 
 def _is_plain(annotation: Any) -> bool:

@@ -89,7 +89,7 @@ class _StoredResult(_FormattedResult):
     figures: dict[str, Text]
     tables: list[Annotated[str, fits(r"[\w.+=-]+", "a plain name")]]
     changed: dict[str, Any] = Field({})
-    before: _StoredBefore | None = None
+    before: _StoredBefore = _StoredBefore.model_construct()
     earlier: list[_StoredBefore] = Field([])
 
 

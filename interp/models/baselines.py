@@ -70,8 +70,12 @@ class BaselineSpec:
 
     def __post_init__(self) -> None:
         problems = Problems(type(self).__name__)
-        check_fields(self, problems)
+        if check_fields(self, problems):
+            self._check(problems)
         problems.raise_if_any()
+
+    def _check(self, problems: Problems) -> None:
+        """Record further rules that a subclass has; none by default."""
 
     @property
     def torch_dtype(self) -> torch.dtype:

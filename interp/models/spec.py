@@ -171,7 +171,8 @@ class TransformerSpec:
         Raises:
             ArgumentError: for unknown or missing keys, or values the spec refuses.
         """
-        whole = {k: float(data[k]) for k in _NUMBERS if type(data.get(k)) is int}
+        stated = {k: data[k] for k in _NUMBERS if type(data.get(k)) is int}
+        whole = {k: float(v) for k, v in stated.items() if abs(v) < 2**63}
         return from_fields(cls, {**data, **whole}, Problems("TransformerSpec"))
 
 

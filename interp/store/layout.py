@@ -109,7 +109,7 @@ class _ManifestFile(FileTable):
     rows: Whole | None
     complete: bool
     environment: dict[str, Text] = Field({})
-    about: _ManifestAbout | None = None
+    about: _ManifestAbout = _ManifestAbout.model_construct()
 
 
 def _two_ids(run: list[int]) -> list[int]:
@@ -128,7 +128,7 @@ class _SealedPart(_SealedFile):
     part: Annotated[int, Field(ge=0, le=10**9)]
     file: Text
     rows: Annotated[list[Annotated[list[int], AfterValidator(_two_ids)]], Field(min_length=1)]
-    source_sha256: Literal[""] | _Digest
+    source_sha256: Annotated[str, fits("([0-9a-f]{64})?", "a SHA-256 in hexadecimal")]
     shapes: dict[str, _Axes]
     overflows: dict[str, Whole] = Field({})
 
@@ -136,7 +136,7 @@ class _SealedPart(_SealedFile):
 class _SealedMeasurement(_SealedFile):
     name: Annotated[str, fits(NAME, "letters, digits, . _ + -")]
     file: Text
-    replaces: _SealedFile | None = None
+    replaces: _SealedFile = _SealedFile.model_construct()
 
 
 _KINDS: dict[str, type[FileTable]] = {"part": _SealedPart, "measurement": _SealedMeasurement}

@@ -158,11 +158,11 @@ def inspected_rows(
     if (profile or (TASK if why else follows)) is TASK and batch is not None:
         found = _of_task(model, batch, None if own is not None else task, own, text)
         return replace(found, notes=(why,)) if why else found
-    outputs = _outputs(model)
-    if outputs < model.vocabulary and own is None:
+    if not (_predicts_all(model) or data is not None or text or tokens_from):
         raise ArgumentError(
-            f"rows must be given for {model.name}, got none: its outputs ({outputs}) are fewer "
-            f"than its tokens ({model.vocabulary}), so it predicts no random ones"
+            f"rows must be given for {model.name}, got none that are as a language's: its outputs "
+            f"({_outputs(model)}) are fewer than its tokens ({model.vocabulary}), so it predicts "
+            "no random ones"
         )
     if model.vocabulary == 0 and own is None:
         raise ArgumentError(
@@ -183,13 +183,19 @@ def _outputs(model: Pretrained) -> int:
     return int(getattr(getattr(model.model, "spec", None), "d_out", model.vocabulary))
 
 
+def _predicts_all(model: Pretrained) -> bool:
+    """Whether every token of random rows can be predicted; BOS is none of them."""
+    ids = model.vocabulary - (model.bos == model.vocabulary - 1)
+    return _outputs(model) >= ids
+
+
 def _only_its_task(model: Pretrained, drawn: Batch) -> str:
     """Why a model of a task whose targets are next tokens is judged on its task's rows all the
     same: random tokens have no targets, or it predicts repeats of them worse than by chance, where
     it does better than that on its task. Empty for others."""
     outputs = _outputs(model)
     start = "roles are read on rows of its task:"
-    if outputs < model.vocabulary:
+    if not _predicts_all(model):
         return f"{start} {outputs} outputs do not predict {model.vocabulary} tokens"
     repeated = token_trials(model, rows=_TRIED, length=LENGTH, seed=0)[0][0].batch
     late = repeated.mask.clone()
@@ -198,7 +204,7 @@ def _only_its_task(model: Pretrained, drawn: Batch) -> str:
         float(Run(model.model, some).value()[mask].double().mean())
         for some, mask in ((repeated, late), (drawn[:_TRIED], drawn[:_TRIED].mask))
     ]
-    if losses[0] <= log(outputs) or losses[1] >= log(outputs):
+    if not (losses[0] > log(outputs) > losses[1]):
         return ""
     return (
         f"{start} it predicts repeated random tokens worse ({losses[0]:.2f} nats) than by chance "

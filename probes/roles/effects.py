@@ -69,7 +69,7 @@ class Effects:
             own: The head's own keys, where they differ from head to head.
         """
         rows, words = self.evidence.profile.rows, "without that attention"
-        kind = rows.get(name, rows["own"])
+        kind = rows[name] if name in rows else rows["own"]
         kinds = self._kinds_of(name) if self._nats else (kind,)
         away = {k: self.rises.away(k, [place], name, {place: own}) for k in kinds}
         if self._nats:

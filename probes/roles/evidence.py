@@ -181,7 +181,8 @@ class Evidence:
 
     def _need_known(self, keys: str) -> None:
         known = [*_KEYS, *single_lags(self.floors.window)]
-        good = keys in known or any(keys in one.rows for one in PROFILES.values())
+        profiles = (self.profile, *PROFILES.values())
+        good = keys in known or any(keys in one.rows for one in profiles)
         rule = f"must be one of {', '.join(dict.fromkeys(known))}"
         need("roles", good, "keys", rule, keys, "or give keys of your own")
 
@@ -399,7 +400,9 @@ class Evidence:
         """
         if own is not None:
             return own(kind)
-        self._need_known(name)
+        placed = name in _KEYS or name in single_lags(self.floors.window)
+        rule = f"must be one of {', '.join((*_KEYS, *single_lags(self.floors.window)[2:]))}"
+        need("roles", placed, "keys", rule, name, "or give keys of your own")
         inputs = self.batch(kind).inputs
         if name in ("same", "after_same"):
             return token_key_sets(inputs, causal=self.causal)[name]

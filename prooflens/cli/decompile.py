@@ -151,6 +151,8 @@ def _decompiled(
     model = load(name, **place)
     given = None if data is None else read_rows(data, model.card)
     if given is None and (words := _compiled_words(name)):
+        reason = "whose program is read off its weights and printed"
+        not_for("a compiled model", reason, "out", "lines", "rows", "overwrite")
         _read_back(model, words, about["seed"])
         return
     if given is None and model.card.task is None:

@@ -95,10 +95,17 @@ def _tied(source: TensorSource, config: Mapping[str, Any]) -> str:
     """Whether the unembedding is tied; empty where nothing says so."""
     family = FAMILIES.get(str(source.config.get("model_type")))
     called = _UNEMBEDDINGS if family is None else (family.tokens[1],)
-    has_own = any(name.endswith(called) for name in source.files.names)
+    has_own = any(
+        name == one or name.endswith("." + one)
+        for name in source.files.names
+        if not TOWERS & {*name.split(".")}
+        for one in called
+    )
     stated = config.get("tie_word_embeddings")
     if has_own:
         return "unembedding of its own" + ", though it is called tied" * (stated is True)
+    if stated is False:
+        return "its unembedding is not in the files"
     return "unembedding tied" if stated is True or family is not None else ""
 
 

@@ -140,8 +140,9 @@ def _with_layers_left_out(factors: HeadWeights) -> HeadWeights:
         more += 1
     if more == factors.n_layers:
         return factors
-    note = f"layers {factors.n_layers} to {more - 1} of the files are left out: the configuration "
-    note += f"or mapping says {factors.n_layers}"
+    first, last = factors.n_layers, more - 1
+    which = f"layer {first}" if first == last else f"layers {first} to {last}"
+    note = f"left out: {which} of the files, since the configuration or mapping says {first} layers"
     return replace(factors, layout=replace(factors.layout, notes=(*factors.layout.notes, note)))
 
 

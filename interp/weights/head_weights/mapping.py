@@ -71,7 +71,7 @@ class _MappedPart(FileTable, extra="forbid"):
 
 class _MappedRope(FileTable, extra="forbid"):
     width: Positive
-    theta: float = 10000.0
+    theta: Annotated[float, Field(gt=0)] = 10000.0
     neighbours: bool = False
     scaling: dict[str, Any] | None = None
 
@@ -126,6 +126,9 @@ def layout_of_mapping(table: Mapping[str, Any]) -> Layout:
         turned % 2 == 0 and turned <= max(2, read.d_head),
         "must be even and at most d_head",
     )
+    groups = read.n_kv_heads or read.n_heads
+    rule_of_groups = f"must divide n_heads = {read.n_heads}"
+    problems.need(read.n_heads % groups == 0, "n_kv_heads", rule_of_groups, groups, "correct it")
     problems.need(
         good, "rope.width", rule, turned, "it is how many coordinates are turned, in pairs"
     )
@@ -169,6 +172,8 @@ def _check_part(key: str, part: _MappedPart, problems: Problems) -> None:
     result = part.pattern.partition("->")[2].split()
     if part.slots is not None:
         wanted = "s" + wanted[1:]
+        rule = "must be from and up to, the first below the second"
+        problems.need(part.slots[0] < part.slots[1], f"{key}.slots", rule, part.slots, "reorder")
     same = [axis if axis != "1" else "h" for axis in result] == wanted.split()
     rule = f"must have a pattern with the result {wanted!r}"
     problems.need(same, key, rule, part.pattern, "reorder")
