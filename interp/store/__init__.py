@@ -1,6 +1,6 @@
 """Activation stores: a model's activations on disk, in HDF5.
 
-Reading needs NumPy and h5py only. PyTorch and TransformerLens are imported when something is
+Reading needs NumPy, h5py and pydantic only. PyTorch and TransformerLens are imported when something is
 extracted, or when a store is read back as tensors.
 """
 

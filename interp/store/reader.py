@@ -1,4 +1,4 @@
-"""Read a store without its model, a tokenizer or a network: NumPy and h5py only.
+"""Read a store without its model, a tokenizer or a network: NumPy, h5py, pydantic only.
 
     store = ActivationStore("out/store")
     store.activation("blocks.0.attn.hook_pattern", rows=slice(0, 32), heads=[1])
