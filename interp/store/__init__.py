@@ -1,7 +1,7 @@
 """Activation stores: a model's activations on disk, in HDF5.
 
-Reading needs NumPy, h5py and pydantic only. PyTorch and TransformerLens are imported when something is
-extracted, or when a store is read back as tensors.
+Reading needs NumPy, h5py and pydantic only. PyTorch and TransformerLens are imported when something
+is extracted, or when a store is read back as tensors.
 """
 
 from __future__ import annotations
