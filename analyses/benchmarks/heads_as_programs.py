@@ -71,6 +71,7 @@ __all__ = [
     "main",
     "overlap_and_kl",
     "pieces",
+    "sampled_rows",
     "texts",
     "trivial_patterns",
 ]

@@ -13,6 +13,7 @@ from analyses.benchmarks.heads_as_programs import (
     main,
     overlap_and_kl,
     pieces,
+    sampled_rows,
     texts,
     trivial_patterns,
 )
@@ -58,6 +59,26 @@ def test_a_text_is_cut_into_pieces_and_too_short_a_one_is_refused() -> None:
         pieces(spelling, "abcdefg", 3, 4, bos=1)
     with pytest.raises(ArgumentError, match=r"rows must be at most 0: "):
         texts(spelling, 3, 10**9, odd=False, bos=1)
+
+
+def test_rows_that_a_model_makes_up_follow_its_predictions() -> None:
+    """One that predicts the next id alone counts up; rows come again, and no state moves."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=12, hidden_size=16, intermediate_size=8, num_hidden_layers=0,
+        num_attention_heads=2, tie_word_embeddings=False, bos_token_id=0, eos_token_id=None,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        model.model.embed_tokens.weight.copy_(torch.eye(12, 16))
+        model.lm_head.weight.copy_(50 * torch.eye(12, 16).roll(1, 0))
+    before = torch.random.get_rng_state()
+    bridge = SimpleNamespace(original_model=model)
+    rows = sampled_rows(bridge, 3, 6, bos=2)
+    assert rows.tolist() == [[2, 3, 4, 5, 6, 7]] * 3
+    assert torch.equal(sampled_rows(bridge, 3, 6, bos=2), rows)
+    assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_options_are_refused_before_a_model_is_loaded() -> None:
