@@ -39,8 +39,11 @@ from interp.errors import Problems
 Thing = TypeVar("Thing")
 LARGEST = 2**63 - 1
 Whole = Annotated[int, Field(ge=0, le=LARGEST)]
+"""A whole number from 0 on, of at most 64 bits."""
 Positive = Annotated[int, Field(ge=1, le=LARGEST)]
+"""A whole number from 1 on, of at most 64 bits."""
 Text = Annotated[str, Field(max_length=1 << 20)]
+"""Text of at most 2^20 characters."""
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False, frozen=True)
 _LONGEST = 80
 """The most characters of a value that a sentence repeats."""

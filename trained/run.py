@@ -22,12 +22,13 @@ from pydantic import Field
 
 from interp.errors import ArgumentError, Problems, need
 from interp.models.kinds import Spec, kind_of
-from interp.schema import check_fields, from_fields
+from interp.schema import Whole, check_fields, from_fields
 from interp.tasks.base import Task
 
-_Rate = Annotated[float, Field(gt=0, le=1e308)]
-_Whole = Annotated[int, Field(ge=0, lt=2**63)]
-_Beta = Annotated[float, Field(ge=0, lt=1)]
+Rate = Annotated[float, Field(gt=0, le=1e308)]
+"""A finite number above 0."""
+Beta = Annotated[float, Field(ge=0, lt=1)]
+"""A number from 0 to below 1."""
 
 
 @dataclass(frozen=True)
@@ -63,21 +64,21 @@ class Training:
 
     steps: Annotated[int, Field(ge=1, le=10**9)]
     batch: Annotated[int, Field(ge=1, le=1 << 20)] = 64
-    learning_rate: _Rate = 3e-3
+    learning_rate: Rate = 3e-3
     weight_decay: Annotated[float, Field(ge=0, le=1e308)] = 0.0
-    terms_learning_rate: _Rate = 1.0
-    warmup: _Whole = 50
-    clip: _Rate = 1.0
-    seed: _Whole = 0
+    terms_learning_rate: Rate = 1.0
+    warmup: Whole = 50
+    clip: Rate = 1.0
+    seed: Whole = 0
     rows: Annotated[int, Field(ge=0, le=10**9)] = 0
-    data_seed: _Whole | None = None
-    betas: tuple[_Beta, _Beta] = (0.9, 0.999)
+    data_seed: Whole | None = None
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
     decay: Literal["cosine", "none"] = "cosine"
     stop_at: Annotated[float, Field(ge=0, le=1e308)] = 0.0
     parameters: Annotated[tuple[str, ...], Field(min_length=1)] = ("*",)
-    snapshots: _Whole = 0
+    snapshots: Whole = 0
     autocast: bool = False
-    slopes: tuple[_Rate, ...] = ()
+    slopes: tuple[Rate, ...] = ()
 
     def __post_init__(self) -> None:
         problems = Problems("training")

@@ -38,11 +38,10 @@ from interp.errors import Problems
 from interp.hooks.hooked import HookedModule
 from interp.hooks.points import HookPoint
 from interp.models.ffn import HiddenLayer
-from interp.models.spec import Activation
+from interp.models.spec import Activation, Size
 from interp.schema import check_fields, from_fields
 
-_Size = Annotated[int, Field(ge=1, le=1 << 24)]
-_Initial = Literal["gaussian", "uniform"]
+Initial = Literal["gaussian", "uniform"]
 
 
 @dataclass(frozen=True)
@@ -61,9 +60,9 @@ class BaselineSpec:
 
     kind: ClassVar[str] = ""
 
-    d_in: _Size
-    d_out: _Size
-    n_ctx: _Size
+    d_in: Size
+    d_out: Size
+    n_ctx: Size
     input: Literal["tokens", "real"] = "tokens"
     d_embed: Annotated[int, Field(ge=0, le=1 << 24)] = 0
     dtype: Literal["float32", "float64"] = "float32"
@@ -115,7 +114,7 @@ class MLPSpec(BaselineSpec):
 
     kind: ClassVar[str] = "mlp"
 
-    hidden: tuple[_Size, ...] = (128,)
+    hidden: tuple[Size, ...] = (128,)
     activation: Literal["relu", "gelu"] = "relu"
     pairs: Literal["none", "whole", "masked"] = "none"
 
@@ -135,10 +134,10 @@ class RNNSpec(BaselineSpec):
 
     kind: ClassVar[str] = "rnn"
 
-    d_hidden: _Size = 128
-    n_layers: _Size = 1
+    d_hidden: Size = 128
+    n_layers: Size = 1
     activation: Literal["tanh", "linear"] = "tanh"
-    initial: _Initial = "gaussian"
+    initial: Initial = "gaussian"
 
 
 @dataclass(frozen=True)
@@ -156,9 +155,9 @@ class LSTMSpec(BaselineSpec):
 
     kind: ClassVar[str] = "lstm"
 
-    d_hidden: _Size = 128
-    n_layers: _Size = 1
-    initial: _Initial = "gaussian"
+    d_hidden: Size = 128
+    n_layers: Size = 1
+    initial: Initial = "gaussian"
 
 
 class Baseline(HookedModule):

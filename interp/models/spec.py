@@ -27,10 +27,14 @@ Norm = Literal["none", "layernorm", "rmsnorm"]
 Activation = Literal["relu", "gelu", "pair_sign"]
 Dtype = Literal["float32", "float64", "bfloat16", "float16"]
 
-_Size = Annotated[int, Field(ge=1, le=1 << 24)]
-_Width = Annotated[int, Field(ge=1, le=1 << 20)]
-_Heads = Annotated[int, Field(ge=0, le=1 << 14)]
-_Number = Annotated[float, Field(gt=-1e30, lt=1e30)]
+Size = Annotated[int, Field(ge=1, le=1 << 24)]
+"""How many channels, tokens or positions: from 1 to 2^24."""
+Width = Annotated[int, Field(ge=1, le=1 << 20)]
+"""How many numbers a vector has: from 1 to 2^20."""
+HeadCount = Annotated[int, Field(ge=0, le=1 << 14)]
+"""How many heads a layer has: from 0 to 2^14."""
+Finite = Annotated[float, Field(gt=-1e30, lt=1e30)]
+"""A number between −10^30 and 10^30."""
 
 
 @dataclass(frozen=True)
@@ -78,14 +82,14 @@ class TransformerSpec:
         ArgumentError: naming every option that is out of range, unknown, or without effect.
     """
 
-    d_in: _Size
-    d_out: _Size
-    n_ctx: _Size
-    d_model: _Width
+    d_in: Size
+    d_out: Size
+    n_ctx: Size
+    d_model: Width
     n_layers: Annotated[int, Field(ge=0, le=4096)]
-    n_heads: _Heads | tuple[_Heads, ...] = 1
-    d_head: _Width | tuple[_Width, ...] = 16
-    ffn: tuple[_Width, ...] | tuple[tuple[_Width, ...], ...] = ()
+    n_heads: HeadCount | tuple[HeadCount, ...] = 1
+    d_head: Width | tuple[Width, ...] = 16
+    ffn: tuple[Width, ...] | tuple[tuple[Width, ...], ...] = ()
     input: Input = "tokens"
     score: Score = "dot"
     lag_bias: LagBias = "none"
@@ -96,14 +100,14 @@ class TransformerSpec:
     identity_qk: bool = False
     identity_ov: bool = False
     identity_mask_self: bool = False
-    identity_multiplier: _Number = 1.0
+    identity_multiplier: Finite = 1.0
     norm: Norm = "none"
     norm_gain: bool = True
     norm_final: bool = True
     norm_eps: Annotated[float, Field(ge=0, lt=1e30)] = 1e-5
     residual: bool = True
     activation: Activation | tuple[Activation, ...] = "relu"
-    input_ffn: tuple[_Width, ...] = ()
+    input_ffn: tuple[Width, ...] = ()
     tied_unembedding: bool = False
     dtype: Dtype = "float32"
 
