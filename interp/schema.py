@@ -67,13 +67,13 @@ def fits(pattern: str, rule: str, most: int = 1 << 20) -> AfterValidator:
 
     def check(text: str) -> str:
         if len(text) > most or not fitting(text):
-            raise broken(f"must be {rule}")
+            raise rule_error(f"must be {rule}")
         return text
 
     return AfterValidator(check)
 
 
-def broken(rule: str) -> PydanticCustomError:
+def rule_error(rule: str) -> PydanticCustomError:
     """The error that a table's own check raises, such as ``must be two row ids``."""
     return PydanticCustomError("rule", "{rule}", {"rule": rule})
 
@@ -212,7 +212,7 @@ def _is_data(value: Any) -> bool:
 
 
 def _bound_alone(errors: list[ErrorDetails], annotation: Any) -> tuple[str, str] | None:
-    """The bound that is broken where a value is of the right type, or of one of several."""
+    """The bound that is rule_error where a value is of the right type, or of one of several."""
     several = get_origin(annotation) in (Union, UnionType)
     branches: dict[Any, list[tuple[str, str] | None]] = {}
     for error in errors:
@@ -262,7 +262,7 @@ _TOO_MUCH = ("less_than", "less_than_equal", "too_long")
 
 
 def _bound(error: ErrorDetails) -> tuple[str, str] | None:
-    """The rule of a broken bound, or of a table's own check, and what to do; None for types."""
+    """The rule of a rule_error bound, or of a table's own check, and what to do; None for types."""
     if error["type"] == "rule":
         return error["msg"], "mend it"
     if error["type"] == "finite_number":

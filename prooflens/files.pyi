@@ -19,7 +19,7 @@ from interp.schema import FileTable as FileTable
 from interp.schema import Positive as Positive
 from interp.schema import Text as Text
 from interp.schema import Whole as Whole
-from interp.schema import broken as broken
 from interp.schema import check_shape as check_shape
 from interp.schema import fits as fits
+from interp.schema import rule_error as rule_error
 from trained.stack_runner import digest as digest

@@ -6,7 +6,8 @@ A head's program is a softmax over terms of tokens and places (``token_terms``):
 tokens, equal ones, what makes the query rest, and directions of the embedding. The terms are the
 same for all heads, and nothing that a layer computed is read. Texts are the topics of
 Python's own help (``pydoc_data``): numbers are fitted on every second one, and judged on others, or
-with ``--judge FILE`` on the pieces of a text file. No language model takes part. With ``--window
+with ``--judge FILE`` on the pieces of a text file. ``--own N`` fits on N rows besides that the
+model makes up itself, from its own predictions; no other language model takes part. With ``--window
 N`` a head has one term more, which is no program: the logarithm of its own attention where its
 layer sees the last N tokens of each place alone (``last_tokens``). Told are, on the judged texts,
 over queries after the first,
@@ -22,13 +23,13 @@ nats from the model's own), each beside those before it: ``curve`` has for each 
 on the judged texts, and that with the last heads of the order replaced instead; its rise with a
 quarter of the heads replaced has a 95 % interval over rows. What heads write stays the model's own.
 
-JSON keys: ``model``, ``window``, ``judged`` (the name of the file, or "topics"), ``overlap`` and
-``kl`` (means over heads), ``overlap_working`` (over heads that do not rest), ``overlap_fitted`` (on
-the texts that were fitted), ``trivial``, ``trivial_working``, ``resting``, ``quarter`` (by how much
-the perplexity rises with a quarter of the heads replaced, as a share), ``quarter_low``,
-``quarter_high``, ``quarter_resting`` (how many of the quarter rest), ``curve``, ``heads``. With
-``--keep`` it is kept, without the programs' words, as ``analyses/tables/programs-MODEL.json``, and
-drawn (``docs/images/heads-as-programs.png``).
+JSON keys: ``model``, ``window``, ``own``, ``judged`` (the name of the file, or "topics"),
+``overlap`` and ``kl`` (means over heads), ``overlap_working`` (over heads that do not rest),
+``overlap_fitted`` (on the texts that were fitted), ``trivial``, ``trivial_working``, ``resting``,
+``quarter`` (by how much the perplexity rises with a quarter of the heads replaced, as a share),
+``quarter_low``, ``quarter_high``, ``quarter_resting`` (how many of the quarter rest), ``curve``,
+``heads``. With ``--keep`` it is kept, without the programs' words, as
+``analyses/tables/programs-MODEL.json``, and drawn (``docs/images/heads-as-programs.png``).
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ __all__ = [
     "main",
     "overlap_and_kl",
     "pieces",
-    "sampled_rows",
+    "sample_rows",
     "texts",
     "trivial_patterns",
 ]
@@ -157,7 +158,7 @@ def pieces(tokenizer: Any, text: str, rows: int, length: int, *, bos: int | None
     return _as_rows(found[:rows], rows, length, "text")
 
 
-def sampled_rows(model: Any, rows: int, length: int, *, bos: int) -> Tensor:
+def sample_rows(model: Any, rows: int, length: int, *, bos: int) -> Tensor:
     """Rows of tokens ``[row, pos]`` that the model itself makes up, each drawn from its
     predictions after the token that begins a text; from one seed.
 
@@ -179,10 +180,6 @@ def sampled_rows(model: Any, rows: int, length: int, *, bos: int) -> Tensor:
             pad_token_id=0,
         )
     return found
-
-
-def _seeded() -> torch.Generator:
-    return torch.Generator().manual_seed(0)
 
 
 def _as_rows(found: list[list[int]], rows: int, length: int, source: str) -> Tensor:
@@ -319,9 +316,8 @@ def main(
 ) -> None:
     """Print the JSON, and write it to a file if asked."""
     problems = Problems("heads_as_programs")
-    least_of = {"rows": 2, "length": 2, "window": 0, "own": 0}
-    for name, value in (("rows", rows), ("length", length), ("window", window), ("own", own)):
-        least = least_of[name]
+    asked = (("rows", rows, 2), ("length", length, 2), ("window", window, 0), ("own", own, 0))
+    for name, value, least in asked:
         rule, advice = f"must be at least {least}", "raise it"
         problems.need(value >= least, name, rule, value, advice)
     problems.raise_if_any()
@@ -338,8 +334,9 @@ def main(
     )
     with evaluating(subject):
         if own:
-            made = sampled_rows(subject, own, length, bos=int(given[0, 0]) if bos is None else bos)
-            given = torch.cat([made, given])[torch.randperm(own + rows, generator=_seeded())]
+            made = sample_rows(subject, own, length, bos=int(given[0, 0]) if bos is None else bos)
+            generator = torch.Generator().manual_seed(0)
+            given = torch.cat([made, given])[torch.randperm(own + rows, generator=generator)]
         fit, judged = (Run(subject, next_tokens(some)) for some in (given, others))
         words = TokenTerms(given, lambda token: tokenizer.decode([token]), subject.W_E)
         heads = _programs(fit, judged, words, window)

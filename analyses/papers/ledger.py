@@ -24,7 +24,7 @@ from pydantic import Field, model_validator
 
 from analyses.papers.base import Setting, Status, Verdict
 from prooflens.errors import ArgumentError, Problems
-from prooflens.files import FileTable, broken, check_shape, fits
+from prooflens.files import FileTable, check_shape, fits, rule_error
 
 __all__ = ["PAPERS", "PROFILES", "Before", "Claim", "chosen", "read_ledger"]
 
@@ -72,9 +72,9 @@ class _LedgerEntry(FileTable, extra="forbid"):
     def _has_profiles(self) -> _LedgerEntry:
         found = {profile for profile in PROFILES if getattr(self, profile) is not None}
         if not found:
-            raise broken("must have a profile")
+            raise rule_error("must have a profile")
         if set(self.seconds) - found:
-            raise broken("must give seconds for profiles that it has alone")
+            raise rule_error("must give seconds for profiles that it has alone")
         return self
 
 

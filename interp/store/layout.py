@@ -39,7 +39,7 @@ from interp.errors import StoreError
 from interp.lock import LOCK, alone
 from interp.output import DRAFT, append_line, drop, replace_text
 from interp.reading import open_regular, parse_json, read_json
-from interp.schema import FileTable, Positive, Text, Whole, broken, faults, fits
+from interp.schema import FileTable, Positive, Text, Whole, faults, fits, rule_error
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}"
 _Digest = Annotated[str, fits("[0-9a-f]{64}", "a SHA-256 in hexadecimal")]
@@ -90,7 +90,7 @@ class _StoredHook(FileTable):
     def _a_label_for_each_axis(self) -> _StoredHook:
         labels, axes = len(self.labels), len(self.shape) + 1
         if labels != axes:
-            raise broken(f"must have a label for each axis, not {labels} labels for {axes}")
+            raise rule_error(f"must have a label for each axis, not {labels} labels for {axes}")
         return self
 
 
@@ -114,7 +114,7 @@ class _ManifestFile(FileTable):
 
 def _two_ids(run: list[int]) -> list[int]:
     if not (len(run) == 2 and 0 <= run[0] < run[1] < 2**53):
-        raise broken("must be two row ids [from, below]")
+        raise rule_error("must be two row ids [from, below]")
     return run
 
 

@@ -42,7 +42,7 @@ from probes.inspection.usable import (
     tokens_repeated,
 )
 from probes.own_rows import OwnRows, rows_given, token_counts
-from probes.roles.profile import LANGUAGE, TASK, Profile, profile_of
+from probes.roles.profile import LANGUAGE, TASK, Profile, outputs_of, profile_of
 from probes.roles.trials import (
     LENGTH,
     ROWS,
@@ -158,11 +158,12 @@ def inspected_rows(
     if (profile or (TASK if why else follows)) is TASK and batch is not None:
         found = _of_task(model, batch, None if own is not None else task, own, text)
         return replace(found, notes=(why,)) if why else found
-    if not (_predicts_all(model) or data is not None or text or tokens_from):
+    outputs = outputs_of(model.model) or model.vocabulary
+    if outputs < model.vocabulary and data is None and not (text or tokens_from):
         raise ArgumentError(
             f"rows must be given for {model.name}, got none that are as a language's: its outputs "
-            f"({_outputs(model)}) are fewer than its tokens ({model.vocabulary}), so it predicts "
-            "no random ones"
+            f"({outputs}) are fewer than its tokens ({model.vocabulary}), so it predicts no random "
+            "ones"
         )
     if model.vocabulary == 0 and own is None:
         raise ArgumentError(
@@ -178,37 +179,28 @@ def inspected_rows(
     return replace(found, trials=trials, task=task)
 
 
-def _outputs(model: Pretrained) -> int:
-    """How many logits the model gives at a position: as many as tokens, unless its spec says."""
-    return int(getattr(getattr(model.model, "spec", None), "d_out", model.vocabulary))
-
-
-def _predicts_all(model: Pretrained) -> bool:
-    """Whether every token of random rows can be predicted; BOS is none of them."""
-    ids = model.vocabulary - (model.bos == model.vocabulary - 1)
-    return _outputs(model) >= ids
-
-
 def _only_its_task(model: Pretrained, drawn: Batch) -> str:
-    """Why a model of a task whose targets are next tokens is judged on its task's rows all the
-    same: random tokens have no targets, or it predicts repeats of them worse than by chance, where
-    it does better than that on its task. Empty for others."""
-    outputs = _outputs(model)
+    """Why a model of a task whose targets are next tokens is read on its task's rows all the same.
+
+    Random tokens may be more than its outputs, or it may predict repeats of them worse than an even
+    guess among its outputs, where it does better than that on rows of its task. Empty for others.
+    """
+    outputs = outputs_of(model.model) or model.vocabulary
     start = "roles are read on rows of its task:"
-    if not _predicts_all(model):
+    if outputs < model.vocabulary:
         return f"{start} {outputs} outputs do not predict {model.vocabulary} tokens"
     repeated = token_trials(model, rows=_TRIED, length=LENGTH, seed=0)[0][0].batch
     late = repeated.mask.clone()
     late[:, : late.shape[1] // 2] = False
-    losses = [
+    random, own = (
         float(Run(model.model, some).value()[mask].double().mean())
         for some, mask in ((repeated, late), (drawn[:_TRIED], drawn[:_TRIED].mask))
-    ]
-    if not (losses[0] > log(outputs) > losses[1]):
+    )
+    if not (random > log(outputs) > own):
         return ""
     return (
-        f"{start} it predicts repeated random tokens worse ({losses[0]:.2f} nats) than by chance "
-        f"({log(outputs):.2f}), and its task's rows better ({losses[1]:.2f})"
+        f"{start} it predicts repeated random tokens worse ({random:.2f} nats) than an even guess "
+        f"({log(outputs):.2f}), and its task's rows better ({own:.2f})"
     )
 
 

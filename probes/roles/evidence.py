@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -180,11 +181,17 @@ class Evidence:
         return self._by_null[kind, null].get((*place, keys))
 
     def _need_known(self, keys: str) -> None:
-        known = [*_KEYS, *single_lags(self.floors.window)]
         profiles = (self.profile, *PROFILES.values())
-        good = keys in known or any(keys in one.rows for one in profiles)
+        self._need_one_of(keys, *self._placed, *chain.from_iterable(one.rows for one in profiles))
+
+    def _need_one_of(self, keys: str, *known: str) -> None:
         rule = f"must be one of {', '.join(dict.fromkeys(known))}"
-        need("roles", good, "keys", rule, keys, "or give keys of your own")
+        need("roles", keys in known, "keys", rule, keys, "or give keys of your own")
+
+    @property
+    def _placed(self) -> tuple[str, ...]:
+        """The key sets that follow from places and tokens alone."""
+        return (*_KEYS, *single_lags(self.floors.window))
 
     def acting(self, place: Place, keys: str) -> Acting | None:
         """Over which positions a head gives its attention to a class of keys (:data:`WITHIN`); None
@@ -400,9 +407,7 @@ class Evidence:
         """
         if own is not None:
             return own(kind)
-        placed = name in _KEYS or name in single_lags(self.floors.window)
-        rule = f"must be one of {', '.join((*_KEYS, *single_lags(self.floors.window)[2:]))}"
-        need("roles", placed, "keys", rule, name, "or give keys of your own")
+        self._need_one_of(name, *self._placed)
         inputs = self.batch(kind).inputs
         if name in ("same", "after_same"):
             return token_key_sets(inputs, causal=self.causal)[name]

@@ -39,7 +39,7 @@ from probes.roles.evidence import Evidence
 from probes.roles.examined import Examined, Watch
 from probes.roles.gathering import Named, evidence_of
 from probes.roles.groups import with_groups
-from probes.roles.profile import LANGUAGE, PROFILES, TASK, Profile, profile_of
+from probes.roles.profile import LANGUAGE, PROFILES, TASK, Profile, outputs_of, profile_of
 from probes.roles.reader import Reader
 from probes.roles.registry import ROLES
 from probes.roles.specificity import with_controls
@@ -143,11 +143,7 @@ def _meant(
         return given, profile or TASK
     if not isinstance(given, Batch):
         return given, LANGUAGE
-    outputs: int | None = getattr(getattr(model, "spec", None), "d_out", None)
-    unsaid = (
-        outputs is not None and given.inputs.ndim == 2 and bool((given.inputs >= outputs).any())
-    )
-    return given, TASK if unsaid else profile_of(given)
+    return given, profile_of(given, outputs_of(model))
 
 
 def examine(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from interp.tasks.base import Batch
@@ -188,10 +188,25 @@ PROFILES: Mapping[str, Profile] = {profile.name: profile for profile in (TASK, L
 """The name of each profile → the profile."""
 
 
-def profile_of(batch: Batch) -> Profile:
+def outputs_of(model: Any) -> int | None:
+    """How many logits a model gives at a position; None where no spec says, as of models whose
+    outputs are their tokens."""
+    found: int | None = getattr(getattr(model, "spec", None), "d_out", None)
+    return found
+
+
+def profile_of(batch: Batch, outputs: int | None = None) -> Profile:
     """The profile that rows ask for: ``LANGUAGE`` where each scored target is the next token of its
-    row, so that an effect is a rise of the loss in nats; ``TASK`` for all other targets."""
+    row, so that an effect is a rise of the loss in nats; ``TASK`` for all other targets, and for
+    rows with tokens that are no outputs of the model, which cannot be copied.
+
+    Args:
+        batch: The rows.
+        outputs: How many outputs the model has; None for as many as tokens.
+    """
     if batch.inputs.ndim != 2 or batch.targets.shape != batch.inputs.shape:
+        return TASK
+    if outputs is not None and bool((batch.inputs >= outputs).any()):
         return TASK
     scored = batch.mask[:, :-1]
     same = batch.targets[:, :-1] == batch.inputs[:, 1:]

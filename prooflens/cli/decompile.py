@@ -66,6 +66,10 @@ def decompile(
         applied = _applied(program, data)
         facts(**applied)
         typer.echo(json.dumps(applied))
+    elif data is None and (words := _compiled_words(model)):
+        reason = "whose program is read off its weights and printed"
+        not_for("a compiled model", reason, "out", "lines", "rows", "overwrite")
+        _read_back(model, words, seed, device=device, dtype=dtype)
     else:
         out = default_out(model, out, "decompile")
         about = {"lines": lines, "count": rows, "seed": seed}
@@ -83,13 +87,14 @@ def _compiled_words(name: str) -> list[str | None]:
     return [] if told is None or faults(list[str | None], told, "vocabulary") else told[1:]
 
 
-def _read_back(model: Any, words: list[str | None], seed: int) -> None:
+def _read_back(name: str, words: list[str | None], seed: int, **place: Any) -> None:
     """Print the C-RASP program that stands in a compiled model's weights."""
     from interp.errors import CheckpointError
     from interp.program.printer import program_text
     from interp.proofs.depth.decompiler.program import decompile_counting
+    from trained.loading import load
 
-    found = decompile_counting(model, words, seed=seed)
+    found = decompile_counting(load(name, **place), words, seed=seed)
     if found.program is None:
         raise CheckpointError(
             f"the model's weights are no longer those of a program: {found.reason}; give rows "
@@ -150,11 +155,6 @@ def _decompiled(
     step(f"loading {name}")
     model = load(name, **place)
     given = None if data is None else read_rows(data, model.card)
-    if given is None and (words := _compiled_words(name)):
-        reason = "whose program is read off its weights and printed"
-        not_for("a compiled model", reason, "out", "lines", "rows", "overwrite")
-        _read_back(model, words, about["seed"])
-        return
     if given is None and model.card.task is None:
         raise ArgumentError(
             f"data must be given for {name!r}, which knows no task of its own: --data FILE "

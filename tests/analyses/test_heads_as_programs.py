@@ -13,7 +13,7 @@ from analyses.benchmarks.heads_as_programs import (
     main,
     overlap_and_kl,
     pieces,
-    sampled_rows,
+    sample_rows,
     texts,
     trivial_patterns,
 )
@@ -75,9 +75,9 @@ def test_rows_that_a_model_makes_up_follow_its_predictions() -> None:
         model.lm_head.weight.copy_(50 * torch.eye(12, 16).roll(1, 0))
     before = torch.random.get_rng_state()
     bridge = SimpleNamespace(original_model=model)
-    rows = sampled_rows(bridge, 3, 6, bos=2)
+    rows = sample_rows(bridge, 3, 6, bos=2)
     assert rows.tolist() == [[2, 3, 4, 5, 6, 7]] * 3
-    assert torch.equal(sampled_rows(bridge, 3, 6, bos=2), rows)
+    assert torch.equal(sample_rows(bridge, 3, 6, bos=2), rows)
     assert torch.equal(torch.random.get_rng_state(), before)
 
 

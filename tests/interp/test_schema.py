@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from interp.errors import ArgumentError, Problems
 from interp.models.baselines import BaselineSpec
 from interp.models.spec import TransformerSpec
-from interp.schema import FileTable, Whole, broken, check_fields, check_shape, faults, fits
+from interp.schema import FileTable, Whole, check_fields, check_shape, faults, fits, rule_error
 from trained.run import Training
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class Inner(FileTable):
     @model_validator(mode="after")
     def _rises(self) -> Inner:
         if self.ids != sorted(self.ids):
-            raise broken("must rise")
+            raise rule_error("must rise")
         return self
 
 

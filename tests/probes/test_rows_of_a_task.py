@@ -7,7 +7,7 @@ import torch
 
 import prooflens as pl
 from interp.errors import ArgumentError
-from interp.models.pretrained import Pretrained
+from interp.models.pretrained import Pretrained, load_pretrained
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.tasks.base import Batch
@@ -16,7 +16,6 @@ from probes.inspection.inspected_rows import inspected_rows
 from probes.roles.profile import LANGUAGE, TASK
 from probes.roles.registry import ROLES
 from prooflens.architectures import save_checkpoint
-from prooflens.inspection import _open
 from trained.grid import train
 from trained.run import Training, TrainingRun
 
@@ -57,10 +56,9 @@ def spec(outputs: int) -> TransformerSpec:
     )  # fmt: skip
 
 
-def opened(model: SequenceTransformer, folder) -> Pretrained:
-    about = {"name": "backwards", "task": Backwards().to_dict()}
-    save_checkpoint(model, folder, about=about)
-    return _open(str(folder), None, None, {"revision": None, "adapter": None, "dtype": None})[0]
+def reload(model: SequenceTransformer, folder) -> Pretrained:
+    save_checkpoint(model, folder, about={"task": Backwards().to_dict()})
+    return load_pretrained(folder)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -71,11 +69,11 @@ def _task() -> None:
 def test_with_fewer_outputs_than_tokens_roles_are_read_on_its_task(tmp_path) -> None:
     """Random rows would have targets that it cannot say, which was refused as if they were the
     user's."""
-    model = opened(SequenceTransformer(spec(6), seed=0), tmp_path / "model")
-    found = inspected_rows(model, task=model.task)
+    model = reload(SequenceTransformer(spec(6), seed=0), tmp_path / "model")
+    found = inspected_rows(model, task=Backwards())
     assert found.profile is TASK
     assert found.notes == ("roles are read on rows of its task: 6 outputs do not predict 7 tokens",)
-    roles = pl.find_roles(model.model, model.task.sample(64, seed=1))
+    roles = pl.find_roles(model.model, Backwards().sample(64, seed=1))
     assert set(roles["status"]) <= {"rejected", "candidate"}
     with pytest.raises(ArgumentError, match=r"rows must be given for .*outputs \(6\) are fewer"):
         inspected_rows(model)
@@ -83,16 +81,16 @@ def test_with_fewer_outputs_than_tokens_roles_are_read_on_its_task(tmp_path) -> 
 
 def test_a_model_that_random_tokens_bewilder_is_read_on_its_task(tmp_path) -> None:
     run = TrainingRun("backwards", Backwards(), spec(7), Training(steps=400, batch=64))
-    model = opened(train([run])[0].model, tmp_path / "trained")
-    found = inspected_rows(model, task=model.task)
+    model = reload(train([run])[0].model, tmp_path / "trained")
+    found = inspected_rows(model, task=Backwards())
     assert found.profile is TASK
     assert "it predicts repeated random tokens worse" in found.notes[0]
-    assert inspected_rows(model, task=model.task, profile=LANGUAGE).profile is LANGUAGE
+    assert inspected_rows(model, task=Backwards(), profile=LANGUAGE).profile is LANGUAGE
 
 
 def test_one_that_learned_nothing_is_read_as_before(tmp_path) -> None:
-    model = opened(SequenceTransformer(spec(7), seed=0), tmp_path / "fresh")
-    assert inspected_rows(model, task=model.task).profile is LANGUAGE
+    model = reload(SequenceTransformer(spec(7), seed=0), tmp_path / "fresh")
+    assert inspected_rows(model, task=Backwards()).profile is LANGUAGE
 
 
 def test_names_that_no_class_of_keys_has_are_refused() -> None:

@@ -28,14 +28,14 @@ from prooflens.architectures import (
     HiddenLayer,
     register_model,
 )
-from prooflens.files import Positive, broken
+from prooflens.files import Positive, rule_error
 
 __all__ = ["Convolution", "ConvolutionSpec"]
 
 
 def _odd(taps: int) -> int:
     if taps % 2 == 0:
-        raise broken("must be odd, so that both sides get equally many")
+        raise rule_error("must be odd, so that both sides get equally many")
     return taps
 
 

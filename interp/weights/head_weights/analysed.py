@@ -41,6 +41,16 @@ _FORMATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloa
             "F8_E4M3": "float8", "F8_E5M2": "float8"}  # fmt: skip
 
 
+def names_of(source: TensorSource, tensor: str) -> list[str]:
+    """The names under which a checkpoint holds a tensor of its text model: the tensor's own name,
+    or that behind a prefix and a dot."""
+    return [
+        name
+        for name in source.files.names
+        if (name == tensor or name.endswith("." + tensor)) and not TOWERS & {*name.split(".")}
+    ]
+
+
 def analysed(source: TensorSource, *, run_in: str = "") -> str:
     """Describe in one line the model whose weights are analysed: its class, number format, whether
     its embeddings are tied, its norm and scales, and what the checkpoint holds besides.
@@ -95,12 +105,7 @@ def _tied(source: TensorSource, config: Mapping[str, Any]) -> str:
     """Whether the unembedding is tied; empty where nothing says so."""
     family = FAMILIES.get(str(source.config.get("model_type")))
     called = _UNEMBEDDINGS if family is None else (family.tokens[1],)
-    has_own = any(
-        name == one or name.endswith("." + one)
-        for name in source.files.names
-        if not TOWERS & {*name.split(".")}
-        for one in called
-    )
+    has_own = any(names_of(source, one) for one in called)
     stated = config.get("tie_word_embeddings")
     if has_own:
         return "unembedding of its own" + ", though it is called tied" * (stated is True)

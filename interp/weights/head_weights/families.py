@@ -19,7 +19,7 @@ from torch import nn
 
 from interp.errors import ArgumentError, CheckpointError
 from interp.weights.head_weights.adapter import adapted, read_adapter
-from interp.weights.head_weights.analysed import TOWERS, analysed
+from interp.weights.head_weights.analysed import analysed, names_of
 from interp.weights.head_weights.architectures import ARCHITECTURES
 from interp.weights.head_weights.layers import HeadWeights
 from interp.weights.head_weights.layout import Layout, at_layer
@@ -98,16 +98,14 @@ def _recognise(source: TensorSource) -> Layout:
     if kind not in FAMILIES:
         raise CheckpointError(_unknown(source, kind))
     family, mark = FAMILIES[kind], FAMILIES[kind].mark
-    names = [name for name in source.files.names if not TOWERS & {*name.split(".")}]
-    marked = [n for n in names if n == mark or n.endswith("." + mark)]
+    marked = names_of(source, mark)
     if len(marked) != 1:
         raise CheckpointError(
             f"{source.name} says it is a {kind} but has {len(marked)} tensors named {mark!r}. "
             f"{_listing(source)}"
         )
     config = {**source.config, **(source.config.get("text_config") or {})}
-    own = family.tokens[1]
-    untied = any(name == own or name.endswith("." + own) for name in names)
+    untied = bool(names_of(source, family.tokens[1]))
     stated = config.get("tie_word_embeddings")  # what is stated goes before what is absent
     tied = not untied and stated is not False
     return family.layout(config, marked[0].removesuffix(mark), tied=tied)

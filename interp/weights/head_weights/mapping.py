@@ -33,11 +33,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, create_model
+from pydantic import AfterValidator, Field, create_model
 
 from interp.errors import ArgumentError, Problems
 from interp.reading import read_json, read_toml
-from interp.schema import FileTable, Positive, Whole, check_shape, faults
+from interp.schema import FileTable, Positive, Whole, check_shape, faults, rule_error
 from interp.weights.head_weights.layout import HeadSizes, Layout, PartName, Tokens, WeightPart
 from interp.weights.head_weights.rope import Rope
 
@@ -69,8 +69,14 @@ class _MappedPart(FileTable, extra="forbid"):
     factor: float = 1.0
 
 
+def _even(width: int) -> int:
+    if width % 2:
+        raise rule_error("must be even, as coordinates are turned in pairs")
+    return width
+
+
 class _MappedRope(FileTable, extra="forbid"):
-    width: Positive
+    width: Annotated[Positive, AfterValidator(_even)]
     theta: Annotated[float, Field(gt=0)] = 10000.0
     neighbours: bool = False
     scaling: dict[str, Any] | None = None
@@ -121,31 +127,19 @@ def layout_of_mapping(table: Mapping[str, Any]) -> Layout:
             _check_part(key, _MappedPart.model_validate(given[key]), problems)
     problems.raise_if_any()
     read = _MappingFile.model_validate(given)
-    turned = 2 if read.rope is None else read.rope.width
-    good, rule = (
-        turned % 2 == 0 and turned <= max(2, read.d_head),
-        "must be even and at most d_head",
-    )
-    groups = read.n_kv_heads or read.n_heads
-    rule_of_groups = f"must divide n_heads = {read.n_heads}"
-    problems.need(read.n_heads % groups == 0, "n_kv_heads", rule_of_groups, groups, "correct it")
-    problems.need(
-        good, "rope.width", rule, turned, "it is how many coordinates are turned, in pairs"
-    )
+    heads, groups = read.n_heads, read.n_kv_heads or read.n_heads
+    rule = f"must divide n_heads = {heads}"
+    problems.need(heads % groups == 0, "n_kv_heads", rule, groups, "correct it")
+    if read.rope is not None:
+        turned, rule = read.rope.width, f"must be even and at most d_head = {read.d_head}"
+        problems.need(turned <= read.d_head, "rope.width", rule, turned, "correct it")
     problems.raise_if_any()
     parts = {key: part for key in _RESULT if (part := getattr(read, key)) is not None}
     made = {key: _weight_part(part) for key, part in parts.items()}
     embedding, unembedding = (made.get(key) for key in ("embedding", "unembedding"))
-    heads = read.n_kv_heads or read.n_heads
     return Layout(
         family=read.family,
-        sizes=HeadSizes(
-            n_layers=read.n_layers,
-            n_heads=read.n_heads,
-            n_kv_heads=heads,
-            d_model=read.d_model,
-            d_head=read.d_head,
-        ),
+        sizes=HeadSizes(read.n_layers, heads, groups, read.d_model, read.d_head),
         parts={name: made[name] for name in get_args(PartName) if name in made},
         attention=read.attention,
         norm=read.norm,

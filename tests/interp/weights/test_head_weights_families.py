@@ -287,7 +287,7 @@ def test_a_mapping_with_impossible_positions_is_refused(rope: dict[str, Any], sa
         layout_of_mapping({**sizes, **parts, "rope": rope})
 
 
-def retold(folder: Path, names: dict[str, str], **config: object) -> None:
+def rename(folder: Path, names: dict[str, str], **config: object) -> None:
     """Rename tensors of a checkpoint, and change its configuration."""
     file, told = folder / "model.safetensors", folder / "config.json"
     tensors = {names.get(name, name): tensor for name, tensor in load_file(file).items()}
@@ -303,7 +303,7 @@ def test_the_unembedding_is_the_one_that_the_row_names(
     own = load_file(tmp_path / "model.safetensors")["lm_head.weight"]
     row = replace(FAMILIES["llama"], tokens=("embed_tokens.weight", "readout.weight"))
     monkeypatch.setitem(FAMILIES, "larma", row)
-    retold(tmp_path, {"lm_head.weight": "readout.weight"}, model_type="larma",
+    rename(tmp_path, {"lm_head.weight": "readout.weight"}, model_type="larma",
            tie_word_embeddings=None)  # fmt: skip
     found = head_weights(tmp_path)
     assert torch.equal(found.token_matrix("unembedding"), own)
@@ -314,6 +314,6 @@ def test_the_unembedding_is_the_one_that_the_row_names(
 def test_layers_that_the_configuration_does_not_count_are_named(tmp_path: Path) -> None:
     build("llama", tmp_path)
     assert not any("left out" in note for note in head_weights(tmp_path).layout.notes)
-    retold(tmp_path, {}, num_hidden_layers=1)
+    rename(tmp_path, {}, num_hidden_layers=1)
     (note,) = (note for note in head_weights(tmp_path).layout.notes if "left out" in note)
     assert note.startswith("left out: layer 1 of the files")
