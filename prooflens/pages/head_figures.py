@@ -103,7 +103,8 @@ def _roles(roles: pd.DataFrame) -> Drawn:
     order = ordered.sort_values(["place", "size"], kind="stable")
     columns = part_names(order), played(order), order["status"]
     told = [f"{name} {words}, {status}" for name, words, status in zip(*columns, strict=True)]
-    caption = f"Strength of roles: {status_counts(roles)}. First: {told[0]}."
+    groups = ", those of groups among them" * bool((roles["component"] == "group").any())
+    caption = f"Strength of roles{groups}: {status_counts(roles)}. First: {told[0]}."
     wide, narrow = (roles_figure(roles, narrow=narrow) for narrow in (False, True))
     return Drawn("roles", wide, caption, narrow, f"{'; '.join(told)}.")
 
