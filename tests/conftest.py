@@ -42,6 +42,8 @@ from collections.abc import Iterator  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
+# Arrow's own allocator reserves a gibibyte, which is all that the children of forked_calls may use.
+os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
