@@ -59,6 +59,8 @@ _RESULT: dict[str, str] = {
     "unembedding": "v d",
 }
 
+_NO_GAIN = "the mapping names no norm_gain: folding the norm changes nothing"
+
 
 class _MappedPart(FileTable, extra="forbid"):
     name: str
@@ -145,6 +147,7 @@ def layout_of_mapping(table: Mapping[str, Any]) -> Layout:
         norm=read.norm,
         rope=None if read.rope is None else Rope(**dict(read.rope)),
         tokens=None if embedding is None else Tokens(embedding, unembedding or embedding),
+        notes=() if "norm_gain" in made else (_NO_GAIN,),
     )
 
 
