@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
+from analyses.benchmarks.gguf_writer import decoder
 from interp.attribution.direct_logit_attribution import Direction, direct_logit_attribution
 from interp.attribution.unembedding import unembedding
 from interp.errors import ArgumentError, HookError
@@ -69,26 +70,6 @@ def scrambled(**options: object) -> SequenceTransformer:
     return model
 
 
-def bridge(folder: Path, kind: str) -> Any:
-    from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(0)
-    if kind == "gpt2":
-        sizes = {"n_layer": 2, "n_head": 2, "n_embd": 8, "vocab_size": 6, "n_positions": 12}
-        model = GPT2LMHeadModel(GPT2Config(bos_token_id=1, eos_token_id=1, **sizes))
-        norm = model.transformer.ln_f
-    else:
-        model = LlamaForCausalLM(LlamaConfig(
-            num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, hidden_size=16,
-            intermediate_size=20, vocab_size=6, max_position_embeddings=12, bos_token_id=1,
-        ))  # fmt: skip
-        norm = model.model.norm
-    for value in norm.parameters():
-        torch.nn.init.uniform_(value, 0.5, 3)
-    model.save_pretrained(folder)
-    return load_pretrained(folder).model
-
-
 def right_logits(model: Any, batch: Batch) -> torch.Tensor:
     """What the model itself says of the right token, less the mean over tokens: [row]."""
     logits = model(batch.inputs).detach().double()
@@ -125,9 +106,10 @@ def test_direct_logits_add_up_to_the_centred_logit(options: dict[str, Any]) -> N
     assert pick(table, "head", 1, 0)["score"] == pytest.approx(expected.item())
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama"])
-def test_direct_logits_of_a_bridge_add_up_too(kind: str, tmp_path: Path) -> None:
-    model, batch = bridge(tmp_path, kind), next_tokens(some_tokens(20))
+@pytest.mark.parametrize(("kind", "groups"), [("gpt2", 4), ("llama", 2)])
+def test_direct_logits_of_a_bridge_add_up_too(kind: str, groups: int, tmp_path: Path) -> None:
+    decoder(kind, num_key_value_heads=groups).save_pretrained(tmp_path)
+    model, batch = load_pretrained(tmp_path).model, next_tokens(some_tokens(20))
     table = direct_logit_attribution(model, batch)
     expected = float(right_logits(model, batch).mean())
     assert table["score"].sum() == pytest.approx(expected, abs=1e-6)

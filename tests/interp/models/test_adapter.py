@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 import prooflens as pl
+from analyses.benchmarks.gguf_writer import decoder
 from interp.errors import ArgumentError, CheckpointError
 from prooflens.cli.main import app
 from trained.loading import model_of
@@ -25,19 +26,7 @@ GPT2 = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
 
 
 def build(kind: str) -> Any:
-    torch.manual_seed(0)
-    if kind == "gpt2":
-        sizes: dict[str, Any] = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64}
-        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=40, **sizes))
-    else:
-        sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
-                 "num_attention_heads": 4, "num_key_value_heads": 2,
-                 "max_position_embeddings": 64}  # fmt: skip
-        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=40, **sizes))
-    for weight in model.parameters():
-        if weight.ndim > 1:
-            weight.data.normal_(0, 0.2)
-    return model.eval()
+    return decoder(kind, num_key_value_heads=4 if kind == "gpt2" else 2)
 
 
 def modules_of(kind: str) -> list[str]:
@@ -150,12 +139,12 @@ def test_an_entry_that_is_not_understood_is_refused(
 @pytest.mark.parametrize(
     ("name", "shape", "words"),
     [
-        ("base_model.model.lm_head.weight", (40, 32), "has the tensor .*lm_head.weight"),
-        ("base_model.model.model.embed_tokens.lora_embedding_A", (3, 40), "lora_embedding_A"),
-        ("{q}.lora_magnitude_vector", (32,), "lora_magnitude_vector"),
-        ("{q}.lora_B.bias", (32,), "has the tensor .*lora_B.bias"),
-        ("{x}.lora_A.weight", (3, 32), r"has {'A': \[3, 32\]} for model.layers.0.x_proj, not A"),
-        ("{q}.lora_A.weight", (3, 16), r"adds \[32, 16\] to .*q_proj, whose weight is \[32, 32\]"),
+        ("base_model.model.lm_head.weight", (64, 64), "has the tensor .*lm_head.weight"),
+        ("base_model.model.model.embed_tokens.lora_embedding_A", (3, 64), "lora_embedding_A"),
+        ("{q}.lora_magnitude_vector", (64,), "lora_magnitude_vector"),
+        ("{q}.lora_B.bias", (64,), "has the tensor .*lora_B.bias"),
+        ("{x}.lora_A.weight", (3, 64), r"has {'A': \[3, 64\]} for model.layers.0.x_proj, not A"),
+        ("{q}.lora_A.weight", (3, 32), r"adds \[64, 32\] to .*q_proj, whose weight is \[64, 64\]"),
     ],
 )
 def test_a_tensor_without_a_place_is_refused(
@@ -189,7 +178,7 @@ def test_one_matrix_with_the_embedding_is_refused(tmp_path: Path) -> None:
     base.save_pretrained(tmp_path / "m")
     write_adapter(tmp_path / "a", base, modules_of("gpt2"))
     file = tmp_path / "a" / "adapter_model.safetensors"
-    sides = {"A": torch.ones(RANK, 32), "B": torch.ones(40, RANK)}
+    sides = {"A": torch.ones(RANK, 64), "B": torch.ones(64, RANK)}
     added = {f"base_model.model.lm_head.lora_{side}.weight": one for side, one in sides.items()}
     save_file(added, file, metadata={"format": "pt"})
     with pytest.raises(CheckpointError, match="'lm_head', which is one matrix with the embedding"):

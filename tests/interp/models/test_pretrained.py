@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from analyses.benchmarks.gguf_writer import decoder
 from interp.errors import CheckpointError
 from interp.models.checkpoint import save_checkpoint
 from interp.models.pretrained import load_pretrained
@@ -17,38 +18,14 @@ from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 
 
-def write_gpt2(folder: Path) -> Any:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    torch.manual_seed(0)
-    config = GPT2Config(n_layer=2, n_head=2, n_embd=8, vocab_size=11, n_positions=12,
-                        bos_token_id=10, eos_token_id=10)  # fmt: skip
-    model = GPT2LMHeadModel(config).eval()
-    model.save_pretrained(folder)
-    return model
-
-
-def write_llama(folder: Path) -> Any:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, hidden_size=16,
-        intermediate_size=20, vocab_size=11, max_position_embeddings=12, bos_token_id=1,
-    )  # fmt: skip
-    model = LlamaForCausalLM(config).eval()
-    model.save_pretrained(folder)
-    return model
-
-
-@pytest.mark.parametrize(("write", "bos"), [(write_gpt2, 10), (write_llama, 1)])
+@pytest.mark.parametrize(("kind", "groups"), [("gpt2", 4), ("llama", 2)])
 @torch.no_grad()
-def test_a_folder_without_tokenizer_is_enough(
-    write: Callable[[Path], Any], bos: int, tmp_path: Path
-) -> None:
-    reference = write(tmp_path)
+def test_a_folder_without_tokenizer_is_enough(kind: str, groups: int, tmp_path: Path) -> None:
+    changes = {"num_key_value_heads": groups, "bos_token_id": 10, "max_position_embeddings": 12}
+    reference = decoder(kind, **changes)
+    reference.save_pretrained(tmp_path)
     found = load_pretrained(tmp_path)
-    assert (found.vocabulary, found.n_ctx, found.bos) == (11, 12, bos)
+    assert (found.vocabulary, found.n_ctx, found.bos) == (64, 12, 10)
     assert found.tokenizer is None
     assert any("no tokenizer" in note for note in found.notes)
     tokens = torch.randint(0, 11, (3, 9), generator=torch.Generator().manual_seed(1))
@@ -59,22 +36,16 @@ def test_a_folder_without_tokenizer_is_enough(
     assert float(pattern.triu(1).abs().max()) == 0
 
 
-def test_the_known_quirk_of_the_wrapping_is_noted(tmp_path: Path) -> None:
-    write_gpt2(tmp_path)
-    notes = load_pretrained(tmp_path).notes
-    assert any("resid_mid" in note for note in notes), notes
-    stand = "ablations do not patch it, so their numbers stand"
-    assert [note for note in notes if "hook_resid_mid yourself" in note and stand in note] != []
-
-
 @pytest.mark.filterwarnings("ignore:A forward hook edited")
 def test_ablations_stand_where_patching_the_stream_between_does_not(tmp_path: Path) -> None:
     """What the note promises: without a head, transformers itself gives the same loss."""
-    reference = write_llama(tmp_path)
+    reference = decoder("llama")
+    reference.save_pretrained(tmp_path)
     found = load_pretrained(tmp_path)
-    assert any("patching hook_resid_mid yourself" in note for note in found.notes)
+    (note,) = (note for note in found.notes if "patching hook_resid_mid yourself" in note)
+    assert "ablations do not patch it, so their numbers stand" in note
     tokens = torch.randint(0, 11, (3, 9), generator=torch.Generator().manual_seed(1))
-    size, head = 4, 1
+    size, head = 16, 1
     with torch.no_grad():
         weight = reference.model.layers[0].self_attn.o_proj.weight
         weight[:, head * size : (head + 1) * size] = 0
@@ -148,7 +119,7 @@ def edit(folder: Path, **changes: Any) -> None:
     [
         (shard_missing, "1 of 1 shards are missing"),
         (truncated, "missing, truncated or not a safetensors file"),
-        (not_finite, "has 3 values of 256 that are not finite"),
+        (not_finite, "has 3 values of 16384 that are not finite"),
         (tensor_missing, "lacks 8 of the model's tensors, first 'transformer.h.0.mlp"),
         (wrong_shape, "cannot be loaded"),
         (only_pickled, "holds only pickled weights"),
@@ -160,7 +131,7 @@ def edit(folder: Path, **changes: Any) -> None:
 def test_damaged_folders_are_refused_in_one_line(
     damage: Callable[[Path], None], told: str, tmp_path: Path
 ) -> None:
-    write_gpt2(tmp_path)
+    decoder("gpt2").save_pretrained(tmp_path)
     damage(tmp_path)
     with pytest.raises(CheckpointError, match=told) as caught:
         load_pretrained(tmp_path)

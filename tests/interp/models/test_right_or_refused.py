@@ -35,12 +35,7 @@ RESID = "blocks.0.hook_resid_post"
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("llama")
-    torch.manual_seed(0)
-    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL))
-    for weight in model.parameters():
-        if weight.ndim > 1:
-            weight.data.normal_(0, 0.3)
-    model.save_pretrained(folder)
+    decoder().save_pretrained(folder)
     return folder
 
 
@@ -88,7 +83,7 @@ def test_a_tensor_that_the_configuration_has_no_place_for_is_refused(
 ) -> None:
     folder = copy_of(llama, tmp_path / "m")
     file = folder / "model.safetensors"
-    added = {f"model.layers.1.{tensor}": torch.ones(32)}
+    added = {f"model.layers.1.{tensor}": torch.ones(64)}
     save_file(load_file(file) | added, file, metadata={"format": "pt"})
     with pytest.raises(CheckpointError, match=rf"holds 1 tensors that .* first '.*{tensor}'"):
         load_pretrained(folder)
@@ -106,7 +101,7 @@ def test_rows_begin_as_the_tokenizer_says_and_not_the_configuration(
     llama: Path, named: str | None, tmp_path: Path
 ) -> None:
     folder = copy_of(llama, tmp_path / "m")
-    words = ["<unk>", "</s>", "<s>", *(f"w{i}" for i in range(37))]
+    words = ["<unk>", "</s>", "<s>", *(f"w{i}" for i in range(61))]
     tokens = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="<unk>"))  # noqa: S106
     tokens.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     transformers.PreTrainedTokenizerFast(
@@ -234,8 +229,8 @@ def test_a_column_that_is_not_understood_is_refused(
     ("rows", "words"),
     [
         (torch.full((4, 80), 3), "must have at most 64 positions, as the model, got 80"),
-        (torch.full((4, 12), 60), "must be (ids from )?0 to 39"),
-        (torch.full((4, 12), -1), "must be (ids from )?0 to 39"),
+        (torch.full((4, 12), 64), "must be (ids from )?0 to 63"),
+        (torch.full((4, 12), -1), "must be (ids from )?0 to 63"),
     ],
 )
 def test_rows_beyond_the_model_are_refused_at_every_door(
