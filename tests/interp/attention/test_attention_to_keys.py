@@ -40,19 +40,27 @@ def measured(pattern: torch.Tensor, tokens: torch.Tensor, **options: object) -> 
     return attention_mass([rows], **options)
 
 
-def test_classes_equal_a_direct_loop() -> None:
+@pytest.mark.parametrize("causal", [True, False])
+def test_classes_equal_a_direct_loop(causal: bool) -> None:
     tokens = torch.randint(3, (4, 8), generator=GEN)
-    found = token_key_sets(tokens) | positional_key_sets(4, 8, 3)
+    lags = torch.randint(-3, 4, (4, 8), generator=GEN)
+    found = token_key_sets(tokens, causal=causal) | positional_key_sets(4, 8, 3, causal=causal)
+    found["t"] = lag_key_set(lags, causal=causal)
     for r in range(4):
         t = tokens[r].tolist()
         for i in range(8):
             for j in range(8):
-                assert found["same"][r, i, j] == (j < i and t[j] == t[i])
-                assert found["after_same"][r, i, j] == (1 <= j < i and t[j - 1] == t[i])
+                other = j < i or (j > i and not causal)
+                assert found["same"][r, i, j] == (other and t[j] == t[i])
+                after = j >= 1 and j - 1 != i and t[j - 1] == t[i]
+                assert found["after_same"][r, i, j] == (after and (j <= i or not causal) and j != i)
                 assert found["previous"][r, i, j] == (j == i - 1)
-                assert found["local"][r, i, j] == (i - 2 <= j <= i)
+                near = abs(i - j) <= 2
+                assert found["local"][r, i, j] == (near and (j <= i or not causal))
                 assert found["first"][r, i, j] == (j == 0 < i)
                 assert found["own"][r, i, j] == (j == i)
+                at = j == i - int(lags[r, i])
+                assert found["t"][r, i, j] == (at and (j <= i or not causal))
 
 
 def test_a_latent_names_one_key_and_none_before_the_start() -> None:
@@ -164,19 +172,21 @@ def test_interval_covers_the_spread_over_rows() -> None:
     assert row["high"] - row["low"] == pytest.approx(2 * 1.96 * error, rel=0.15)
 
 
-def test_batches_add_up() -> None:
+@pytest.mark.parametrize("batch", [1, 4])
+def test_batches_add_up(batch: int) -> None:
     pattern, tokens = causal(8, 1, 6), torch.randint(3, (8, 6), generator=GEN)
-    whole, parts = AttentionMass(resamples=20), AttentionMass(resamples=20)
-    for found, batches in ((whole, [slice(0, 8)]), (parts, [slice(0, 4), slice(4, 8)])):
-        for rows in batches:
-            keys = token_key_sets(tokens[rows])
-            mask = torch.ones(keys["same"].shape[:2], dtype=torch.bool)
-            found.add({0: pattern[rows]}, positional_key_sets(len(mask), 6, 2), keys, mask)
-    one_go, two = whole.table(), parts.table()
-    fixed = one_go["null"] == "positions"
-    columns = ["score", "null_mean", "null_std", "p"]
-    pd.testing.assert_frame_equal(one_go[fixed][columns], two[fixed][columns])
-    assert one_go["score"].to_numpy() == pytest.approx(two["score"].to_numpy())
+    tables = []
+    for size in (8, batch):
+        found = AttentionMass(seed=3, resamples=50)
+        for rows in torch.arange(8).split(size):
+            mask = torch.ones(len(rows), 6, dtype=torch.bool)
+            keys = token_key_sets(tokens[rows]) if batch > 1 else {}
+            found.add({0: pattern[rows]}, positional_key_sets(len(rows), 6, 2), keys, mask)
+        tables.append(found.table())
+    whole, parts = (t[t["null"] == "positions"].reset_index(drop=True) for t in tables)
+    pd.testing.assert_frame_equal(whole, parts)
+    assert (whole["low"] < whole["high"]).any()
+    assert tables[0]["score"].to_numpy() == pytest.approx(tables[1]["score"].to_numpy())
 
 
 def test_a_class_that_never_occurs_is_not_a_number() -> None:
@@ -278,22 +288,6 @@ def test_even_attention_is_what_the_nulls_expect(
     assert (rest["p"] > 0.4).all()
 
 
-def test_keys_after_the_query_count_where_attention_looks_both_ways() -> None:
-    tokens = torch.randint(3, (4, 8), generator=GEN)
-    lags = torch.randint(-3, 4, (4, 8), generator=GEN)
-    found = token_key_sets(tokens, causal=False) | positional_key_sets(4, 8, 3, causal=False)
-    found["t"] = lag_key_set(lags, causal=False)
-    for r in range(4):
-        t = tokens[r].tolist()
-        for i in range(8):
-            for j in range(8):
-                assert found["same"][r, i, j] == (j != i and t[j] == t[i])
-                after = j >= 1 and j != i and j - 1 != i and t[j - 1] == t[i]
-                assert found["after_same"][r, i, j] == after
-                assert found["local"][r, i, j] == (abs(i - j) <= 2)
-                assert found["t"][r, i, j] == (j == i - int(lags[r, i]))
-
-
 def test_attention_that_is_not_a_number_is_an_error(tmp_path: Path) -> None:
     model, tokens = SequenceTransformer(SPEC), repeated_tokens(8, 12, 7)
     with torch.no_grad():
@@ -329,19 +323,3 @@ def test_a_query_that_attends_to_nothing_is_no_evidence() -> None:
     fixed = rows[(rows["head"] == 0) & (rows["null"] == "positions")]
     for row in fixed[fixed["target"] != "uniform"].itertuples():
         assert (row.score, row.null_mean, row.p) == (0.0, 0.0, 1.0)
-
-
-@pytest.mark.parametrize("batch", [1, 5])
-def test_intervals_do_not_depend_on_the_batch(batch: int) -> None:
-    pattern = causal(10, 2, 6)
-    mask = torch.ones(10, 6, dtype=torch.bool)
-    tables = []
-    for size in (10, batch):
-        found = AttentionMass(seed=3, resamples=50)
-        for at in range(0, 10, size):
-            some = slice(at, at + size)
-            keys = positional_key_sets(len(mask[some]), 6, 2)
-            found.add({0: pattern[some]}, keys, {}, mask[some])
-        tables.append(found.table())
-    pd.testing.assert_frame_equal(*tables)
-    assert (tables[0]["low"] < tables[0]["high"]).any()

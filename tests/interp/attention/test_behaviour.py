@@ -35,16 +35,6 @@ def tokens(rows: int, seed: int = 0) -> torch.Tensor:
     return torch.randint(0, 13, (rows, 8), generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("norm", ["layernorm", "rmsnorm", "none"])
-@torch.no_grad()
-def test_the_readout_gives_the_logits_up_to_a_constant(norm: str) -> None:
-    model = scrambled(norm=norm)
-    logits, cache = model.run_with_cache(tokens(4))
-    mine = cache["blocks.1.hook_resid_post"] / cache[SCALE] @ unembedding(model)
-    rest = (logits - logits.mean(-1, keepdim=True)) - mine
-    assert torch.allclose(rest, rest[:1, :1].expand_as(rest), atol=2e-5)
-
-
 @torch.no_grad()
 def test_copying_equals_a_direct_loop_over_tokens() -> None:
     model, x = scrambled(), tokens(3)
@@ -175,18 +165,24 @@ def test_a_head_with_an_identity_term_is_read_after_it() -> None:
         copying_table(model, read_batches(model, x, HOOKS, batch=6))
 
 
-@pytest.mark.parametrize("norm_final", [True, False])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"norm": "layernorm"},
+        {"norm": "layernorm", "norm_final": False},
+        {"norm": "rmsnorm"},
+        {"norm": "none"},
+    ],
+)
 @torch.no_grad()
-def test_a_model_without_final_norm_is_read_as_it_is(norm_final: bool) -> None:
-    model = scrambled(norm="layernorm", norm_final=norm_final)
+def test_the_readout_and_its_offset_are_the_logits(options: dict[str, object]) -> None:
+    model = scrambled(**options)
     logits, cache = model.run_with_cache(tokens(3))
-    mine = (
-        cache["blocks.1.hook_resid_post"] / cache[SCALE] @ unembedding(model)
-        + logit_offset(model).float()
-    )
-    assert torch.allclose(mine, logits - logits.mean(-1, keepdim=True), atol=5e-5)
-    numbers = cache["blocks.1.hook_resid_post"] / cache[SCALE] @ unembedding(model, centred=False)
-    assert torch.allclose(numbers + logit_offset(model, centred=False).float(), logits, atol=5e-5)
+    stream = cache["blocks.1.hook_resid_post"] / cache[SCALE]
+    for centred, expected in ((True, logits - logits.mean(-1, keepdim=True)), (False, logits)):
+        offset = logit_offset(model, centred=centred).float()
+        mine = stream @ unembedding(model, centred=centred) + offset
+        assert torch.allclose(mine, expected, atol=2e-5)
 
 
 def test_intervals_hold_the_effect_and_shrink_with_rows() -> None:

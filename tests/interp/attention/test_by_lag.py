@@ -164,6 +164,9 @@ def test_lag_refusals(tmp_path: Path) -> None:
         lag_table(model, rows, lags=[1, 1])
     with pytest.raises(ArgumentError, match="inputs must be given for a model"):
         lag_table(model)
+    with pytest.raises(ArgumentError, match="must be zero on the keys that are masked"):
+        found = LagMass((0,), resamples=0, attention_mask=AttentionMask())
+        found.add({0: torch.ones(2, 2, 5, 5)}, torch.ones(2, 5).bool())
     store = extract(model, rows, ["*hook_pattern"], tmp_path / "store", batch=4)
     with pytest.raises(ArgumentError, match="inputs must be None for a store"):
         lag_table(store, rows)

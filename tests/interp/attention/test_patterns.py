@@ -1,19 +1,8 @@
 import numpy as np
-import pytest
-import torch
 
-from interp.attention.by_lag import LagMass
 from interp.attention.patterns import concentration, kernel_by_offset
-from interp.errors import ArgumentError
-from interp.store.attention_mask import AttentionMask
 
 RNG = np.random.default_rng(0)
-
-
-def mass_by_lag(pattern: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    found = LagMass(range(pattern.shape[-1]), resamples=0, attention_mask=AttentionMask())
-    found.add({0: torch.from_numpy(pattern)}, torch.from_numpy(mask))
-    return found.by_lag(0)
 
 
 def kernel_by_lag(pattern: np.ndarray, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -22,24 +11,6 @@ def kernel_by_lag(pattern: np.ndarray, values: np.ndarray, mask: np.ndarray) -> 
 
 def causal(rows: int, heads: int, n: int) -> np.ndarray:
     return np.tril(RNG.random((rows, heads, n, n))) + 1e-9 * np.eye(n)
-
-
-def test_mass_equals_a_direct_loop() -> None:
-    pattern, mask = causal(3, 2, 7), RNG.random((3, 7)) < 0.7
-    mask[:, 0] = False
-    found = mass_by_lag(pattern, mask)
-    for head in range(2):
-        for lag in range(5):
-            rows = [
-                [
-                    pattern[r, head, t, t - lag] / pattern[r, head, t].sum()
-                    for t in range(lag, 7)
-                    if mask[r, t]
-                ]
-                for r in range(3)
-            ]
-            by_row = [np.mean(shares) for shares in rows if shares]  # every row counts alike
-            np.testing.assert_allclose(found[head, lag], np.mean(by_row))
 
 
 def test_kernel_of_one_signal_is_the_weighted_pattern() -> None:
@@ -127,12 +98,3 @@ def test_a_head_that_follows_its_lags_has_all_its_kernel_at_the_location() -> No
     kernel = kernel_by_offset(pattern, values, mask, lags).sum(0)
     assert concentration(kernel, n - 1) == 1.0
     assert concentration(kernel_by_lag(pattern, values, mask).sum(0), 2) < 0.5
-
-
-def test_lag_mass_of_arrays_refuses_what_is_no_attention() -> None:
-    pattern = causal(2, 2, 5)
-    pattern[1, 1, 3, 2] = np.nan
-    with pytest.raises(ArgumentError, match="must be finite, got 'layer 0, head 1'"):
-        mass_by_lag(pattern, np.ones((2, 5), bool))
-    with pytest.raises(ArgumentError, match="must be zero on the keys that are masked"):
-        mass_by_lag(np.ones((2, 2, 5, 5)), np.ones((2, 5), bool))

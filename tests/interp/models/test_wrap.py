@@ -212,14 +212,8 @@ def test_problems_of_names_are_reported_at_once() -> None:
     }
     with pytest.raises(ArgumentError) as caught:
         wrap(net(), wrong, example=tokens())
-    text = str(caught.value)
-    for part in (
-        "blocks.0.hook_resid_pr",
-        "near it: layers.0.attention",
-        "layers.7.mlp",
-        "sideways",
-    ):
-        assert part in text
+    for part in ("hook_resid_pr", "near it: layers.0.attention", "layers.7.mlp", "sideways"):
+        assert part in str(caught.value)
     with pytest.raises(ArgumentError, match="at least one hook"):
         wrap(net(), {})
 
@@ -278,13 +272,10 @@ class Odd(nn.Module):
 
     def __init__(self, give: Callable[[Tensor, Tensor], object]) -> None:
         super().__init__()
-        self.inner, self.give = nn.Identity(), give
+        self.give = give
 
     def forward(self, x: Tensor, *, scale: Tensor) -> object:
-        return self.give(self.inner(x), self.inner_scale(scale))
-
-    def inner_scale(self, scale: Tensor) -> Tensor:
-        return scale
+        return self.give(x, scale)
 
 
 @pytest.mark.parametrize("give", [lambda x, s: (x, s), Answer, lambda x, s: [x, s]])

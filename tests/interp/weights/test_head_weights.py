@@ -4,8 +4,8 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -96,18 +96,51 @@ def test_token_basis_is_the_embedded_circuit(folder: Path) -> None:
     torch.testing.assert_close(ov, embedding @ layer.W_V[0] @ layer.W_O[0] @ embedding.T)
 
 
-def test_truncated_file_is_refused(folder: Path) -> None:
+def truncated(folder: Path) -> None:
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-40])
-    with pytest.raises(CheckpointError, match=r"model\.safetensors is missing, truncated"):
-        head_weights(folder)
 
 
-def test_missing_shard_is_named(folder: Path) -> None:
+def without_a_shard(folder: Path) -> None:
     shard(folder)
     (folder / "part-2.safetensors").unlink()
-    with pytest.raises(CheckpointError, match=r"1 of 2 shards are missing.*part-2"):
-        head_weights(folder)
+
+
+def rewritten(
+    tensors: dict[str, torch.Tensor] | None = None, **config: object
+) -> Callable[[Path], None]:
+    def rewrite(folder: Path) -> None:
+        save_file(gpt2_tensors() | (tensors or {}), folder / "model.safetensors")
+        (folder / "config.json").write_text(json.dumps(CONFIG | config))
+
+    return rewrite
+
+
+NOVEL = {"model_type": "novel", "auto_map": {"AutoModel": "modeling.Novel"}}
+UNREAD = {"h.0.attn.q_norm.weight": torch.ones(3)}
+EIGHT_BITS = {"h.0.attn.c_proj.weight": torch.ones(6, 6, dtype=torch.int8)}
+
+
+@pytest.mark.parametrize(
+    ("damage", "opens", "words"),
+    [
+        (truncated, False, r"model\.safetensors is missing, truncated"),
+        (without_a_shard, False, r"1 of 2 shards are missing.*part-2"),
+        (rewritten(n_head=10**9), False, "1000000000 heads do not fit into a width of 6"),
+        (rewritten(**NOVEL), False, r"'novel' is not known.*never runs.*h\.0\.attn.*mapping"),
+        (rewritten(n_layer=3), False, r"lacks 4 attention tensors.*h\.2"),
+        (rewritten(UNREAD), False, r"h\.0\.attn\.q_norm\.weight.*change the circuits"),
+        (rewritten(n_embd=8), True, r"c_attn.*\[6, 18\].*does not fit"),
+        (rewritten(EIGHT_BITS), True, "quantised"),
+    ],
+)
+def test_what_does_not_fit_is_refused_when_opened_or_when_read(
+    folder: Path, damage: Callable[[Path], None], opens: bool, words: str
+) -> None:
+    damage(folder)
+    layer = head_weights(folder).layer(0) if opens else None
+    with pytest.raises(CheckpointError, match=words):
+        _ = (layer.W_Q, layer.W_O) if layer is not None else head_weights(folder)
 
 
 def test_nan_weights_are_named_with_their_number(folder: Path) -> None:
@@ -129,49 +162,8 @@ def test_pickles_are_never_opened(tmp_path: Path) -> None:
             head_weights(place)
 
 
-NOVEL = {"model_type": "novel", "auto_map": {"AutoModel": "modeling.Novel"}}
-UNREAD = {"h.0.attn.q_norm.weight": torch.ones(3)}
-EIGHT_BITS = {"h.0.attn.c_proj.weight": torch.ones(6, 6, dtype=torch.int8)}
-
-
-@pytest.mark.parametrize(
-    ("config", "tensors", "words"),
-    [
-        ({"n_head": 10**9}, {}, "1000000000 heads do not fit into a width of 6"),
-        (NOVEL, {}, r"'novel' is not known.*never runs.*h\.0\.attn.*mapping"),
-        ({"n_layer": 3}, {}, r"lacks 4 attention tensors.*h\.2"),
-        ({}, UNREAD, r"h\.0\.attn\.q_norm\.weight.*change the circuits"),
-    ],
-)
-def test_what_does_not_fit_the_configuration_is_not_opened(
-    folder: Path, config: dict[str, Any], tensors: dict[str, torch.Tensor], words: str
-) -> None:
-    save_file(gpt2_tensors() | tensors, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps(CONFIG | config))
-    with pytest.raises(CheckpointError, match=words):
-        head_weights(folder)
-
-
-@pytest.mark.parametrize(
-    ("config", "tensors", "words"),
-    [
-        ({"n_embd": 8}, {}, r"c_attn.*\[6, 18\].*does not fit"),
-        ({}, EIGHT_BITS, "quantised"),
-    ],
-)
-def test_a_tensor_that_does_not_fit_is_not_read(
-    folder: Path, config: dict[str, Any], tensors: dict[str, torch.Tensor], words: str
-) -> None:
-    save_file(gpt2_tensors() | tensors, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps(CONFIG | config))
-    layer = head_weights(folder).layer(0)
-    with pytest.raises(CheckpointError, match=words):
-        _ = (layer.W_Q, layer.W_O)
-
-
 def test_masks_among_the_attention_tensors_are_left_alone(folder: Path) -> None:
-    masked = gpt2_tensors() | {"h.0.attn.bias": torch.ones(1, 1, 4, 4)}
-    save_file(masked, folder / "model.safetensors")
+    rewritten({"h.0.attn.bias": torch.ones(1, 1, 4, 4)})(folder)
     assert head_weights(folder).n_layers == 2
 
 
