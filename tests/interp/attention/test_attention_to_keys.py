@@ -13,7 +13,7 @@ from interp.attention.key_sets import (
     repeated_tokens,
     token_key_sets,
 )
-from interp.errors import ArgumentError, StoreError
+from interp.errors import ArgumentError
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.store import extract
@@ -288,13 +288,11 @@ def test_even_attention_is_what_the_nulls_expect(
     assert (rest["p"] > 0.4).all()
 
 
-def test_attention_that_is_not_a_number_is_an_error(tmp_path: Path) -> None:
+def test_attention_that_is_not_a_number_is_an_error() -> None:
     model, tokens = SequenceTransformer(SPEC), repeated_tokens(8, 12, 7)
     with torch.no_grad():
         model.blocks[0].attn.W_Q[1] = float("nan")
     words = r"blocks\.0\.attn\.hook_pattern must be finite, got 'layer 0, head 1'"
-    with pytest.raises(StoreError, match="hook_pattern is infinite or not a number in part 0"):
-        extract(model, tokens, ["*hook_pattern"], tmp_path / "store", batch=4)
     with pytest.raises(ArgumentError, match=words):
         attention_table(model, tokens)
     with pytest.raises(ArgumentError, match="layer 3, heads 0, 1"):

@@ -11,7 +11,6 @@ from interp.errors import ArgumentError, HookError
 from interp.models.baselines import BaselineSpec, LSTMSpec, MLPSpec, RNNSpec
 from interp.models.checkpoint import load_checkpoint, read_metadata, save_checkpoint
 from interp.models.kinds import build, spec_from_dict
-from interp.models.spec import TransformerSpec
 
 SIZES: dict[str, Any] = {"d_in": 5, "d_out": 3, "n_ctx": 6, "dtype": "float64"}
 SPECS: list[BaselineSpec] = [
@@ -145,9 +144,3 @@ def test_hooks_change_what_is_read_above() -> None:
 def test_what_does_not_fit_is_named(make: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         make()
-
-
-def test_build_makes_the_transformer_too() -> None:
-    spec = TransformerSpec(d_in=5, d_out=3, n_ctx=6, d_model=4, n_layers=1)
-    assert build(spec, seed=3).spec == spec
-    assert spec_from_dict(spec.to_dict()) == spec

@@ -138,19 +138,6 @@ def test_damaged_folders_are_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_an_unreachable_hub_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    from interp.weights.head_weights import source
-
-    def refuse(name: str) -> None:
-        raise CheckpointError(f"{name!r} … the hub cannot be reached")
-
-    monkeypatch.setattr(source, "reach_hub", refuse)
-    with pytest.raises(CheckpointError, match="the hub cannot be reached"):
-        load_pretrained("nobody/a-model-of-no-name")
-    with pytest.raises(CheckpointError, match="does not exist"):
-        load_pretrained("./nowhere")
-
-
 def test_a_checkpoint_of_ours_is_itself(tmp_path: Path) -> None:
     spec = TransformerSpec(d_in=9, d_out=9, n_ctx=7, d_model=8, n_layers=1, d_head=4)
     about = {"task": {"kind": "repeated_tokens", "bos": 2}}

@@ -263,12 +263,10 @@ def test_what_is_obviously_meant_is_taken(model: Any) -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda m, x: pl.ablate(m, x.float()), "token ids"),
         (lambda m, x: pl.find_roles(m, x.float()), "token ids"),
         (lambda m, x: pl.ablate(m, x, ["H0"]), "must be components, or names such as L2H0"),
         (lambda m, x: pl.ablate(m, x, ["L9H0"]), "must be in the model, got"),
         (lambda m, x: pl.find_roles(m, x, profile="nats"), "must be one of task, language"),
-        (lambda m, x: pl.ablate(m, "text"), "must be a Batch, or token ids"),
     ],
 )
 def test_what_is_not_understood_is_one_line(model: Any, call: Any, words: str) -> None:

@@ -1,11 +1,25 @@
 """Two sources of the same factors: every tensor and circuit equal, bit by bit."""
 
+import json
+from pathlib import Path
+
 import torch
+from safetensors.torch import load_file, save_file
 
 from interp.weights.head_weights import HeadWeights
 
 PARTS = ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V", "b_O", "norm_gain", "norm_bias",
          "out_gain", "q_gain", "k_gain", "identity_a", "identity_b")  # fmt: skip
+
+
+def shard(folder: Path) -> None:
+    """Lay a GPT-2's tensors in two files: part-2 holds those of layer 1."""
+    tensors = load_file(folder / "model.safetensors")
+    where = {n: f"part-{1 + n.startswith('h.1')}.safetensors" for n in tensors}
+    for file in set(where.values()):
+        save_file({n: t for n, t in tensors.items() if where[n] == file}, folder / file)
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
 
 
 def assert_same(live: HeadWeights, saved: HeadWeights) -> None:

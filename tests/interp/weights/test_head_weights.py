@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from same_head_weights import shard
 
 from interp.errors import ArgumentError, CheckpointError
+from interp.models.pretrained import load_pretrained
 from interp.weights.head_weights import Rope, head_weights
 
 CONFIG = {"model_type": "gpt2", "n_embd": 6, "n_layer": 2, "n_head": 2}
@@ -36,17 +38,6 @@ def folder(tmp_path: Path) -> Path:
     save_file(gpt2_tensors(), tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     return tmp_path
-
-
-def shard(folder: Path) -> dict[str, str]:
-    tensors = load_file(folder / "model.safetensors")
-    where = {n: f"part-{1 + n.startswith('h.1')}.safetensors" for n in tensors}
-    for file in set(where.values()):
-        save_file({n: t for n, t in tensors.items() if where[n] == file}, folder / file)
-    (folder / "model.safetensors").unlink()
-    index = {"weight_map": where}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    return where
 
 
 def test_file_folder_and_shards_hold_the_same(folder: Path) -> None:
@@ -177,8 +168,9 @@ def test_other_dtypes_are_converted(folder: Path, dtype: torch.dtype) -> None:
 
 
 def test_local_names_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="does not exist"):
-        head_weights(tmp_path / "nothing")
+    for door in (head_weights, load_pretrained):
+        with pytest.raises(CheckpointError, match="does not exist"):
+            door(tmp_path / "nothing")
     with pytest.raises(CheckpointError, match="not in the local hub cache"):
         head_weights("some-one/some-thing", download=False)
     (tmp_path / "empty").mkdir()
@@ -208,8 +200,9 @@ def test_unreachable_hub_is_one_clear_error(monkeypatch) -> None:
         raise ConnectionError("no route")
 
     monkeypatch.setattr(huggingface_hub, "get_session", unreachable)
-    with pytest.raises(CheckpointError, match=r"hub cannot be reached \(no route\)"):
-        head_weights("some-one/some-thing")
+    for door in (head_weights, load_pretrained):
+        with pytest.raises(CheckpointError, match=r"hub cannot be reached \(no route\)"):
+            door("some-one/some-thing")
 
 
 MAPPING = """

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 from ranged_hub import Hub, local_hub
-from safetensors.torch import load_file, save_file
-from same_head_weights import assert_same
+from safetensors.torch import save_file
+from same_head_weights import assert_same, shard
 from typer.testing import CliRunner
 
 from interp.errors import CheckpointError
@@ -46,15 +46,6 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
     with local_hub(monkeypatch, tmp_path / "cache") as hub:
         hub.folders["me/model", "main"] = write_checkpoint(tmp_path / "main", 0)
         yield hub
-
-
-def shard(folder: Path) -> None:
-    tensors = load_file(folder / "model.safetensors")
-    (folder / "model.safetensors").unlink()
-    where = {name: f"part-{1 + name.startswith('h.1')}.safetensors" for name in tensors}
-    for file in set(where.values()):
-        save_file({n: t for n, t in tensors.items() if where[n] == file}, folder / file)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
 
 
 @pytest.mark.parametrize("sharded", [False, True])
