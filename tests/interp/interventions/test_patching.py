@@ -4,7 +4,6 @@ from functools import partial
 
 import pytest
 import torch
-from losses import row_losses
 from pandas.testing import assert_frame_equal
 from torch import Tensor
 
@@ -33,53 +32,12 @@ def rows(seed: int) -> Tensor:
     return torch.randint(7, (5, 6), generator=torch.Generator().manual_seed(seed))
 
 
-def by_name(table, column: str = "score") -> dict[tuple[str, int, int], float]:
-    keys = table[["component", "layer", "head"]].itertuples(index=False, name=None)
-    return dict(zip(keys, table[column], strict=True))
-
-
-def test_patching_is_the_loss_with_the_value_of_the_paired_row(model) -> None:
-    """In every chunk of rows; without pairs a row would be swapped for itself."""
-    batch, corrupted = next_tokens(rows(0)), rows(1)
-    found = by_name(patch(model, batch, corrupted, rows=2))
-    _, cache = model.run_with_cache(corrupted)
-    clean = row_losses(model(batch.inputs), batch)
-    for layer in range(2):
-        for head in range(2):
-
-            def swap(z, hook, head=head):
-                z = z.clone()
-                z[:, :, head] = cache[hook.name][:, :, head]
-                return z
-
-            hooks = [(f"blocks.{layer}.attn.hook_z", swap)]
-            output = model.run_with_hooks(batch.inputs, fwd_hooks=hooks)
-            expected = float((row_losses(output, batch) - clean).mean())
-            assert found["head", layer, head] == pytest.approx(expected, abs=1e-9)
-
-
-def test_a_path_to_the_logits_skips_what_comes_after(model) -> None:
-    batch = next_tokens(rows(4))
-    sender = Component("head", 0, 1)
-    table = patch_paths(model, batch, Receiver("logits"), [sender], how="zero")
-    _, cache = model.run_with_cache(batch.inputs)
-    written = cache["blocks.0.attn.hook_z"][:, :, 1] @ model.W_O[0, 1]
-
-    def take_away(stream, hook):
-        return stream - written
-
-    output = model.run_with_hooks(batch.inputs, fwd_hooks=[("blocks.1.hook_resid_post", take_away)])
-    clean = row_losses(model(batch.inputs), batch)
-    expected = float((row_losses(output, batch) - clean).mean())
-    assert table["score"].tolist() == [pytest.approx(expected, abs=1e-9)]
-    assert table["site"].tolist() == ["ln_final"]
-
-
 @pytest.mark.parametrize(
     ("receiver", "site"),
     [
         (Receiver("k", layer=1, head=1), "blocks.1.attn.hook_k_input head 1"),
         (Receiver("ffn", layer=1), "blocks.1.hook_mlp_in"),
+        (Receiver("logits"), "ln_final"),
     ],
 )
 def test_every_row_of_a_path_names_its_receiver(model, receiver, site) -> None:
@@ -120,7 +78,7 @@ def last(seed: int) -> Batch:
 
 @pytest.mark.parametrize("name", METRICS)
 def test_any_metric_is_that_of_hooks_by_hand(model, name: str) -> None:
-    """Ablation, patching, a path and the estimate, each for one head; more is worse."""
+    """Ablation, patching (by chunks of rows), a path and the estimate, each for one head."""
     metric, worse, by_hand = METRICS[name]
     batch, corrupted = last(0), rows(1)
     _, own = model.run_with_cache(batch.inputs)
@@ -141,7 +99,7 @@ def test_any_metric_is_that_of_hooks_by_hand(model, name: str) -> None:
     found = ablate(model, batch, part, **options)
     assert found["score"].item() == pytest.approx(rise(own[z].mean(0)), abs=1e-9)
     assert found["metric"].item() == name
-    found = patch(model, batch, corrupted, part, **options)
+    found = patch(model, batch, corrupted, part, rows=2, **options)
     assert found["score"].item() == pytest.approx(rise(other[z]), abs=1e-9)
 
     sent = (other[z] - own[z])[:, :, 1] @ model.W_O[0, 1]

@@ -60,17 +60,6 @@ def test_every_ablation_of_a_wrapped_module_is_that_of_the_model(how: str) -> No
         torch.testing.assert_close(output, expected[part], msg=part.name)
 
 
-def test_the_table_of_a_wrapped_module_is_that_of_the_model() -> None:
-    ours, batch = SequenceTransformer(SPEC, seed=3), next_tokens(tokens(20))
-    found = ablate(wrapped(ours), batch, rows=8)
-    expected = ablate(ours, batch, rows=8)
-    key = ["component", "layer", "head"]
-    found, expected = (t.set_index(key).sort_index() for t in (found, expected))
-    assert list(found.index) == list(expected.index)
-    assert found["score"].tolist() == pytest.approx(expected["score"].tolist(), abs=1e-9)
-    assert found["p"].tolist() == pytest.approx(expected["p"].tolist(), rel=1e-6)
-
-
 def test_dropout_is_off_while_a_module_is_ablated() -> None:
     class Noisy(Plain):
         def forward(self, inputs: Tensor) -> Tensor:

@@ -53,15 +53,6 @@ def test_edits_are_told_apart() -> None:
     assert len({str(edit) for edit in EDITS}) == len(EDITS)
 
 
-def test_they_read_as_sentences() -> None:
-    assert [str(edit) for edit in (EDITS[0], EDITS[2], EDITS[6], EDITS[11])] == [
-        "L1H0: its mean over rows",
-        "L1H0: nothing, at position 3",
-        "L1H2 pattern: no attention to some keys",
-        "L2H1 q_input: sees (L1H0: its mean over rows) alone",
-    ]
-
-
 def test_what_is_no_edit_is_refused() -> None:
     with pytest.raises(ArgumentError, match=r"edit must be one of Add, DropKeys, .* got 'Meant'"):
         Edit.from_json({"edit": "Meant"})

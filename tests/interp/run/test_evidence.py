@@ -24,7 +24,7 @@ from interp.run import (
     gather_evidence,
     head_sites,
 )  # fmt: skip
-from interp.run.evidence import LEAST_ROWS, looks_of
+from interp.run.evidence import LEAST_ROWS
 from interp.tasks.base import Batch
 
 FLOOR, ALPHA = 0.1, 0.05
@@ -167,10 +167,7 @@ def test_exhaustive_is_a_t_interval_over_all_rows() -> None:
         assert one.rows == 20
 
 
-def test_looks_double() -> None:
-    assert looks_of(32) == (2, 4, 8, 16, 32)
-    assert looks_of(20) == (2, 4, 8, 16, 20)
-    assert looks_of(1) == (1,)
+def test_a_floor_of_nothing_and_odds_of_one_are_refused() -> None:
     with pytest.raises(ArgumentError, match=r"floor must be above 0.*; alpha must be between"):
         found_of(np.zeros((1, 4)), np.zeros((1, 4)), floor=0.0, alpha=1.0)
 

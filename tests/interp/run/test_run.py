@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from losses import position_losses
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -65,10 +66,9 @@ def model_of(name: str = "norm", times: float = 2, **changes: Any) -> SequenceTr
     return model
 
 
-def losses(logits: Tensor, tokens: Tensor = TOKENS) -> Tensor:
+def losses(logits: Tensor) -> Tensor:
     """Nats of the next token, ``[row, pos]``, 0 at the last position."""
-    each = functional.cross_entropy(logits[:, :-1].transpose(1, 2), tokens[:, 1:], reduction="none")
-    return functional.pad(each, (0, 1))
+    return functional.pad(position_losses(logits[:, :-1], TOKENS[:, 1:]), (0, 1))
 
 
 def by_hand(model: Any, *hooks: tuple[str, Callable[[Tensor], Tensor]]) -> Tensor:
@@ -181,15 +181,21 @@ def test_one_position_is_changed_and_no_other() -> None:
     torch.testing.assert_close(run.rise(Swap(Site(2, "pattern", 1), order, at=at)), expected)
 
 
-def test_directions_and_values_are_given() -> None:
-    model = model_of()
-    run, direction = Run(model, TOKENS), torch.randn(1, 1, 8, dtype=torch.float64)
-    add = Add(Site(1, "resid_post"), Array(direction, "a direction"), 0.3)
-    expected = by_hand(model, ("blocks.1.hook_resid_post", lambda stream: stream + 0.3 * direction))
-    torch.testing.assert_close(run.rise(add), expected)
-    own = run.at([Site(2, "pattern", 1)])[Site(2, "pattern", 1)]
-    mean = Replace(Site(2, "pattern", 1), Array(own.mean(0, keepdim=True), "its mean attention"))
-    torch.testing.assert_close(run.rise(mean), run.rise(Mean(Site(2, "pattern", 1))))
+@pytest.mark.parametrize("layer", [1, 2])
+def test_what_is_added_after_a_layer_does_not_run_it(layer: int) -> None:
+    model, by = model_of(), torch.randn(1, 1, 8, dtype=torch.float64)
+    run, site = Run(model, TOKENS), Site(layer, "resid_post")
+    run.value()
+    before = run.passes
+    found = run.rise(Add(site, Array(by, "a direction"), 0.3))
+    assert run.passes - before == pytest.approx((2 - layer) * 5 / 3)
+    torch.testing.assert_close(found, by_hand(model, (site.name, lambda v: v + 0.3 * by)))
+
+
+def test_values_are_given() -> None:
+    run, site = Run(model_of(), TOKENS), Site(2, "pattern", 1)
+    mean = Replace(site, Array(run.at([site])[site].mean(0, keepdim=True), "its mean attention"))
+    torch.testing.assert_close(run.rise(mean), run.rise(Mean(site)))
 
 
 @pytest.mark.parametrize("receiver", ["q_input", "k_input", "v_input", "mlp_in", "resid_post"])
@@ -241,9 +247,14 @@ def test_what_changes_nothing_changes_nothing(edits: Any) -> None:
     assert Run(model_of(), TOKENS).rise(edits).abs().max() < 1e-12
 
 
-def test_rows_and_copies_do_not_depend_on_how_many_run_at_once() -> None:
-    model = model_of()
-    edits = [Mean(site) for site in (*head_sites(model), *ffn_sites(model))]
+@pytest.mark.parametrize("variant", ["norm", "identity"])
+def test_rows_and_copies_do_not_depend_on_how_many_run_at_once(variant: str) -> None:
+    model, others = model_of(variant), Array(TOKENS.flip(0), "corrupted rows")
+    edits: list[Any] = [Mean(site) for site in (*head_sites(model), *ffn_sites(model))]
+    edits += [Mean(Site(1, "resid_pre"), inputs=others, at=6), Swap(edits[0].site, inputs=others)]
+    edits += [Resample(site, 2, inputs=others) for site in ffn_sites(model)]
+    sender, seen = edits[1], (Site(2, "q_input", 1), Site(1, "mlp_in"), Site(2, "resid_post"))
+    edits += [Through(site, sender) for site in seen]
     edits += [DropKeys(Site(2, "pattern", h), Array(PREVIOUS[None])) for h in range(3)]
     whole = torch.stack([*Run(model, TOKENS).rises(edits)])
     for tokens, room in ((1, 1), (7, 2**26), (14, 1), (50, 2**26)):
@@ -280,15 +291,6 @@ def test_some_rows_are_measured_and_nothing_twice() -> None:
     again = run.passes
     list(run.rises(edits))
     assert run.passes == again
-
-
-def test_a_run_starts_at_the_edited_layer() -> None:
-    run = Run(model_of(), TOKENS)
-    run.value()
-    run.mean(Site(2, "z"))
-    before = run.passes
-    run.rise(Mean(Site(2, "z", 1)))
-    assert run.passes - before == pytest.approx(5 / 3)
 
 
 def test_activations_are_those_of_the_changed_model() -> None:
@@ -470,17 +472,6 @@ def test_rows_of_several_lengths_may_alternate() -> None:
         fresh = Run(model, run.batch)
         torch.testing.assert_close(fresh.rise(edit), found)
         torch.testing.assert_close(fresh.rise(Zero(Site(0, "z", 0))), other)
-
-
-def test_what_is_moved_after_a_layer_does_not_run_it() -> None:
-    model, by = model_of(), torch.randn(5, 7, 8, dtype=torch.float64)
-    run = Run(model, TOKENS)
-    run.value()
-    before = run.passes
-    found = run.rise(Add(Site(2, "resid_post"), Array(by)))
-    assert run.passes == before
-    expected = by_hand(model, ("blocks.2.hook_resid_post", lambda value: value + by))
-    torch.testing.assert_close(found, expected)
 
 
 def test_models_that_are_no_longer_used_are_let_go() -> None:

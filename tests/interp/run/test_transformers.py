@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from losses import position_losses
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -91,11 +91,7 @@ def pair(request: Any, tmp_path_factory: Any) -> tuple[Any, Any]:
     made = AutoModelForCausalLM.from_config(config_of(request.param))
     made.save_pretrained(folder)
     hugging = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
-    return hugging, bridge_of(folder)
-
-
-def bridge_of(folder: Path) -> Any:
-    return load_pretrained(folder).model
+    return hugging, load_pretrained(folder).model
 
 
 @contextmanager
@@ -111,11 +107,15 @@ def hooked(module: nn.Module, *, before: Any = None, after: Any = None) -> Itera
         handle.remove()
 
 
-def losses(model: Any) -> Tensor:
-    with torch.no_grad():
-        logits = model(TOKENS).logits.double()
-    each = functional.cross_entropy(logits[:, :-1].transpose(1, 2), TOKENS[:, 1:], reduction="none")
+def nats(logits: Tensor) -> Tensor:
+    """Of the next token, ``[row, pos]``, 0 at the last position."""
+    each = position_losses(logits[:, :-1].double(), TOKENS[:, 1:])
     return functional.pad(each, (0, 1))
+
+
+@torch.no_grad()
+def losses(model: Any) -> Tensor:
+    return nats(model(TOKENS).logits)
 
 
 def z_changed(model: Any, layer: int, head: int, new: Callable[[Tensor], Tensor]) -> Tensor:
@@ -149,11 +149,6 @@ def keys_masked(model: Any, layer: int, head: int, dropped: Tensor) -> Tensor:
 def assert_same(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=2e-5)
     assert expected.abs().max() > 1e-3
-
-
-def test_the_plain_layers_are_used(pair: Any) -> None:
-    run = Run(pair[1], TOKENS)
-    assert [type(one).__name__ for one in run._layered][:1] == ["_PlainLayers"]
 
 
 def test_heads_are_replaced(pair: Any) -> None:
@@ -216,9 +211,18 @@ def test_every_way_of_running_gives_the_same(pair: Any) -> None:
             torch.testing.assert_close(one[site], read[0][site], rtol=1e-4, atol=1e-5)
 
 
-def test_the_twin_has_no_weights_of_its_own(pair: Any) -> None:
+def test_copies_of_one_row_keep_their_masks(pair: Any) -> None:
+    edits = [Zero(site) for site in head_sites(pair[1])]
+    one = Run(pair[1], TOKENS[:1], tokens=7).rises(edits)
+    three = Run(pair[1], TOKENS[:1].expand(3, -1)).rises(edits)
+    for alone, copies in zip(one, three, strict=True):
+        torch.testing.assert_close(alone, copies[:1], rtol=1e-3, atol=5e-5)
+
+
+def test_plain_layers_are_used_and_have_no_weights_of_their_own(pair: Any) -> None:
     _, bridge = pair
     plain: Any = Run(bridge, TOKENS)._layered[0]
+    assert type(plain).__name__ == "_PlainLayers"
     own = {tensor.data_ptr() for tensor in plain._twin.parameters()}
     assert own <= {tensor.data_ptr() for tensor in bridge.parameters()}
     assert not any(tensor.requires_grad for tensor in plain._twin.parameters())
@@ -232,14 +236,10 @@ def test_inputs_of_heads_are_changed_through_the_bridge(pair: Any) -> None:
     last: Any = run.at([Site(2, "resid_post")])[Site(2, "resid_post")]
     with torch.no_grad():
         logits = bridge.unembed(bridge.ln_final(last + change)).double()
-        before = bridge(TOKENS).double()
+        before = nats(bridge(TOKENS))
     if getattr(bridge.original_model.config, "final_logit_softcapping", None):
         logits = 3 * torch.tanh(logits / 3)
-    each = [
-        functional.cross_entropy(one[:, :-1].transpose(1, 2), TOKENS[:, 1:], reduction="none")
-        for one in (logits, before)
-    ]
-    torch.testing.assert_close(run.rise(edit)[:, :-1], each[0] - each[1], rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(run.rise(edit), nats(logits) - before, rtol=1e-3, atol=1e-4)
 
 
 def test_a_stream_that_the_bridge_does_not_pass_on_is_refused(pair: Any) -> None:
@@ -270,9 +270,8 @@ def test_hooks_that_a_user_has_set_are_not_passed_by(pair: Any) -> None:
         bridge.hooks(fwd_hooks=[("blocks.0.hook_mlp_out", lambda v, hook: 2 * v)]),
     ):
         changed = Run(bridge, TOKENS).value()
-        logits = bridge(TOKENS).double()
-    each = functional.cross_entropy(logits[:, :-1].transpose(1, 2), TOKENS[:, 1:], reduction="none")
-    torch.testing.assert_close(changed[:, :-1], each, rtol=1e-4, atol=1e-5)
+        expected = nats(bridge(TOKENS))
+    torch.testing.assert_close(changed, expected, rtol=1e-4, atol=1e-5)
     assert not torch.allclose(changed, Run(bridge, TOKENS).value())
 
 

@@ -5,7 +5,6 @@ import threading
 from functools import partial
 
 import pytest
-import torch
 from store_models import DiesOnce, Echo, TinyTransformer
 
 from interp.errors import MissingDependencyError, StoreError
@@ -15,21 +14,13 @@ HOOKS = ["blocks.*.hook_resid_post", "blocks.*.attn.hook_pattern"]
 OPTIONS = {"rows": 50, "batch": 4, "part_rows": 12}
 
 
-@pytest.fixture
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def sealed(folder):
     return {p.name: p.read_bytes() for p in folder.iterdir() if p.suffix in (".h5", ".jsonl")}
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_ray_gives_the_bytes_of_a_local_run(ray, one_thread, tmp_path):
+def test_ray_gives_the_bytes_of_a_local_run(ray, tmp_path):
     """One worker is killed on the way; another run has workers that build the model."""
     model = DiesOnce(tmp_path / "died")
     local = extract(model, Echo(), HOOKS, tmp_path / "local", **OPTIONS)

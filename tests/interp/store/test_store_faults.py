@@ -16,7 +16,6 @@ from store_models import Echo, TinyTransformer
 
 from interp.errors import OutputError, StoreError
 from interp.store import ActivationStore, extract, layout, repair, verify, writer
-from interp.store.layout import INDEX, read_index, writing
 
 HERE = Path(__file__).parent
 
@@ -30,17 +29,8 @@ def contents(folder):
     return {p.name: p.read_bytes() for p in folder.iterdir() if p.suffix in (".h5", ".jsonl")}
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    torch.set_num_threads(1)
     return run(tmp_path_factory.mktemp("whole") / "s")
 
 
@@ -82,57 +72,60 @@ def test_resuming_after_death_gives_the_same_bytes(killed, whole, way):
     assert verify(out) == []
 
 
+def failing(error):
+    def arrange(monkeypatch, model):
+        # a survey, a timed batch, then three batches a part: the 13th forward is in part 3
+        calls, original = iter(range(1, 10_000)), model.forward
+
+        def forward(x):
+            if next(calls) == 13:
+                raise error
+            return original(x)
+
+        monkeypatch.setattr(model, "forward", forward)
+
+    return arrange
+
+
+def full_disk(method):
+    def arrange(monkeypatch, model):
+        original = getattr(writer.PartFile, method)
+
+        def full(self, *arguments):
+            if self.number == 3:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return original(self, *arguments)
+
+        monkeypatch.setattr(writer.PartFile, method, full)
+
+    return arrange
+
+
+NO_SPACE = "No space left on device; sealed parts stay readable"
+NO_LUCK = r"in part 3 \(rows 36\.\.47\): RuntimeError: no luck"
+
+
 @pytest.mark.parametrize(
-    ("error", "seen", "match"),
+    ("arrange", "least", "seen", "match"),
     [
-        (KeyboardInterrupt(), KeyboardInterrupt, None),
-        (
-            RuntimeError("no luck"),
-            StoreError,
-            r"in part 3 \(rows 36\.\.47\): RuntimeError: no luck",
-        ),
+        (failing(KeyboardInterrupt()), 0, KeyboardInterrupt, None),
+        (failing(RuntimeError("no luck")), 0, StoreError, NO_LUCK),
+        (full_disk("write"), 3 * PART_ROWS, StoreError, NO_SPACE),
+        (full_disk("seal"), 3 * PART_ROWS, StoreError, NO_SPACE),
     ],
+    ids=["interrupt", "model", "write", "seal"],
 )
-def test_interrupts_and_model_errors_keep_sealed_parts(tmp_path, whole, error, seen, match):
+def test_what_stops_an_extraction_keeps_sealed_parts(
+    tmp_path, whole, monkeypatch, arrange, least, seen, match
+):
     out, model = tmp_path / "s", TinyTransformer()
-    # a survey, a timed batch, then three batches a part: the 13th forward is in part 3
-    model.forward, original = _once(error, model.forward, 13), model.forward
+    arrange(monkeypatch, model)
     with pytest.raises(seen, match=match):
         run(out, model=model)
-    assert ActivationStore(out).rows <= 36
-    assert not list(out.glob(".*.draft"))
-    model.forward = original
-    run(out, model=model, resume=True)
-    assert contents(out) == contents(whole.path)
-
-
-def _once(error, function, at):
-    calls = iter(range(1, 10_000))
-
-    def replacement(x):
-        if next(calls) == at:
-            raise error
-        return function(x)
-
-    return replacement
-
-
-@pytest.mark.parametrize("method", ["write", "seal"])
-def test_full_disk_is_said_and_resumed(tmp_path, whole, monkeypatch, method):
-    out, original = tmp_path / "s", getattr(writer.PartFile, method)
-
-    def full(self, *arguments):
-        if self.number == 2:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return original(self, *arguments)
-
-    monkeypatch.setattr(writer.PartFile, method, full)
-    with pytest.raises(StoreError, match="No space left on device; sealed parts stay readable"):
-        run(out)
     monkeypatch.undo()
-    assert ActivationStore(out).rows == 2 * PART_ROWS
+    assert least <= ActivationStore(out).rows <= 3 * PART_ROWS
     assert not list(out.glob(".*.draft"))
-    run(out, resume=True)
+    run(out, model=model, resume=True)
     assert contents(out) == contents(whole.path)
 
 
@@ -143,36 +136,6 @@ def test_too_little_space_is_refused_before_work(tmp_path, monkeypatch):
     with pytest.raises(OutputError, match=r"needs .* GB and 0\.00 GB are free"):
         run(tmp_path / "s")
     assert not (tmp_path / "s").exists()
-
-
-def test_a_second_process_is_refused_and_the_lock_dies_with_its_holder(tmp_path):
-    folder = tmp_path / "s"
-    folder.mkdir()
-    hold = (
-        "import sys; from pathlib import Path; from interp.store.layout import writing\n"
-        f"with writing(Path({str(folder)!r})): print('held', flush=True); sys.stdin.read()"
-    )
-    holder = subprocess.Popen(
-        [sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert holder.stdout.readline() == "held\n"
-        message = rf"another process \(pid {holder.pid} on .+\) is writing"
-        with pytest.raises(StoreError, match=message):
-            run(folder)
-    finally:
-        holder.kill()
-        holder.communicate()
-    assert run(folder).complete
-
-
-def test_a_second_writer_is_refused(tmp_path):
-    run(tmp_path / "s", rows=4)
-    with (
-        writing(tmp_path / "s"),
-        pytest.raises(StoreError, match=rf"another process \(pid {os.getpid()} on .+\) is writing"),
-    ):
-        run(tmp_path / "s", rows=4, resume=True)
 
 
 @pytest.mark.parametrize(
@@ -196,8 +159,11 @@ def test_resuming_another_plan_names_the_difference(whole, change, match):
 
 def test_resuming_another_thread_count_is_refused(whole):
     torch.set_num_threads(2)
-    with pytest.raises(StoreError, match="threads was 1, is now 2"):
-        run(whole.path, resume=True)
+    try:
+        with pytest.raises(StoreError, match="threads was 1, is now 2"):
+            run(whole.path, resume=True)
+    finally:
+        torch.set_num_threads(1)
 
 
 def test_resuming_another_iterable_is_refused(tmp_path):
@@ -239,45 +205,6 @@ def test_verify_names_and_repair_refills(tmp_path, whole):
     assert left.row_ids.tolist() == [*range(24, 36), 48, 49]
     run(out, resume=True)
     assert contents(out) == contents(whole.path)
-
-
-def test_damage_outside_chunks_is_found(tmp_path):
-    out = tmp_path / "s"
-    run(out)
-    path = out / "part-00002.h5"
-    data = bytearray(path.read_bytes())
-    at = data.find(b"d_model")
-    data[at] ^= 2
-    path.write_bytes(data)
-    assert [str(f) for f in verify(out)] == [
-        "part-00002.h5: SHA-256 is not the sealed one (no dataset shows the damage)"
-    ]
-
-
-def test_verify_finds_rows_in_no_part(tmp_path):
-    out = tmp_path / "s"
-    run(out)
-    lines = (out / INDEX).read_text().splitlines(keepends=True)
-    (out / INDEX).write_text("".join(lines[:1] + lines[2:]))
-    assert [str(f) for f in verify(out)] == ["index.jsonl: rows 12..23 are in no part"]
-    assert len(read_index(out)) == len(lines) - 1
-
-
-class FailsLate(TinyTransformer):
-    """Refuses the last rows of the source."""
-
-    def forward(self, x):
-        if (x == 7).any():
-            raise RuntimeError("seven")
-        return super().forward(x)
-
-
-def test_a_failing_model_keeps_the_parts_before_it(tmp_path):
-    inputs = torch.randn(40, 6, 3, generator=torch.Generator().manual_seed(0))
-    inputs[35] = 7
-    with pytest.raises(StoreError, match=r"part 3 \(rows 30\.\.39\): RuntimeError: seven"):
-        extract(FailsLate(), inputs, HOOKS, tmp_path / "s", batch=5, part_rows=10)
-    assert ActivationStore(tmp_path / "s").rows == 30
 
 
 @pytest.mark.parametrize("lanes", [1, 2])

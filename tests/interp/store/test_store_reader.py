@@ -54,21 +54,13 @@ def test_slices_are_numpys(store, rows, heads):
     assert np.array_equal(got, expected[:, :, [5, 0]])
 
 
-def test_opening_reads_no_part(store, monkeypatch):
-    def refuse(self, path):
-        raise AssertionError(path)
-
-    monkeypatch.setattr(Files, "get", refuse)
-    opened = ActivationStore(store.path)
-    assert opened.rows == 23
-    assert opened.lengths == {6: 23}
-    assert PATTERN in opened.hooks
-
-
 def test_only_the_parts_asked_for_are_opened(store, monkeypatch):
     seen, original = set(), Files.get
     monkeypatch.setattr(Files, "get", lambda s, p: seen.add(p.name) or original(s, p))
-    ActivationStore(store.path).activation(PATTERN, [9, 10, 20])
+    opened = ActivationStore(store.path)
+    assert (opened.rows, opened.lengths, PATTERN in opened.hooks) == (23, {6: 23}, True)
+    assert not seen
+    opened.activation(PATTERN, [9, 10, 20])
     assert seen == {"part-00001.h5", "part-00002.h5"}
 
 

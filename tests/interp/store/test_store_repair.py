@@ -12,10 +12,10 @@ import pytest
 from store_models import Echo, TinyTransformer
 from typer.testing import CliRunner
 
-from interp.errors import OutputError, StoreError
+from interp.errors import StoreError
 from interp.output import append_line
 from interp.store import ActivationStore, extract, repair, verify
-from interp.store.layout import INDEX, MANIFEST, digest, read_index, rewrite_index
+from interp.store.layout import INDEX, MANIFEST, read_index, rewrite_index
 from interp.store.measurements import settle_replacements, write_measurement
 from prooflens.cli.main import app
 
@@ -205,13 +205,6 @@ def test_lines_that_repeat_a_file_are_mended(store: Path) -> None:
     assert verify(store) == []
 
 
-def test_a_folder_with_other_files_is_not_overwritten(store: Path) -> None:
-    with pytest.raises(OutputError, match=r"no store's \(thesis\.tex\)"):
-        (store / "thesis.tex").write_text("mine")
-        extract(TinyTransformer(), Echo(), HOOKS, store, rows=8, batch=4, overwrite=True)
-    assert (store / "thesis.tex").read_text() == "mine"
-
-
 def test_a_table_that_was_being_replaced_is_whichever_is_there(store: Path) -> None:
     entries = read_index(store)
     (old,) = (e for e in entries if e["kind"] == "measurement")
@@ -221,8 +214,3 @@ def test_a_table_that_was_being_replaced_is_whichever_is_there(store: Path) -> N
     assert verify(store) == []
     settle_replacements(store)
     assert read_index(store) == entries
-
-
-def test_plans_have_one_digest(store: Path) -> None:
-    manifest = json.loads((store / MANIFEST).read_text())
-    assert digest(manifest["plan"]) == manifest["plan_digest"]
