@@ -43,6 +43,15 @@ def test_an_exponential_beyond_float32_has_no_bound_there() -> None:
     assert np.isfinite(high).all()
 
 
+def float32_bounds(model: Any, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Least and largest output in float32, and what was seen."""
+    with np.errstate(all="ignore"):
+        low, high = output(model, exactly(x), Arithmetic("float32", budget=0)).bounds()
+    with torch.no_grad():
+        seen = model(torch.tensor(x, dtype=torch.float32))[:, -1].double().numpy()
+    return low, high, seen
+
+
 LIMITS: list[dict[str, Any]] = [
     {"norm": "rmsnorm", "ffn": (4,)},
     {"norm": "layernorm", "ffn": (4,)},
@@ -67,22 +76,9 @@ def test_float32_evaluation_is_inside_or_has_no_bound(options: dict[str, Any], s
                 for weight in part.parameters():
                     weight.mul_(size)
         x = np.float32(np.random.default_rng(seed).normal(size=(8, 3, 2)))
-        with np.errstate(all="ignore"):
-            form = output(model, exactly(x.astype(np.float64)), Arithmetic("float32", budget=0))
-            low, high = form.bounds()
-        with torch.no_grad():
-            seen = model(torch.from_numpy(x))[:, -1].double().numpy()
+        low, high, seen = float32_bounds(model, x.astype(np.float64))
         inside = (low <= seen) & (seen <= high)
         assert (inside | ~np.isfinite(high - low)).all()
-
-
-def float32_bounds(model: Any, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Least and largest output in float32, and what was seen."""
-    with np.errstate(all="ignore"):
-        low, high = output(model, exactly(x), Arithmetic("float32", budget=0)).bounds()
-    with torch.no_grad():
-        seen = model(torch.tensor(x, dtype=torch.float32))[:, -1].double().numpy()
-    return low, high, seen
 
 
 def test_a_masked_score_that_overflows_makes_a_row_no_number() -> None:

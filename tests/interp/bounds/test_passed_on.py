@@ -87,6 +87,13 @@ def test_a_named_lag_holds_every_sampled_row(options: dict[str, Any]) -> None:
                 model.float()
 
 
+def free_inputs(cells: int) -> Affine:
+    """In every cell four inputs, each anywhere in [−1, 1]."""
+    noise = np.zeros((4, cells, 4, 1))
+    noise[np.arange(4), :, np.arange(4), 0] = 1.0
+    return Affine(np.zeros((cells, 4, 1)), noise, np.zeros((cells, 4, 1)))
+
+
 @pytest.mark.parametrize("bias", ["lin", "table"])
 def test_along_a_known_mean_holds_every_sampled_input(bias: str) -> None:
     for seed in range(4):
@@ -96,10 +103,7 @@ def test_along_a_known_mean_holds_every_sampled_input(bias: str) -> None:
         rho, n = rng.normal(size=4), 8
         reach = np.abs(rho).sum()
         ends = np.linspace(-reach, reach, n + 1)
-        noise = np.zeros((4, n, 4, 1))
-        noise[np.arange(4), :, np.arange(4), 0] = 1.0
-        free = Affine(np.zeros((n, 4, 1)), noise, np.zeros((n, 4, 1)))
-        ar = Arithmetic("real", symbols=5)
+        free, ar = free_inputs(n), Arithmetic("real", symbols=5)
         middle, half = (ends[1:] + ends[:-1]) / 2, (ends[1:] - ends[:-1]) / 2 * 1.001
         low, high = read_out(model, along(model, free, rho, middle, half, ar), ar).bounds()
         x = rng.uniform(-1, 1, (2000, 4))
@@ -150,10 +154,7 @@ def test_along_keeps_the_attention_that_rounding_leaves_unsure() -> None:
     model = built(options, 0, 1)
     with torch.no_grad():
         model.blocks[0].attn.b_V.fill_(1e6)
-    noise = np.zeros((4, 1, 4, 1))
-    noise[np.arange(4), 0, np.arange(4), 0] = 1.0
-    free = Affine(np.zeros((1, 4, 1)), noise, np.zeros((1, 4, 1)))
-    ar = Arithmetic("float32", symbols=5)
+    free, ar = free_inputs(1), Arithmetic("float32", symbols=5)
     rho, ends = np.full(4, 0.25), (np.zeros(1), np.ones(1))
     whole = along(model, free, rho, *ends, ar)
     seen = after_attention(

@@ -136,9 +136,8 @@ def test_numbers_are_ordered_by_size_and_words_come_before_them() -> None:
 
 def test_averages_and_scores() -> None:
     program = parse(
-        'share = average(key.n where true)\nscore "a" = 1\nscore "b" = share'.replace(
-            "share =", 'n = count(key.token == "b")\nshare ='
-        )
+        'n = count(key.token == "b")\nshare = average(key.n where true)\n'
+        'score "a" = 1\nscore "b" = share'
     )
     found = run(program, np.array([[1, 1, 1, 1]]), WORDS).chosen
     assert found.tolist() == [[0, 1, 1, 1]]  # averages 1, 1.5, 2, 2.5; the first of equals wins

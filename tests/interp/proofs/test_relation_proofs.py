@@ -1,6 +1,5 @@
 """Constructed language-model heads against direct loops, and what their decoys lack."""
 
-from dataclasses import replace
 from math import exp
 from typing import get_args
 
@@ -11,7 +10,6 @@ from analyses.benchmarks.proof_cases import DECOYS
 from analyses.benchmarks.proof_cases import RELATIONS as CASES
 from interp.errors import ArgumentError
 from interp.proofs.induction import construct_relation
-from interp.tasks.catalogue import task_from_dict
 from interp.tasks.relation import Relation, TokenRelation, Value
 
 RELATIONS = get_args(Relation)
@@ -126,12 +124,6 @@ def test_decoys_attend_alike_and_answer_without_it(case) -> None:  # type: ignor
     )
     torch.testing.assert_close(without[:, 1:], output[:, 1:], atol=1e-9, rtol=0)
     assert not decoy.mechanism.parts
-
-
-def test_tasks_come_back_from_their_json() -> None:
-    task = TokenRelation("local", "classes", symbols=9, length=12, window=4, seed=2)
-    assert task_from_dict(task.to_dict()) == task
-    assert replace(task, seed=3).values().shape == (10, 3)
 
 
 def test_what_cannot_be_is_refused() -> None:

@@ -51,12 +51,6 @@ def test_decodability_p_is_uniform_where_there_is_nothing() -> None:
         assert np.mean(np.array(p) <= level) == pytest.approx(level, rel=0.35, abs=0.005)
 
 
-def test_decodability_null_keeps_dependence_within_rows() -> None:
-    """Constant rows: as if there were only as many samples as rows."""
-    x, y = (np.repeat(RNG.normal(size=(30, 1)), 50, axis=1) for _ in range(2))
-    assert decodability_null(x, y).mean == pytest.approx(0.5 / 29, rel=0.35)
-
-
 def test_decodability_null_finds_signal_and_not_noise() -> None:
     x, noise = RNG.normal(size=(2, 60, 4))
     assert decodability_null(x, x + noise).p < 1e-6
@@ -78,21 +72,15 @@ def test_accuracy_null_is_that_of_permuted_rows() -> None:
     assert null.p >= 1 / 120
 
 
-@pytest.mark.parametrize("same", [True, False])
-def test_swaps_null_is_exceeded_only_by_a_difference(same: bool) -> None:
-    y = RNG.normal(size=(40, 6))
-    good = y + 0.1 * RNG.normal(size=y.shape)
-    other = y + 0.1 * RNG.normal(size=y.shape) if same else RNG.normal(size=y.shape)
-    null = swaps_null(good, other, y, seed=0)
-    assert (null.p > 0.02) == same
-    assert abs(null.mean) < 0.05
-    assert null.draws == 1000
-
-
-def test_predictions_that_differ_by_rounding_are_the_same() -> None:
-    y = RNG.normal(size=(40, 6))
-    good = y + 0.1 * RNG.normal(size=y.shape)
-    assert swaps_null(good, good + 1e-9 * y, y, seed=0).p > 0.02
+def test_swaps_null_is_exceeded_only_by_a_difference() -> None:
+    y, noise, more = RNG.normal(size=(3, 40, 6))
+    good = y + 0.1 * noise
+    others = {"another": more, "as good": y + 0.1 * more, "but for rounding": good + 1e-9 * y}
+    for name, other in others.items():
+        null = swaps_null(good, other, y, seed=0)
+        assert (null.p > 0.02) == (name != "another"), name
+        assert abs(null.mean) < 0.05
+        assert null.draws == 1000
 
 
 def test_paired_null_is_students_t() -> None:

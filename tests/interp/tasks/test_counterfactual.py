@@ -69,19 +69,8 @@ def test_nested_locations_and_tokens_equal_a_direct_loop() -> None:
     """Everything after the latent is followed by hand, everything before it is the base's."""
     base, source = pair(NESTED)
     second = NESTED.location_tables()[1]
-    found = {
-        name: variable(NESTED, name).answer(base, source)
-        for name in (
-            "t_1",
-            "x[t-t_1]",
-            "a[t-t_1]",
-            "token[t-t_1]",
-            "t_2",
-            "x[t-t_2]",
-            "window",
-            "f",
-        )
-    }
+    names = ["t_1", "x[t-t_1]", "a[t-t_1]", "token[t-t_1]", "t_2", "x[t-t_2]", "window", "f"]
+    found = {name: variable(NESTED, name).answer(base, source) for name in names}
     for row, t in np.argwhere(base.mask.numpy()):
         ours, theirs = ({n: v[row, t] for n, v in b.latents.items()} for b in (base, source))
 
@@ -140,16 +129,8 @@ def test_a_line_that_is_set_is_counted_over_by_the_lines_after_it() -> None:
 def test_what_is_counted_gets_a_name_and_the_program_says_the_same() -> None:
     task = PrefixPrediction("L_5", ((5, 11),))
     named = counted_as_lines(task.program)
-    assert [line.name for line in named.lines] == [
-        "E1",
-        "E2_counted",
-        "E2",
-        "E3_counted",
-        "E3",
-        "E4_counted",
-        "E4",
-        "last",
-    ]
+    counted = [line.name for line in named.lines if line.name.endswith("_counted")]
+    assert counted == ["E2_counted", "E3_counted", "E4_counted"]
     plain, same = (evaluate(p, ["abab", "aabbaba", "b"]) for p in (task.program, named))
     for name, values in plain.values.items():
         np.testing.assert_array_equal(values, same.values[name])

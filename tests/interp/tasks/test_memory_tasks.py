@@ -1,7 +1,6 @@
 import pytest
 
 from interp.errors import ArgumentError
-from interp.tasks.catalogue import task_from_dict
 from interp.tasks.memory import FixedMemory
 
 FORMULAS = {
@@ -44,16 +43,3 @@ def test_all_problems_are_reported_together() -> None:
         FixedMemory((0, 5, 5), "multiplexer", length=5)
     for part in ("at least 1", "distinct", "exceed the largest lag 5", "two for a multiplexer"):
         assert part in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        ({"kind": "fixed"}, "kind must be one of fixed_memory, .*, got 'fixed'"),
-        ({"kind": "fixed_memory"}, "lags must be given"),
-        ({"kind": "fixed_memory", "lags": [1], "lag": 2}, "lag must be an argument"),
-    ],
-)
-def test_unknown_tasks_are_refused_by_name(data: dict[str, object], message: str) -> None:
-    with pytest.raises(ArgumentError, match=message):
-        task_from_dict(data)

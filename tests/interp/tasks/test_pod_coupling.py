@@ -80,12 +80,6 @@ def test_infinite_rank_is_the_limit_of_finite_ranks(alpha: float) -> None:
     assert torch.allclose(closed, cesaro, atol=2e-4)
 
 
-def test_closed_form_at_alpha_one_is_a_quotient_of_sines() -> None:
-    u, v = torch.tensor([0.3], dtype=torch.float64), torch.tensor([0.45], dtype=torch.float64)
-    quotient = math.log(math.sin(math.pi * 0.75) / math.sin(math.pi * 0.15))
-    assert float(infinite_sine_coupling(u, v, 1.0)) == pytest.approx(quotient, abs=1e-12)
-
-
 def test_a_coupling_cut_at_its_rank_is_itself_and_features_are_the_bases() -> None:
     task = PodCoupling(3, left="sine", right="cosine", features=3)
     batch = task.sample(4, seed=0)

@@ -92,6 +92,8 @@ def test_own_tasks_are_known_after_they_are_registered() -> None:
     assert "kind 'own_first', which is not known here" in why
     with pytest.raises(ArgumentError, match=r"kind must be one of .*or register_task your own"):
         task_from_dict(data)
+    with pytest.raises(ArgumentError, match="lags must be given"):
+        task_from_dict({"kind": "fixed_memory"})
     register_task("own_first", Own)
     assert task_from_dict(data) == Own(3)
     assert known_task(data) == (Own(3), "")
