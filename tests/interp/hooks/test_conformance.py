@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from plain_transformer import build, tokens
+from plain_transformer import BASE, build, tokens
 from torch import Tensor, nn
 from transformer_lens.model_bridge import TransformerBridge
 
@@ -56,9 +56,8 @@ def test_our_models_conform(name: str) -> None:
     ],
 )
 def test_other_forms_of_our_models_conform(options: dict[str, Any]) -> None:
-    sizes = {"d_in": 7, "d_out": 5, "n_ctx": 9, "d_model": 6, "n_layers": 2, "n_heads": 2,
-             "d_head": 4, "ffn": (4,)}  # fmt: skip
-    model = SequenceTransformer(TransformerSpec(**{**sizes, **options}))  # type: ignore[arg-type]
+    options = BASE | {"d_head": 4, "dtype": "float32"} | options
+    model = SequenceTransformer(TransformerSpec(**options))  # type: ignore[arg-type]
     inputs = tokens(0) if model.spec.input == "tokens" else torch.randn(2, 5, 7)
     report = conformance(model, inputs)
     assert not report.failures

@@ -170,8 +170,7 @@ def test_one_position_is_changed_and_no_other() -> None:
 
     def pattern_moved(pattern: Tensor) -> Tensor:
         changed = pattern.clone()
-        for row, position in enumerate(at):
-            changed[row, 1, position] = pattern[(row + 1) % 5, 1, position]
+        changed[:, 1] = moved(pattern[:, 1])
         return changed
 
     run, order = Run(model, TOKENS), (1, 2, 3, 4, 0)
@@ -181,9 +180,9 @@ def test_one_position_is_changed_and_no_other() -> None:
     torch.testing.assert_close(run.rise(Swap(Site(2, "pattern", 1), order, at=at)), expected)
 
 
-@pytest.mark.parametrize("layer", [1, 2])
-def test_what_is_added_after_a_layer_does_not_run_it(layer: int) -> None:
-    model, by = model_of(), torch.randn(1, 1, 8, dtype=torch.float64)
+@pytest.mark.parametrize(("layer", "shape"), [(1, (1, 1, 8)), (2, (5, 7, 8))])
+def test_what_is_added_after_a_layer_does_not_run_it(layer: int, shape: tuple[int, ...]) -> None:
+    model, by = model_of(), torch.randn(shape, dtype=torch.float64)
     run, site = Run(model, TOKENS), Site(layer, "resid_post")
     run.value()
     before = run.passes

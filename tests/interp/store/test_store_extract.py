@@ -128,10 +128,10 @@ def test_existing_output_is_refused(tmp_path):
     extract(model, Echo(), ["hook_embed"], tmp_path / "s", rows=4)
     with pytest.raises(OutputError, match="there is a store already"):
         extract(model, Echo(), ["hook_embed"], tmp_path / "s", rows=4)
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "thesis.tex").touch()
+    (tmp_path / "s" / "thesis.tex").touch()
     with pytest.raises(OutputError, match=r"has files that are no store's \(thesis\.tex\)"):
-        extract(model, Echo(), ["hook_embed"], tmp_path / "other", rows=4, overwrite=True)
+        extract(model, Echo(), ["hook_embed"], tmp_path / "s", rows=4, overwrite=True)
+    (tmp_path / "s" / "thesis.tex").unlink()
     store = extract(model, Echo(), ["hook_unembed"], tmp_path / "s", rows=4, overwrite=True)
     assert store.hooks == ("hook_unembed",)
 
