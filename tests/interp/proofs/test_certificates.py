@@ -85,7 +85,8 @@ def kernel_error(construction: Construction, latent: str, batch: Batch) -> Tenso
     return slope[..., 0] - wanted_kernel(construction, latent, batch)
 
 
-def test_cases_are_those_of_the_families_asked_for() -> None:
+def test_each_family_ships_at_least_five() -> None:
+    assert all(len(cases(family)) >= 5 for family in FAMILIES)
     assert len(cases()) == sum(len(cases(family)) for family in FAMILIES)
     assert next(iter(constructions("fixed"))).task == cases("fixed")[0].construct().task
     with pytest.raises(ArgumentError, match=r"families must be among fixed, .*got 'dense'"):
@@ -171,6 +172,18 @@ def test_every_input_of_a_short_sequence_is_right() -> None:
     f = x[:, 3:] * x[:, 2:-1] * x[:, :-3]
     error = (construction.model(x[..., None])[:, 3:, 0] - f).abs().max()
     assert float(error) <= construction.certificate.error
+
+
+@torch.no_grad()
+def test_without_snapping_locations_are_useless_to_the_next_round() -> None:
+    """The clipped ramps keep rounds apart: blur one location and the next is lost."""
+    construction = construct_adaptive_memory(NESTED)
+    batch = NESTED.sample(16, seed=3)
+    slot = construction.mechanism.directions["t_2"]
+    hook = construction.mechanism.written["t_2"]
+    blur = [(hook, lambda resid, hook: resid + 1e-3 * slot)]
+    output = construction.model.run_with_hooks(batch.inputs, fwd_hooks=blur)
+    assert float((output - batch.targets)[batch.mask].abs().max()) > 1
 
 
 @pytest.mark.parametrize("gate", ["scalar", "dot"])

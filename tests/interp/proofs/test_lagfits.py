@@ -35,6 +35,12 @@ def test_evaluation_in_float64_stays_within_the_bound() -> None:
         assert np.abs(values - (s == lag)).sum() <= fit.error
 
 
+def test_lower_precision_and_larger_lags_cost() -> None:
+    errors = [fit_lag(lag).error for lag in range(1, 7)]
+    assert errors == sorted(errors)
+    assert fit_lag(2, unit_roundoff=2.0**-24).error > 100 * fit_lag(2).error
+
+
 def test_lag_zero_is_refused() -> None:
     with pytest.raises(ArgumentError, match="lag must be at least 1, got 0"):
         fit_lag(0)

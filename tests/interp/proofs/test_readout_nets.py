@@ -5,6 +5,7 @@ import torch
 
 from interp.models.ffn import FFN
 from interp.models.spec import TransformerSpec
+from interp.proofs.memory.fixed import CornerTable
 from interp.proofs.memory.kernels import readout_net
 from interp.tasks.memory.readouts import Readout
 
@@ -48,3 +49,20 @@ def test_networks_are_the_readouts_inside_their_box(readout: Readout) -> None:
     assert net.error <= 2e-3
     assert float(out[:, readout.n + 1].abs().max()) == 0
     assert 0 < net.rounding(sizes, 2.0**-53) < 1e-9
+
+
+@torch.no_grad()
+def test_tables_remove_errors_below_the_margin_and_what_stood_in_their_slot() -> None:
+    values = {(-1, -1): 2.0, (-1, 1): 5.0, (1, -1): 2.0, (1, 1): 3.0}
+    table, slot = CornerTable(values), 2
+    module = ffn(4, (table.neurons,))
+    table.write(module, [0, 1], slot, 0)
+    generator = torch.Generator().manual_seed(2)
+    for corner, f in values.items():
+        errors = (torch.rand(200, 2, generator=generator, dtype=torch.float64) - 0.5) * 0.499
+        stood = torch.randn(200, 1, generator=generator, dtype=torch.float64)
+        x = torch.cat([torch.tensor(corner) + errors, stood, stood * 0], dim=1)
+        held = (x + module(x))[:, slot]
+        assert float((held - f).abs().max()) <= table.rounding(2.0**-53) + 1e-15
+    too_far = torch.tensor([[1 - 0.8, 1.0, 0.0, 0.0]], dtype=torch.float64)
+    assert abs(float((too_far + module(too_far))[0, slot]) - 3.0) > 0.1

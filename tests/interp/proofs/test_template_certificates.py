@@ -130,6 +130,27 @@ def test_hidden_real_labels_have_a_bound_that_rounding_meets(name: str) -> None:
             assert made.certificate.error > built.certificate.error
 
 
+def test_the_worst_string_that_a_search_finds_lies_below_the_bound() -> None:
+    task = TemplateTask(("αββγα", "αβγγα", "αβγδα"), (3.0, -1.0, 8.0), train=(0, 20), test=(20, 40))
+    hidden = random_basis(construct_template(task), 4)
+    generator = torch.Generator().manual_seed(1)
+    worst = 0.0
+    for template, label in zip(task.templates, map(float, task.labels), strict=True):
+        names = wildcards(template)
+        drawn = torch.rand(64, task.vocabulary, generator=generator).argsort(1)[:, : len(names)]
+        for _ in range(6):  # the worst rows stay, with one token exchanged
+            rows = torch.stack([drawn[:, names.index(letter)] for letter in template], 1)
+            with torch.no_grad():
+                errors = (hidden.model(rows)[:, -1, 0] - label).abs()
+            worst = max(worst, float(errors.max()))
+            kept = drawn[errors.topk(8).indices].repeat_interleave(8, 0)
+            column = torch.randint(len(names), (64, 1), generator=generator)
+            new = torch.randint(task.vocabulary, (64, 1), generator=generator)
+            free = (kept != new).all(1, keepdim=True)
+            drawn = torch.where(free, kept.scatter(1, column, new), kept)
+    assert 0 < worst <= hidden.certificate.error < 1e-6
+
+
 @pytest.mark.parametrize("name", ["copies", "copies from one place"])
 @pytest.mark.parametrize("hidden", [False, True], ids=["plain", "hidden"])
 def test_the_margin_of_the_logits_is_the_least_lead(name: str, hidden: bool) -> None:

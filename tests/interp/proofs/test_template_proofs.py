@@ -64,6 +64,13 @@ def scalars(construction: Construction) -> tuple[list[float], list[float]]:
     return scores.diagonal().tolist(), copies.diagonal().tolist()
 
 
+def test_copying_with_b_of_one_fails() -> None:
+    construction = construct_template(copying("αβ", "α", train=(0, 8), test=(8, 16)))
+    assert worst(construction, construction.task) == 0
+    construction.model.blocks[0].attn.W_O.data /= scalars(construction)[1][0]
+    assert worst(construction, construction.task) == 1
+
+
 def test_one_layer_suffices_iff_answers_follow_from_the_last_row() -> None:
     assert one_layer_suffices(aba_abb())
     collide = TemplateTask(("ααβ", "αγβ"), (1.0, -1.0))
@@ -98,6 +105,17 @@ def test_directions_hold_what_the_mechanism_says() -> None:
             match = batch.latents["equality"][:, -1, int(name[len("equality[") : -1])] > 0
             assert (seen[match] >= 1 / task.length - 1e-12).all()
             assert (seen[~match] < 1 / (4 * task.length)).all()
+
+
+def test_equality_and_copying_heads_are_projectors_on_the_symbols() -> None:
+    construction = construct_template(NAMED["distribution-of-three"](train=(0, 8), test=(8, 16)))
+    model, (a, b) = construction.model, (found[0] for found in scalars(construction))
+    first, last = model.blocks[0].attn, model.blocks[-1].attn
+    embedding = model.W_E.detach()
+    scores = embedding @ first.W_Q[0] @ first.W_K[0].T @ embedding.T * first.terms["dot"].scale
+    identity = torch.eye(16, dtype=torch.float64)
+    assert torch.allclose(scores, a * identity)
+    assert torch.allclose(embedding @ last.W_V[0] @ last.W_O[0] @ model.W_U, b * identity)
 
 
 def test_too_coherent_embeddings_are_refused() -> None:
