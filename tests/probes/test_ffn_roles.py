@@ -107,13 +107,10 @@ def test_a_trained_ffn_runs_as_a_table_of_few_numbers() -> None:
     assert found is not None
     words, table = found
     assert "what L0H0 wrote" in words
-    clean, none = (float(other.by_row(one.value()).mean()) for one in (other, _at_mean(other)))
+    mean = other.with_(Mean(Site(0, "mlp_out")))
+    clean, none = (float(other.by_row(one.value()).mean()) for one in (other, mean))
     kept = float(other.with_(table).by_row(other.with_(table).value()).mean())
     assert kept - clean < 0.02 * (none - clean)
-
-
-def _at_mean(run: Run) -> Run:
-    return run.with_(Mean(Site(0, "mlp_out")))
 
 
 def test_an_ffn_of_many_numbers_has_no_table() -> None:

@@ -48,11 +48,18 @@ def test_ids_and_words_are_the_same_rows(tmp_path: Path) -> None:
     whole = pl.read_rows(tmp_path / "rows.npy", pl.load(MODEL).card)
     assert np.array_equal(whole.tokens, known.tokens[:4])
     assert len(whole.vocabulary.texts) == 32  # as many as the model knows
-    sizes = {"vocabulary": 32, "rows": 9, "length": 9}
-    ids, words = (own_rows(tmp_path / f"rows.{kind}", **sizes).batch for kind in ("jsonl", "json"))
-    assert ids.inputs.tolist() == words.inputs.tolist() == IDS[:4]
-    assert ids.mask.tolist() == words.mask.tolist()
-    assert ids.targets[ids.mask].tolist() == words.targets[words.mask].tolist()
+    save_file({"input_ids": torch.tensor(IDS[:4])}, tmp_path / "rows.safetensors")
+    for kind in ("jsonl", "json", "npy", "safetensors"):
+        given = own_rows(tmp_path / f"rows.{kind}", vocabulary=32, rows=9, length=9)
+        assert given.batch.inputs.tolist() == IDS[:4]
+        assert given.batch.targets[:, :-1].tolist() == [row[1:] for row in IDS[:4]]
+        assert given.batch.mask.tolist() == [[True, True, True, False]] * 4
+        assert given.counts.nonzero()[:, 0].tolist() == [3, 4, 5, 6, 7, 8, 9]
+    few = own_rows(tmp_path / "rows.jsonl", vocabulary=32, rows=4, length=3)
+    assert few.batch.inputs.shape == (4, 3)
+    assert own_rows(tmp_path / "rows.jsonl", vocabulary=32, rows=9, length=9).about == (
+        "4 rows of 4 tokens of rows.jsonl (1 shorter ones left out)"
+    )
 
 
 def test_labels_and_masks_say_what_is_asked(tmp_path: Path) -> None:
@@ -60,6 +67,9 @@ def test_labels_and_masks_say_what_is_asked(tmp_path: Path) -> None:
     found = pl.read_rows(lines(tmp_path, rows))
     assert found.asked.tolist() == [[False, True, False, False]] * 4
     assert found.labels[:, 1].tolist() == [8] * 4
+    same = own_rows(tmp_path / "rows.jsonl", vocabulary=32, rows=9, length=9).batch
+    assert same.mask.tolist() == found.asked.tolist()
+    assert same.targets[:, 1].tolist() == [8] * 4
 
 
 def test_what_may_follow_is_for_decompile_alone(tmp_path: Path) -> None:

@@ -20,13 +20,10 @@ from probes.roles.evidence import Evidence
 from probes.roles.views import View
 from trained import zoo
 
+pytestmark = pytest.mark.usefixtures("few_fresh_models")
+
 TASK = TokenRelation("induction", "copy", symbols=12, length=17)
 BATCH = TASK.sample(48, seed=2)
-
-
-@pytest.fixture(autouse=True)
-def few_fresh_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fresh_models, "_DRAWS", 200)
 
 
 def proof() -> SequenceTransformer:

@@ -11,7 +11,7 @@ from interp.models.pretrained import load_pretrained
 from probes import fresh_models
 from probes.roles import LANGUAGE, PROFILES, ROLES, Floors, find_roles
 from probes.roles.decision import MEANINGS
-from probes.roles.registry import markdown
+from probes.roles.registry import CONTROLS, markdown
 from trained import zoo
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
@@ -37,6 +37,7 @@ def test_roles_name_floors_and_profiles_that_there_are() -> None:
     for role in ROLES.values():
         assert set(role.floors) <= known
         assert set(role.profiles) <= set(PROFILES)
+        assert role.control in CONTROLS or role.uncontrolled
         assert role.behaviours
         assert role.causes
 

@@ -70,11 +70,6 @@ def test_positions_scored_in_every_row_are_taken_for_all() -> None:
     assert given.latents["n"][3].tolist() == [3 * 24 + 2, 3 * 24 + 9]
 
 
-def test_nothing_scored_is_refused() -> None:
-    with pytest.raises(ArgumentError, match="mask must score a position, got none"):
-        collect(SequenceTransformer(SPEC), flat(torch.zeros(9, 24, dtype=torch.bool)), [MID])
-
-
 def test_a_store_has_the_positions_of_its_rows(tmp_path: Path) -> None:
     batch, model = walk(40), SequenceTransformer(SPEC, seed=2)
     store = extract(model, batch, ["hook_embed", MID], tmp_path / "store", batch=16)

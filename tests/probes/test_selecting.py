@@ -55,14 +55,3 @@ def test_all_periods_at_once_give_what_one_at_a_time_give(begun, causal, size):
         assert chosen.words in tried
         assert torch.equal(chosen.selects(seen.inputs), tried[chosen.words])
         assert close[chosen.words] == pytest.approx(max(close.values()), abs=1e-6)
-
-
-def test_the_period_that_attention_has_is_found():
-    size = 12
-    place = torch.arange(size)
-    for period, shift in ((2, 1), (3, 2), (5, 0)):
-        keys = (place - place[:, None]) % period == shift
-        pattern = (keys / keys.sum(-1, keepdim=True)).expand(4, -1, -1).double()
-        every = torch.ones(4, size, dtype=torch.bool)
-        seen = Seen(pattern, torch.zeros(4, size).long(), every, torch.ones(size, size) > 0, False)
-        assert torch.equal(seen.periodic().selects(seen.inputs)[0], keys)

@@ -15,9 +15,10 @@ from interp.models.wrap import wrap
 from interp.proofs.induction import construct_relation
 from interp.tasks.base import Batch
 from interp.tasks.relation import TokenRelation
-from probes import fresh_models
 from probes.roles import find_roles
 from probes.roles.selecting import formula
+
+pytestmark = pytest.mark.usefixtures("few_fresh_models")
 
 SYMBOLS, LENGTH = 8, 16
 
@@ -82,11 +83,6 @@ def roles_of(module: Compiled, inputs: Tensor):  # type: ignore[no-untyped-def]
     scored[:, 0] = False
     batch = Batch(inputs, torch.zeros(*inputs.shape, SYMBOLS + 1), scored)
     return find_roles(model, batch, targets=False)
-
-
-@pytest.fixture(autouse=True)
-def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fresh_models, "_DRAWS", 100)
 
 
 @pytest.mark.parametrize(

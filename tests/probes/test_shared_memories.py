@@ -38,19 +38,6 @@ def asked(detector: Detector, model: Any, task: Any, rows: int = 64) -> pd.DataF
     return roles[roles["status"] == "confirmed"]
 
 
-def test_heads_that_fetch_every_lag_for_an_ffn_are_a_mixture() -> None:
-    shipped = load("adaptive-memory-gated")
-    found = asked(mixture_roles, shipped.model, shipped.task)
-    assert found[["layer", "head"]].to_numpy().tolist() == [[0, 0], [0, 1], [0, 2], [0, 3]]
-    lags = [f"x[t-{lag}]" for lag in sorted(shipped.task.locations)]
-    assert set(found["group"]) == {" + ".join(lags)}
-
-
-def test_a_memory_a_head_is_no_mixture() -> None:
-    shipped = load("fixed-memory-multiplexer")
-    assert not len(asked(mixture_roles, shipped.model, shipped.task))
-
-
 def test_a_group_of_heads_for_each_memory_is_no_mixture() -> None:
     proof = construct_fixed_memory(FixedMemory((1, 3), "multiplexer", length=14))
     assert not len(asked(mixture_roles, proof.model, proof.task))
@@ -113,13 +100,6 @@ def test_contents_of_a_named_location_are_those_of_all_its_lags() -> None:
     assert not found["x[t-4]"][:, :4].any()
     later = [Memory("x[t-t_2]", "t_1", 2)]
     assert lagged_contents(batch, later) == {}
-
-
-def test_an_uneven_counter_is_told_by_what_its_output_says() -> None:
-    shipped = load("depth-L3-layers1")
-    found = asked(counting_roles, shipped.model, shipped.task)
-    assert found[["layer", "head", "target"]].to_numpy().tolist() == [[0, 0, "last"]]
-    assert found["strength"].item() >= 0.9
 
 
 @pytest.mark.parametrize("seed", [0, 1])

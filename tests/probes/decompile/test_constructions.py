@@ -65,7 +65,7 @@ def test_the_construction_of_a_fixed_memory_gives_back_its_lags() -> None:
     assert found.best.off_task.gain == 1.0
 
 
-def judged(program: str, gain: float = 1.0, nodes: int = 0) -> Judged:
+def judged(program: str, gain: float = 1.0) -> Judged:
     one = Fidelity(0.95, gain)
     return Judged(parse(program), {}, one, one, one)
 
