@@ -20,7 +20,6 @@ from interp.store import extract
 from interp.tasks.base import Batch
 from interp.tasks.memory import FixedMemory, RealMemory
 from interp.tasks.relation import Relation, TokenRelation
-from probes import fresh_models
 from probes.roles import TASK, candidates, find_roles
 from probes.roles.decision import Found, Test, decide
 from probes.roles.detectors.attention import attention_roles
@@ -29,13 +28,9 @@ from probes.roles.effects import Effects
 from probes.roles.examined import Examined
 from probes.roles.gathering import evidence_of
 
+pytestmark = pytest.mark.usefixtures("few_fresh_models")
+
 Row = tuple[int, int, str]
-
-
-@pytest.fixture(autouse=True)
-def few_fresh_heads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tail of 200 is enough here; test_fresh_heads.py has a thousand."""
-    monkeypatch.setattr(fresh_models, "_DRAWS", 200)
 
 
 def confirmed(roles: pd.DataFrame) -> set[Row]:
@@ -155,11 +150,7 @@ def test_an_answer_linear_in_its_arguments_is_read_out_where_the_output_reads_it
     assert readout["status"].tolist() == ["confirmed"]
     assert "as the output reads it" in readout["evidence"].item()
     fresh = find_roles(SequenceTransformer(proof.model.spec, seed=5), batch, **options)
-    assert "readout" not in confirmed_roles(fresh)
-
-
-def confirmed_roles(roles: pd.DataFrame) -> set[str]:
-    return set(roles.loc[roles["status"] == "confirmed", "role"])
+    assert "readout" not in {role for _, _, role in confirmed(fresh)}
 
 
 def test_identity_share_against_a_direct_fit() -> None:

@@ -1,6 +1,5 @@
 """Roles on models whose mechanism is known, on decoys, and on random models."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pandas as pd
@@ -10,22 +9,16 @@ import torch
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.memory import construct_fixed_memory
 from interp.tasks.memory import FixedMemory
-from probes import fresh_models
 from probes.agreement import agreement
 from probes.roles import find_roles
 
 TASK = FixedMemory((1, 2), "multiplexer", length=16)
 PROOF = construct_fixed_memory(TASK)
 
+pytestmark = pytest.mark.usefixtures("few_fresh_models")
+
 SEED = 5
 BATCH = TASK.sample(256, seed=SEED)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def few_fresh_models() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fresh_models, "_DRAWS", 100)
-        yield
 
 
 def roles_of(model: SequenceTransformer) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Trains a small grid slowly in a folder, for tests that interrupt it: ``FOLDER [resume]``."""
+"""Trains a small grid slowly in a folder, for a test that kills it: ``FOLDER``."""
 
 import sys
 import time
@@ -11,7 +11,7 @@ from trained.ensemble import Ensemble
 from trained.grid import train
 
 
-def main(folder: str, resume: bool) -> None:
+def main(folder: str) -> None:
     step = Ensemble._step
 
     def slow(self: Any) -> None:
@@ -21,8 +21,8 @@ def main(folder: str, resume: bool) -> None:
 
     Ensemble._step = slow  # type: ignore[method-assign]
     runs = [tiny(str(seed), seed=seed, steps=60, snapshots=30) for seed in range(2)]
-    train(runs, folder=folder, resume=resume, together=2, workers=1, minutes=0.001)
+    train(runs, folder=folder, together=2, workers=1, minutes=0.001)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], "resume" in sys.argv)
+    main(sys.argv[1])

@@ -71,7 +71,8 @@ DOUBLE = TransformerSpec(**SPEC, dtype="float64")
 
 
 def test_one_model_is_trained_as_pytorch_would() -> None:
-    run = tiny(spec=DOUBLE, warmup=5, clip=0.05, terms_learning_rate=7.0, betas=(0.8, 0.95))
+    options = {"terms_learning_rate": 7.0, "betas": (0.8, 0.95), "seed": 3, "data_seed": 2}
+    run = tiny(spec=DOUBLE, warmup=5, clip=0.05, **options)
     model, losses = one_after_another(run)
     (fit,) = together(run)
     assert_same(fit.model, model, 1e-10)
@@ -92,12 +93,6 @@ def test_a_model_is_the_same_alone_and_in_a_stack() -> None:
         (alone,) = together(run)
         assert_same(fit.model, alone.model, 1e-10)
         assert fit.metrics == pytest.approx(alone.metrics)
-
-
-def test_single_precision_agrees_to_rounding() -> None:
-    runs = [tiny(str(seed), seed=seed) for seed in range(3)]
-    for run, fit in zip(runs, together(*runs), strict=True):
-        assert_same(fit.model, together(run)[0].model, 1e-4)
 
 
 def test_identity_scalars_may_differ_within_a_stack() -> None:

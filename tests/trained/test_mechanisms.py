@@ -7,7 +7,7 @@ import pytest
 import torch
 from pandas import DataFrame
 
-from interp.tasks.base import answers_of, memories_of
+from interp.tasks.base import memories_of
 from probes import fresh_models
 from probes.locate import HOLDS, holders, locate
 from probes.roles import find_roles
@@ -97,21 +97,6 @@ def test_copying_without_b_is_by_weights_that_grew_to_the_identity() -> None:
 @pytest.fixture
 def few_fresh_models(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fresh_models, "_DRAWS", 100)
-
-
-@pytest.mark.usefixtures("few_fresh_models")
-def test_roles_agree_in_a_model_whose_first_layer_has_no_heads() -> None:
-    shipped = load("adaptive-memory")
-    roles = find_roles(
-        shipped.model,
-        shipped.task.sample(48, seed=1),
-        memories=memories_of(shipped.task),
-        answers=answers_of(shipped.task),
-    )
-    found = roles[roles["status"] == "confirmed"]
-    assert found[["component", "role", "target"]].to_numpy().tolist() == [
-        ["head", "memory-location", "x[t-t_1]"]
-    ]
 
 
 @pytest.mark.usefixtures("few_fresh_models")
