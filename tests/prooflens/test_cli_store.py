@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
-from typer.testing import CliRunner
 
-from interp.errors import ArgumentError, CheckpointError, StoreError
+from interp.errors import ArgumentError, CheckpointError
 from interp.models.card import ModelCard
 from interp.models.checkpoint import read_metadata, save_checkpoint
 from interp.models.spec import TransformerSpec
@@ -17,21 +16,9 @@ from interp.models.transformer import SequenceTransformer
 from interp.store import ActivationStore
 from interp.tasks.memory import FixedMemory
 from prooflens.cli.loading import task_of
-from prooflens.cli.main import app
 from trained.loading import folder_of, load, model_of
 
 NOBODY = ModelCard("nobody")
-
-
-@pytest.fixture
-def run():
-    def invoke(*words):
-        result = CliRunner().invoke(app, [str(word) for word in words])
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        return result
-
-    return invoke
 
 
 @pytest.fixture(scope="module")
@@ -46,22 +33,22 @@ def tokens(tmp_path):
     return tmp_path / "t.txt"
 
 
-def test_extract_info_verify_repair(run, model, tokens, tmp_path):
+def test_extract_info_verify_repair(told, run, refused, model, tokens, tmp_path):
     out = tmp_path / "s"
     words = ["extract", model, "--tokens", tokens, "--out", out, "--batch", 2, "--part-rows", 4]
     words += ["--hooks", "blocks.*.attn.hook_pattern", "--hooks", "*.hook_resid_post"]
-    plan = run(*words, "--dry-run").stdout
+    plan = told(*words, "--dry-run")
     assert not out.exists()
     assert "blocks.0.attn.hook_pattern  2 × 4 × 4  float32  (head, query, key)" in plan
     assert "on disk" in plan
     assert "time" in plan
-    said = run(*words).stdout
+    said = told(*words)
     assert said.startswith(plan.split("time")[0])
     assert "12 rows of 4 hooks" in said
-    info = run("store", out).stdout
+    info = told("store", out)
     assert "12 in 3 parts, complete" in info
     assert "3 (4 rows), 4 (8 rows)" in info
-    assert "sound" in run("store", "--verify", out).stdout
+    assert "sound" in told("store", "--verify", out)
     part = out / "part-00001.h5"
     with h5py.File(part) as file:
         dataset = file["activations/blocks.1.hook_resid_post"]
@@ -70,22 +57,21 @@ def test_extract_info_verify_repair(run, model, tokens, tmp_path):
     data[at] ^= 255
     part.write_bytes(data)
     bad = run("store", "--verify", out)
-    assert bad.exit_code == 1
-    assert "part-00001.h5: activations/blocks.1.hook_resid_post: cannot be read" in bad.stdout
-    assert "moved to damaged/: part-00001.h5" in run("store", "--repair", out).stdout
-    assert "not complete" in run("store", out).stdout
-    assert "12 rows" in run(*words, "--resume").stdout
-    assert "sound" in run("store", "--verify", out).stdout
-    with pytest.raises(StoreError, match="batch was 2, is now 4"):
-        run(*words, "--batch", 4, "--resume")
+    assert bad.code == 1
+    assert "part-00001.h5: activations/blocks.1.hook_resid_post: cannot be read" in bad.out
+    assert "moved to damaged/: part-00001.h5" in told("store", "--repair", out)
+    assert "not complete" in told("store", out)
+    assert "12 rows" in told(*words, "--resume")
+    assert "sound" in told("store", "--verify", out)
+    assert "batch was 2, is now 4" in refused(*words, "--batch", 4, "--resume")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_extract_from_a_data_set_file(run, model, tmp_path):
+def test_extract_from_a_data_set_file(told, model, tmp_path):
     rows = [{"input_ids": [1, 2, 3]}, {"input_ids": [4, 5, 6]}]
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    run(
+    told(
         "extract", model, "--dataset", path, "--hooks", "hook_embed", "--out", tmp_path / "s",
         "--stored-dtype", "float16", "--heads", "0", "--hooks", "*.hook_q",
     )  # fmt: skip
@@ -94,10 +80,10 @@ def test_extract_from_a_data_set_file(run, model, tmp_path):
     assert store.activation("blocks.0.attn.hook_q").shape == (2, 3, 1, 4)
 
 
-def test_a_store_finds_its_model_in_the_precision_that_it_ran_in(run, tmp_path):
+def test_a_store_finds_its_model_in_the_precision_that_it_ran_in(told, tmp_path):
     hook, out = "blocks.0.attn.hook_pattern", tmp_path / "s"
     words = ("extract", "induction-attention", "--hooks", hook, "--rows", 4, "--out", out)
-    run(*words, "--dtype", "bfloat16")
+    told(*words, "--dtype", "bfloat16")
     store = ActivationStore(out)
     rounded = load("induction-attention", dtype="bfloat16")
     _, cache = rounded.run_with_cache(torch.from_numpy(store.inputs()), names_filter=hook)
@@ -105,25 +91,15 @@ def test_a_store_finds_its_model_in_the_precision_that_it_ran_in(run, tmp_path):
     assert np.array_equal(store.activation(hook), cache[hook].float().numpy())
     model, reason = model_of(store)
     assert (model.cfg.dtype, reason) == (torch.bfloat16, "")
-    assert "model     induction-attention, weights" in run("store", out).stdout
-    run(*words, "--dtype", "bfloat16", "--stored-dtype", "float32", "--overwrite")
+    assert "model     induction-attention, weights" in told("store", out)
+    told(*words, "--dtype", "bfloat16", "--stored-dtype", "float32", "--overwrite")
     assert ActivationStore(out).manifest["hooks"][hook]["dtype"] == "float32"
 
 
-def test_refusals(run, model, tokens, tmp_path):
-    words = ["extract", model, "--hooks", "hook_embed", "--out", tmp_path / "s"]
-    named = "source must be one of --task, --tokens, --dataset and --data"
-    with pytest.raises(ArgumentError, match=named):
-        run(*words)
-    with pytest.raises(ArgumentError, match="heads must be integers and commas"):
-        run(*words, "--tokens", tokens, "--heads", "a")
-    with pytest.raises(ArgumentError, match="only a shipped model or a checkpoint"):
-        run(*words, "--task", "own")
-    (tmp_path / "other.txt").write_text("1 2 300\n")
-    with pytest.raises(ArgumentError, match="from 0 to 8, the model's vocabulary, got 300"):
-        run(*words, "--tokens", tmp_path / "other.txt")
-    with pytest.raises(StoreError, match="not an activation store"):
-        run("store", tmp_path)
+def test_a_checkpoint_without_a_task_has_none_to_draw_rows_from(refused, model, tmp_path) -> None:
+    words = ("extract", model, "--hooks", "hook_embed", "--out", tmp_path / "s")
+    assert "source must be one of --task, --tokens, --dataset and --data" in refused(*words)
+    assert "only a shipped model or a checkpoint" in refused(*words, "--task", "own")
 
 
 def test_tasks_are_written_as_kind_and_arguments():

@@ -15,7 +15,6 @@ from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.weights.head_weights import head_weights
 from interp.weights.weight_table import weight_table
-from prooflens.cli.main import main
 from prooflens.pages.weights import findings
 
 
@@ -57,16 +56,9 @@ def tiny_gpt2(folder: Path, sizes: dict[str, int]) -> None:
     (folder / "config.json").write_text(json.dumps({"model_type": "gpt2"} | sizes))
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
-    monkeypatch.setattr("sys.argv", ["prooflens", "weights", *map(str, words)])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    return int(caught.value.code or 0)
-
-
-def test_csv_has_the_columns_and_finds_what_was_planted(model, monkeypatch, capsys) -> None:
+def test_csv_has_the_columns_and_finds_what_was_planted(model, told) -> None:
     out = model.parent / "table.csv"
-    assert run(monkeypatch, model, "--out", out) == 0
+    said = told("weights", model, "--out", out)
     table = pd.read_csv(out)
     wanted = ["layer", "head", "circuit", "metric", "score", "null_mean", "null_std", "p", "q"]
     assert list(table.columns[:9]) == wanted
@@ -85,15 +77,14 @@ def test_csv_has_the_columns_and_finds_what_was_planted(model, monkeypatch, caps
         assert shares.loc[planted, "score"] > 0.4
     assert (shares["q"] > 0.01).sum() >= 9
     assert (table["metric"] == "k_composition").sum() == 9
-    said = capsys.readouterr().out
     assert "L1H2 (+0." in said
     assert "L0H1 (+0." in said
 
 
-def test_folder_holds_tables_figures_and_findings(model, monkeypatch) -> None:
+def test_folder_holds_tables_figures_and_findings(model, told) -> None:
     out = model.parent / "page"
     options = ("--metrics", "trace_share,effective_rank,composition,singular_value")
-    assert run(monkeypatch, model, "--out", out, *options) == 0
+    told("weights", model, "--out", out, *options)
     names = {path.name for path in out.iterdir()}
     assert names >= {"report.html", "weights.csv", "compositions.csv", "singular_values.csv",
                      "weights.json", "findings.txt", "diagonals-QK.png", "diagonals-OV.svg",
@@ -111,53 +102,19 @@ def test_folder_holds_tables_figures_and_findings(model, monkeypatch) -> None:
         assert (out / f"pairs-{kind}_composition.png").stat().st_size > 1000
 
 
-def test_existing_output_is_refused_without_overwrite(model, monkeypatch, capsys) -> None:
-    out = model.parent / "table.csv"
-    out.write_text("mine")
-    assert run(monkeypatch, model, "--out", out) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert "exists" in error
-    assert out.read_text() == "mine"
-    assert run(monkeypatch, model, "--out", out, "--overwrite", "--metrics", "basic") == 0
-    assert out.read_text() != "mine"
+def test_tokens_are_no_basis_where_no_embedding_is(model, refused) -> None:
+    assert "holds no embedding" in refused("weights", model, "--basis", "token")
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("/nowhere/at/all",), "does not exist"),
-        (("{model}", "--metrics", "trase"), "metrics must be"),
-        (("{model}", "--lag", "2"), "lag must be 0"),
-        (("{model}", "--basis", "token"), "holds no embedding"),
-        (("{model}", "--basis", "letters"), "'letters' is not one of 'residual', 'token'"),
-        (("{model}", "--mapping", "/nowhere.toml"), "cannot be read"),
-        (("{model}", "--out", "/proc/no/table.csv"), "cannot write"),
-        (("{model}", "--out", "x.txt"), "--out must be FILE.csv or a folder, got 'x.txt'"),
-    ],
-)
-def test_refusals_are_one_line_and_code_two(words, said, model, monkeypatch, capsys) -> None:
-    assert run(monkeypatch, *(w.format(model=model) for w in words)) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1, error
-    assert said in error
-
-
-def test_a_lag_below_zero_is_refused(model, monkeypatch, capsys) -> None:
-    assert run(monkeypatch, model, "--lag", -5) == 2
-    assert "'--lag'" in capsys.readouterr().err
-
-
-def test_a_folder_may_have_a_version_in_its_name(model, monkeypatch) -> None:
+def test_a_folder_may_have_a_version_in_its_name(model, told) -> None:
     out = model.parent / "model-1.5"
-    assert run(monkeypatch, model, "--out", out, "--metrics", "trace_share") == 0
+    told("weights", model, "--out", out, "--metrics", "trace_share")
     assert (out / "report.html").is_file()
 
 
-def test_noise_is_not_named(tmp_path: Path, monkeypatch, capsys) -> None:
+def test_noise_is_not_named(tmp_path: Path, told) -> None:
     synthetic_llama(tmp_path, width=64, heads=4, layers=2)
-    assert run(monkeypatch, tmp_path) == 0
-    said = capsys.readouterr().out
+    said = told("weights", tmp_path)
     for circuit in ("QK", "OV"):
         assert re.search(rf"{circuit}: 0 of 8 heads .* None is above the null\.", said)
     for kind in "qkv":
@@ -166,7 +123,7 @@ def test_noise_is_not_named(tmp_path: Path, monkeypatch, capsys) -> None:
     assert "L1H" not in said
 
 
-def test_signs_of_untied_embeddings_are_not_called_copying(tmp_path, monkeypatch, capsys) -> None:
+def test_signs_of_untied_embeddings_are_not_called_copying(tmp_path, told) -> None:
     """A head whose OV is −I on the residual stream, and W_U = −W_Eᵀ: it copies tokens."""
     size = {"d_in": 24, "d_out": 24, "n_ctx": 8, "d_model": 24, "n_layers": 1, "n_heads": 1}
     model = SequenceTransformer(TransformerSpec(**size, d_head=24))
@@ -176,19 +133,17 @@ def test_signs_of_untied_embeddings_are_not_called_copying(tmp_path, monkeypatch
         model.embed.W_E.copy_(torch.eye(24))
         model.unembed.W_U.copy_(-torch.eye(24))
     folder = save_checkpoint(model, tmp_path / "untied")
-    assert run(monkeypatch, folder, "--metrics", "trace_share") == 0
-    said = capsys.readouterr().out
+    said = told("weights", folder, "--metrics", "trace_share")
     assert "OV that would write its negative: L0H0 (-1.000)." in said
     assert "copying" not in said
     assert "not of tokens: embedding and unembedding are two matrices" in said
-    assert run(monkeypatch, folder, "--metrics", "trace_share", "--basis", "token") == 0
-    said = capsys.readouterr().out
+    said = told("weights", folder, "--metrics", "trace_share", "--basis", "token")
     assert "OV that would raise the token they read (copying): L0H0 (+1.000)." in said
     assert "residual directions" not in said
     tied = SequenceTransformer(TransformerSpec(**size, d_head=24, tied_unembedding=True))
     tied.load_state_dict({n: v for n, v in model.state_dict().items() if n != "unembed.W_U"})
-    assert run(monkeypatch, save_checkpoint(tied, tmp_path / "tied"), "--metrics", "basic") == 0
-    assert "OV that would write its negative (anti-copying): L0H0" in capsys.readouterr().out
+    said = told("weights", save_checkpoint(tied, tmp_path / "tied"), "--metrics", "basic")
+    assert "OV that would write its negative (anti-copying): L0H0" in said
 
 
 def test_lag_and_token_basis_of_a_rotary_model(tmp_path: Path) -> None:
@@ -249,18 +204,14 @@ def test_documented_gpt2_numbers_are_those_of_the_weights(gpt2_folder: Path) -> 
             assert float(told.replace("−", "-")) == pytest.approx(share, abs=6e-4)
 
 
-def test_weights_of_ours_that_are_not_those_described_are_refused(tmp_path, monkeypatch, capsys):
+def test_weights_of_ours_that_are_not_those_described_are_refused(tmp_path, told, refused):
     spec = TransformerSpec(d_in=5, d_out=5, n_ctx=4, d_model=8, n_layers=1, d_head=4)
     folder = save_checkpoint(SequenceTransformer(spec), tmp_path / "ours")
-    assert run(monkeypatch, folder) == 0
+    told("weights", folder)
     weights = load_file(folder / "model.safetensors")
     weights["blocks.0.attn.W_Q"] += 1
     save_file(weights, folder / "model.safetensors")
-    capsys.readouterr()
-    assert run(monkeypatch, folder) == 2
-    said = capsys.readouterr().err
-    assert "does not match the weights_sha256 in model.json" in said
-    assert said.count("\n") == 1
+    assert "does not match the weights_sha256 in model.json" in refused("weights", folder)
 
 
 SMALLEST = {
@@ -271,17 +222,15 @@ SMALLEST = {
 
 
 @pytest.mark.parametrize("name", SMALLEST)
-def test_the_smallest_models_get_a_table_or_a_true_sentence(
-    name, tmp_path, monkeypatch, capsys
-) -> None:
+def test_the_smallest_models_get_a_table_or_a_true_sentence(name, tmp_path, run) -> None:
     sizes = {"vocab_size": 5, "n_positions": 8} | SMALLEST[name]
     tiny_gpt2(tmp_path / "tiny", sizes)
     metrics = "trace_share,diag_ratio,composition"
     basis = "token" if name == "two tokens" else "residual"
     options = ("--out", tmp_path / "page", "--metrics", metrics, "--basis", basis)
-    assert run(monkeypatch, tmp_path / "tiny", *options) == 0
-    told = capsys.readouterr()
-    said = told.out + told.err
+    ended = run("weights", tmp_path / "tiny", *options)
+    said = ended.out + ended.err
+    assert ended.code == 0
     assert ("no compositions" in said) == (sizes["n_layer"] == 1)
     assert ("a circuit is one number" in said) == (sizes["n_embd"] == 1)
     table = pd.read_csv(tmp_path / "page" / "weights.csv").set_index(["circuit", "metric"])

@@ -21,7 +21,7 @@ from interp.store import ActivationStore, extract
 from interp.tasks.relation import TokenRelation
 from probes.measure import decodability_table
 from probes.roles import ROLE_COLUMNS
-from prooflens.cli.main import app, main
+from prooflens.cli.main import app
 from prooflens.pages.head_figures import roles_figure
 from trained import zoo
 
@@ -60,16 +60,7 @@ def out(
     save_checkpoint(BUILT, inspected[0] / "model", overwrite=True)
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
-    monkeypatch.setattr("sys.argv", ["prooflens", *map(str, words)])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    return int(caught.value.code or 0)
-
-
-def test_table_figures_and_store(
-    inspected: tuple[Path, str], out: Path, monkeypatch, capsys
-) -> None:
+def test_table_figures_and_store(inspected: tuple[Path, str], out: Path, told, run) -> None:
     assert "plays previous-token" in inspected[1]
     assert "previous-token: confirmed" in inspected[1]
     table = pd.read_csv(out / "roles.csv")
@@ -89,28 +80,22 @@ def test_table_figures_and_store(
     assert sealed["evidence"].tolist() == table["evidence"].tolist()
     first = {p.name: p.read_bytes() for p in (out / "figures").iterdir() if "narrow" not in p.name}
     assert {"attention-previous-token.png", "attention-copying.png", "roles.png"} <= set(first)
-    assert run(monkeypatch, "store", "--figures", "out/model-inspect") == 0
+    told("store", "--figures", "out/model-inspect")
     again = {p.name: p.read_bytes() for p in Path("out/model-inspect-figures").iterdir()}
     assert {name: again[name] for name in first} == first
     shutil.rmtree(inspected[0] / "model")
-    capsys.readouterr()
-    assert run(monkeypatch, "inspect", out / "store", "--out", "sealed") == 0
+    told("inspect", out / "store", "--out", "sealed")
     assert Path("sealed/report.html").read_text() == page
     anew = ("inspect", out / "store", "--profile", "task", "--out", "candidates")
-    assert run(monkeypatch, *anew) == 1
-    told = capsys.readouterr()
-    assert "candidates (cause: no model could be run)" in told.out
-    assert "no more than candidates" in told.err
+    ended = run(*anew)
+    assert ended.code == 1
+    assert "candidates (cause: no model could be run)" in ended.out
+    assert "no more than candidates" in ended.err
     assert "No model was run" in Path("candidates/report.html").read_text()
-    assert run(monkeypatch, "store", "--figures", out / "store", "--out", "later") == 0
+    told("store", "--figures", out / "store", "--out", "later")
     later = {p.name for p in Path("later").iterdir()}
     assert "attention-previous-token.png" in later
     assert "attention-copying.png" not in later, "it was taken for roles that are no more"
-
-
-def test_what_is_there_is_not_replaced(inspected: tuple[Path, str], monkeypatch) -> None:
-    monkeypatch.chdir(inspected[0])
-    assert run(monkeypatch, "inspect", "model", "--task", TASK) == 2
 
 
 def test_every_head_of_a_role_has_its_attention(tmp_path: Path) -> None:
@@ -140,38 +125,23 @@ def test_attention_of_padding_and_of_heads_that_are_not_stored_is_left_out(tmp_p
     assert drawn[6:] == pytest.approx(pattern[16:, 6:].mean(0), abs=1e-6)
 
 
-def test_rows_without_targets_have_roles_too(model: Path, monkeypatch, capsys) -> None:
+def test_rows_without_targets_have_roles_too(model: Path, told) -> None:
     """A file of tokens names neither targets nor where they are scored."""
     tokens, store = model.parent / "tokens.txt", model.parent / "store"
     rows = TokenRelation("previous-token", "copy", symbols=8, length=13).sample(48, seed=4).inputs
     tokens.write_text("\n".join(" ".join(map(str, row)) for row in rows.tolist()) + "\n")
     hooks = ["--hooks", "blocks.0.attn.hook_pattern"]
-    assert run(monkeypatch, "extract", model, "--tokens", tokens, *hooks, "--out", store) == 0
-    assert run(monkeypatch, "inspect", store) == 0
-    assert "previous-token: confirmed" in capsys.readouterr().out
+    told("extract", model, "--tokens", tokens, *hooks, "--out", store)
+    assert "previous-token: confirmed" in told("inspect", store)
 
 
 def test_another_model_under_the_stores_name_is_not_run(
-    inspected: tuple[Path, str], out: Path, monkeypatch, capsys
+    inspected: tuple[Path, str], out: Path, run
 ) -> None:
     save_checkpoint(SequenceTransformer(SPEC, seed=1), inspected[0] / "model", overwrite=True)
     again = ("inspect", out / "store", "--profile", "task", "--out", "again")
-    assert run(monkeypatch, *again) == 1
-    assert "has other weights now" in capsys.readouterr().err
-
-
-def test_refusals_are_one_line(model: Path, monkeypatch, capsys) -> None:
-    for words, told in (
-        (["inspect", "none", "--task", "no_such"], "kind must be one of"),
-        (["store", "--figures", model, "--out", model.parent / "figures"], "manifest.json"),
-        (["inspect", model, "--out", model], "exists: choose another name"),
-        (["inspect", model, "--task", TASK, "--data", model], "must be a task's or your own"),
-        (["inspect", model, "--profile", "speech"], "'speech' is not one of 'task', 'language'"),
-    ):
-        assert run(monkeypatch, *words) == 2
-        told_now = capsys.readouterr().err.strip().splitlines()
-        assert len(told_now) == 1
-        assert told in told_now[0]
+    ended = run(*again)
+    assert (ended.code, "has other weights now" in ended.err) == (1, True)
 
 
 def test_latents_are_read_where_each_row_is_scored_elsewhere() -> None:

@@ -1,6 +1,7 @@
 """``--json``: one object on standard output whatever the command, and nothing else there."""
 
 import json
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -8,15 +9,8 @@ import typer
 
 from interp.tasks.catalogue import KINDS
 from prooflens.cli import usage
-from prooflens.cli.main import app, command_names, main
+from prooflens.cli.main import app, command_names
 from prooflens.cli.usage import App, facts
-
-
-def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
-    monkeypatch.setattr("sys.argv", ["prooflens", *words])
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    return int(stopped.value.code or 0)
 
 
 @pytest.fixture
@@ -41,25 +35,19 @@ def own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("own")
 @pytest.mark.parametrize("wrong", [False, True])
-def test_lines_and_facts_become_one_object(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wrong: bool
-) -> None:
-    assert run(monkeypatch, "tell", "--json", *["--wrong"] * wrong) == int(wrong)
-    told = capsys.readouterr()
+def test_lines_and_facts_become_one_object(run: Any, wrong: bool) -> None:
+    ended = run("tell", "--json", *["--wrong"] * wrong)
+    assert ended.code == int(wrong)
     table = [{"a": 1, "b": 0.5}, {"a": 2, "b": None}]
-    assert json.loads(told.out) == {"lines": ["a line"], "table": table, "worst": None}
-    assert told.err == "note: aside\n"
+    assert json.loads(ended.out) == {"lines": ["a line"], "table": table, "worst": None}
+    assert ended.err == "note: aside\n"
 
 
 @pytest.mark.usefixtures("own")
-def test_without_it_lines_are_printed_and_facts_are_not(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(monkeypatch, "tell") == 0
-    assert capsys.readouterr().out == "a line\n"
+def test_without_it_lines_are_printed_and_facts_are_not(told: Any) -> None:
+    assert told("tell") == "a line\n"
     facts(nobody="listens")
-    assert run(monkeypatch, "other", "--json") == 0
-    assert json.loads(capsys.readouterr().out) == {"lines": [], "unheard": 1}
+    assert json.loads(told("other", "--json")) == {"lines": [], "unheard": 1}
     assert usage._FACTS.get() is None
 
 
@@ -70,22 +58,9 @@ def test_every_command_takes_it() -> None:
         assert any("--json" in param.opts for param in one.params), name
 
 
-def test_a_refusal_prints_no_object(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(monkeypatch, "tasks", "nothing", "--json") == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith("prooflens: KIND must be one of")
-
-
-def test_what_commands_tell_has_keys(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(monkeypatch, "tasks", "--json") == 0
-    assert set(json.loads(capsys.readouterr().out)["tasks"]) == set(KINDS)
-    assert run(monkeypatch, "tasks", "fixed_memory", "--json") == 0
-    found = json.loads(capsys.readouterr().out)
+def test_what_commands_tell_has_keys(told: Any) -> None:
+    assert set(json.loads(told("tasks", "--json"))["tasks"]) == set(KINDS)
+    found = json.loads(told("tasks", "fixed_memory", "--json"))
     assert found["kind"] == "fixed_memory"
     assert found["arguments"]["lags"]["needed"] is True
 
@@ -104,17 +79,12 @@ def test_what_commands_tell_has_keys(
         (["plot", "x"], "no such command 'plot'; it is part of prooflens store STORE --figures"),
         (["heads"], "no such command 'heads'; it is part of prooflens inspect"),
         (["view"], "no such command 'view'; it is part of prooflens inspect"),
+        (["tasks", "nothing", "--json"], "KIND must be one of"),
         (["inspect", "x", "--rows", "a"], "inspect: invalid value for '--rows'"),
     ],
 )
-def test_what_the_parser_refuses_is_one_line(
-    words: list[str],
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert run(monkeypatch, *words) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith(f"prooflens: {said}")
-    assert told.err.count("\n") == 1
+def test_a_refusal_is_one_line_and_no_object(words: list[str], said: str, run: Any) -> None:
+    ended = run(*words)
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith(f"prooflens: {said}")
+    assert ended.err.count("\n") == 1

@@ -1,7 +1,7 @@
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -14,7 +14,7 @@ from interp.models.transformer import SequenceTransformer
 from interp.store import extract
 from interp.tasks.base import Batch
 from probes.probe_table import Probing, first_decodable, probe_source
-from prooflens.cli.main import app, main
+from prooflens.cli.main import app
 from prooflens.pages.probing import findings
 from trained import zoo
 
@@ -28,19 +28,9 @@ def drawn(store: Path, out: Path) -> int:
     return len([file for file in out.iterdir() if file.suffix in (".png", ".svg")])
 
 
-def run(*arguments: object, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(sys, "argv", ["prooflens", "probe", *map(str, arguments)])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return int(ended.value.code or 0)
-
-
-def test_probing_a_shipped_model_writes_table_and_map(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_probing_a_shipped_model_writes_table_and_map(tmp_path: Path, told: Any) -> None:
     out = tmp_path / "probes"
-    assert run(NAME, "--task", "own", "--rows", 60, "--out", out, monkeypatch=monkeypatch) == 0
-    said = capsys.readouterr().out
+    said = told("probe", NAME, "--task", "own", "--rows", 60, "--out", out)
     assert "first decodable at blocks.0.hook_resid_post" in said
     table = pd.read_csv(out / "probes.csv")
     assert set(table["hook"]) == {
@@ -57,31 +47,21 @@ def test_probing_a_shipped_model_writes_table_and_map(
     assert "x[t] can be read from the raw input as well." in page
 
 
-def test_each_row_may_be_scored_elsewhere(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ("--task", "own", "--rows", 60, "--hooks", "hook_embed")
-    assert run("induction-attention", *arguments, monkeypatch=monkeypatch) == 0
-    assert "previous: nowhere clearly decodable (best score" in capsys.readouterr().out
+def test_each_row_may_be_scored_elsewhere(told: Any) -> None:
+    said = told("probe", "induction-attention", "--rows", 60, "--hooks", "hook_embed")
+    assert "previous: nowhere clearly decodable (best score" in said
 
 
-def test_a_recurrent_network_is_probed_at_its_own_hooks(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ("coupling-order-rnn", "--rows", 20, "--latents", "x")
-    assert run(*arguments, monkeypatch=monkeypatch) == 0
-    said = capsys.readouterr().out
+def test_a_recurrent_network_is_probed_at_its_own_hooks(told: Any) -> None:
+    said = told("probe", "coupling-order-rnn", "--rows", 20, "--latents", "x")
     assert "at layers.0.hook_state" in said
     assert "not compared with" not in said
 
 
-def test_two_fractions_are_classes_too(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_fractions_are_classes_too(told: Any) -> None:
     """Weights of a coupling take two values at the last position."""
     arguments = ("coupling-order-transformer", "--rows", 20, "--hooks", "hook_embed")
-    assert run(*arguments, "--interchange", monkeypatch=monkeypatch) == 0
-    assert "coupling[0]: " in capsys.readouterr().out
+    assert "coupling[0]: " in told("probe", *arguments, "--interchange")
 
 
 def test_what_has_no_position_axis_is_left_out_by_name() -> None:
@@ -107,11 +87,8 @@ def test_hooks_come_in_the_order_of_the_network(tmp_path: Path) -> None:
         assert found.first["hook"].tolist() == order[:1]
 
 
-def test_a_star_lists_the_hooks(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(NAME, "--hooks", "*", monkeypatch=monkeypatch) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_a_star_lists_the_hooks(told: Any) -> None:
+    lines = told("probe", NAME, "--hooks", "*").splitlines()
     assert lines[:2] == ["hook_embed  pos 32 × d_model 16",
                          "blocks.0.hook_resid_pre  pos 32 × d_model 16"]  # fmt: skip
     pattern = "blocks.0.attn.hook_pattern  head 2 × query 32 × key 32  (cannot be probed)"
@@ -119,28 +96,23 @@ def test_a_star_lists_the_hooks(
     assert lines[-1].startswith("ln_final.hook_normalized")
 
 
-def test_interchange_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_interchange_is_written(tmp_path: Path, told: Any) -> None:
     out = tmp_path / "probes"
     arguments = ("--rows", 80, "--latents", "f", "--interchange", "--out", out)
-    assert run(NAME, *arguments, monkeypatch=monkeypatch) == 0
-    said = capsys.readouterr().out
+    said = told("probe", NAME, *arguments)
     assert "f exchanged at blocks.0.hook_resid_post" in said
     assert " the output, which moves " in said
     assert pd.read_csv(out / "interchange.csv")["latent"].tolist() == ["f"]
 
 
-def test_a_store_gets_interchange_and_its_probes_are_drawn_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_gets_interchange_and_its_probes_are_drawn_again(tmp_path: Path, told: Any) -> None:
     shipped = zoo.load(NAME)
     store = extract(
         shipped.model, shipped.task, ["*resid_post"], tmp_path / "s", rows=60, batch=30,
         positions="last", about={"model": NAME},
     )  # fmt: skip
     arguments = ("--latents", "f", "--interchange")
-    assert run(store.path, *arguments, monkeypatch=monkeypatch) == 0
+    told("probe", store.path, *arguments)
     assert set(store.measurements) == {"probes", "interchange"}
     assert store.measurement("probes")["positions"].tolist() == ["31"]
     assert drawn(store.path, tmp_path / "figures") == 2
@@ -241,32 +213,3 @@ def test_a_given_fresh_model_is_the_baseline(tmp_path: Path) -> None:
     found = probe_source(store, None, latents=["f"], untrained=fresh)
     assert found.table["untrained"].notna().all()
     assert not any(line.startswith("random weights") for line in findings(found))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (("fixed-memory-multiplexor",), "did you mean the shipped fixed-memory-multiplexer?"),
-        ((NAME, "--task", "own", "--hooks", "nothing*"), "hooks: --hooks '*' lists them"),
-        (
-            (NAME, "--task", "own", "--hooks", "blocks.0.attn.hook_pattern"),
-            "probes read hooks of [row, pos, …], got blocks.0.attn.hook_pattern [row, head, query,",
-        ),
-        ((NAME, "--task", "own", "--latents", "g"), "latents must be among x[t]"),
-        (
-            (NAME, "--positions", "5-7"),
-            "positions must be a number, all, last or START:STOP[:STEP]",
-        ),
-        ((NAME, "--positions", "1"), "positions 1 hold nothing to probe (scored in some row: 3 to"),
-    ],
-)
-def test_refusals_are_one_line(
-    arguments: tuple[str, ...],
-    text: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert run(*arguments, "--rows", 20, monkeypatch=monkeypatch) == 2
-    error = capsys.readouterr().err
-    assert text in error
-    assert error.count("\n") == 1

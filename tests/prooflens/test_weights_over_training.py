@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pandas as pd
-import pytest
 from typer.testing import CliRunner
 
 from prooflens.cli.main import app
@@ -38,16 +37,3 @@ def test_a_csv_and_json(tmp_path: Path) -> None:
     table = json.loads(CliRunner().invoke(app, [*ASKED, "--json"]).stdout)["table"]
     assert len(table) == 96
     assert {row["revision"] for row in table} == {"step-500", "main"}
-
-
-def test_revision_and_revisions_exclude_each_other() -> None:
-    done = CliRunner().invoke(app, [*ASKED, "--revision", "x"])
-    assert "revisions must not be named beside --revision" in str(done.exception)
-
-
-@pytest.mark.parametrize("names", ["step-500,step-400", "step-500,,step-500"])
-def test_wrong_revisions_are_refused(names: str) -> None:
-    words = [name if name != "step-500,main" else names for name in ASKED]
-    done = CliRunner().invoke(app, words)
-    assert done.exit_code
-    assert "step-" in str(done.exception)
