@@ -2,6 +2,10 @@
 ``chromium``)."""
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,3 +24,22 @@ def browser():
         started = driver.chromium.launch(executable_path=found, args=list(QUIET))
         yield started
         started.close()
+
+
+@contextmanager
+def opened(browser: Any, file: Path, pictures: bool = False) -> Iterator[Any]:
+    """A page, in a tab; at the end nothing was said on the console and nothing was fetched, but
+    the pictures that are in the file."""
+    wrong, asked = [], []
+    tab = browser.new_page()
+    tab.set_default_timeout(15_000)
+    tab.on("console", lambda message: wrong.append(message.text))
+    tab.on("pageerror", lambda error: wrong.append(str(error)))
+    tab.on("request", lambda request: asked.append(request.url))
+    tab.goto(file.as_uri())
+    yield tab
+    tab.close()
+    assert wrong == []
+    others = [url for url in asked if url != file.as_uri()]
+    assert [url for url in others if not (pictures and url.startswith("data:"))] == []
+    assert asked

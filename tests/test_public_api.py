@@ -6,7 +6,6 @@ import sys
 import tomllib
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -90,14 +89,3 @@ def test_a_name_that_a_submodule_offers_is_an_error_that_says_so(name: str, said
 def test_version_is_the_packages() -> None:
     told = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert pl.__version__ == told
-
-
-def test_modules_of_the_door_are_modules() -> None:
-    for name in ("plot", "tasks", "proofs", "crasp", "weights", "attention", "run", "errors"):
-        assert isinstance(getattr(pl, name), ModuleType), name
-
-
-def test_nothing_inside_imports_the_door() -> None:
-    for top in ("interp", "probes", "trained"):
-        for path in (ROOT / top).rglob("*.py"):
-            assert "prooflens as" not in path.read_text(), path

@@ -1,13 +1,11 @@
-"""The claims' report in a real browser: headless Chromium, driven by Playwright.
-
-Skipped where there is no Chromium: install your system's package (Debian's is ``chromium``).
-"""
+"""The claims' report in a real browser: headless Chromium, driven by Playwright."""
 
 import json
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from chromium import opened
 from matplotlib.figure import Figure
 
 from analyses.papers.base import Drawing, Setting, Status, Verdict
@@ -64,19 +62,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def page(browser, report):
-    """The report, opened; at the end nothing was said on the console and nothing was fetched."""
-    wrong, asked = [], []
-    opened = browser.new_page()
-    opened.set_default_timeout(5000)
-    opened.on("console", lambda message: wrong.append(message.text))
-    opened.on("pageerror", lambda error: wrong.append(str(error)))
-    opened.on("request", lambda request: asked.append(request.url))
-    opened.goto(report.as_uri())
-    yield opened
-    opened.close()
-    assert wrong == []
-    assert [url for url in asked if not url.startswith(("data:", report.as_uri()))] == []
-    assert asked
+    with opened(browser, report, pictures=True) as tab:
+        yield tab
 
 
 def shown(page) -> list[str]:

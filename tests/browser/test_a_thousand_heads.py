@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from chromium import opened
 from synthetic_view import synthetic
 
 from prooflens.inspection import Inspected
@@ -12,25 +13,16 @@ from prooflens.pages.page import Page, PageTable, Section, render
 LAYERS = HEADS = 32
 
 
-def opened(browser, file: Path, text: str):
-    """The page in a tab, and what went wrong there."""
-    file.write_text(text, "utf-8")
-    tab, wrong = browser.new_page(), []
-    tab.on("pageerror", lambda error: wrong.append(str(error)))
-    tab.goto(file.as_uri())
-    return tab, wrong
-
-
 def test_a_page_of_heads_opens(browser, tmp_path: Path) -> None:
     many = synthetic(LAYERS, HEADS, 4, 16, alike=True)
-    tab, wrong = opened(browser, tmp_path / "heads.html", Inspected(many).html)
-    tab.locator(".heads .row").first.wait_for()
-    before = tab.locator(".head h2").inner_text()
-    assert tab.locator("svg .point").count() == LAYERS * HEADS
-    tab.keyboard.press("j")
-    tab.wait_for_function(f"document.querySelector('.head h2').textContent != '{before}'")
-    assert wrong == []
-    tab.close()
+    file = tmp_path / "heads.html"
+    file.write_text(Inspected(many).html, "utf-8")
+    with opened(browser, file) as tab:
+        tab.locator(".heads .row").first.wait_for()
+        before = tab.locator(".head h2").inner_text()
+        assert tab.locator("svg .point").count() == LAYERS * HEADS
+        tab.keyboard.press("j")
+        tab.wait_for_function(f"document.querySelector('.head h2').textContent != '{before}'")
 
 
 def test_a_report_of_heads_opens_and_sorts(browser, tmp_path: Path) -> None:
@@ -41,12 +33,12 @@ def test_a_report_of_heads_opens_and_sorts(browser, tmp_path: Path) -> None:
     page = Page(
         "Heads", ["All."], [Section("All heads", (), (), [PageTable(table, "", sortable=True)])]
     )
-    tab, wrong = opened(browser, tmp_path / "report.html", render(page))
-    assert tab.locator("tbody tr").count() == len(names)
-    tab.locator("th button").nth(1).click()
-    first, last = (tab.locator("tbody tr").nth(n).locator("td").nth(1) for n in (0, -1))
-    lowest, highest = sorted((float(first.inner_text()), float(last.inner_text())))
+    file = tmp_path / "report.html"
+    file.write_text(render(page), "utf-8")
+    with opened(browser, file) as tab:
+        assert tab.locator("tbody tr").count() == len(names)
+        tab.locator("th button").nth(1).click()
+        first, last = (tab.locator("tbody tr").nth(n).locator("td").nth(1) for n in (0, -1))
+        lowest, highest = sorted((float(first.inner_text()), float(last.inner_text())))
     assert abs(lowest - min(scores["score 0"])) < 0.01
     assert abs(highest - max(scores["score 0"])) < 0.01
-    assert wrong == []
-    tab.close()

@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from chromium import opened
 
 import prooflens as pl
 
@@ -29,20 +30,9 @@ def saved(viewed, tmp_path_factory: pytest.TempPathFactory):
 
 @pytest.fixture
 def page(browser, saved):
-    """The page, opened; at the end nothing was said on the console and nothing was fetched."""
-    wrong, asked = [], []
-    opened = browser.new_page()
-    opened.set_default_timeout(15_000)
-    opened.on("console", lambda message: wrong.append(message.text))
-    opened.on("pageerror", lambda error: wrong.append(str(error)))
-    opened.on("request", lambda request: asked.append(request.url))
-    opened.goto(saved.as_uri())
-    opened.locator(".heads .row").first.wait_for()
-    yield opened
-    opened.close()
-    assert wrong == []
-    assert [url for url in asked if url != saved.as_uri()] == []
-    assert asked
+    with opened(browser, saved) as tab:
+        tab.locator(".heads .row").first.wait_for()
+        yield tab
 
 
 def shown(page) -> str:
@@ -78,12 +68,12 @@ def test_keys_go_from_head_to_head_and_the_address_follows(page) -> None:
 
 
 def test_a_link_opens_its_head(browser, saved) -> None:
-    opened = browser.new_page()
-    opened.goto(saved.as_uri() + "#L0H0")
-    assert opened.locator(".head h2").inner_text() == "L0H0"
-    opened.evaluate("location.hash = '#L1H0'")
-    opened.wait_for_function("document.querySelector('.head h2').textContent === 'L1H0'")
-    opened.close()
+    tab = browser.new_page()
+    tab.goto(saved.as_uri() + "#L0H0")
+    assert tab.locator(".head h2").inner_text() == "L0H0"
+    tab.evaluate("location.hash = '#L1H0'")
+    tab.wait_for_function("document.querySelector('.head h2').textContent === 'L1H0'")
+    tab.close()
 
 
 def weights(page, row: int) -> list[float]:
@@ -171,10 +161,10 @@ def test_light_dark_and_small_screens(page) -> None:
 
 def test_without_the_script_there_are_findings_and_a_table(browser, saved, viewed) -> None:
     context = browser.new_context(java_script_enabled=False)
-    opened = context.new_page()
-    opened.goto(saved.as_uri())
-    assert opened.locator(".findings li").all_inner_texts() == viewed.findings
-    assert opened.locator("#table-1 tbody tr").count() == 2
+    tab = context.new_page()
+    tab.goto(saved.as_uri())
+    assert tab.locator(".findings li").all_inner_texts() == viewed.findings
+    assert tab.locator("#table-1 tbody tr").count() == 2
     context.close()
 
 
@@ -186,11 +176,11 @@ def test_what_was_not_measured_or_is_infinite_is_marked(browser, saved, tmp_path
     data["models"][0]["heads"][1]["values"][-1] = "inf"
     changed = text[: found.start(2)] + json.dumps(data) + text[found.end(2) :]
     (tmp_path / "gaps.html").write_text(changed)
-    opened = browser.new_page()
-    opened.goto((tmp_path / "gaps.html").as_uri() + "#L0H0")
-    assert set(opened.locator(".numbers td:nth-child(2)").all_inner_texts()) == {"–"}
-    assert opened.locator("svg .point[data-head=L0H0]").locator("circle").count() == 0
-    assert "not measured or infinite" in opened.locator(".overview svg").inner_html()
-    opened.keyboard.press("j")
-    assert opened.locator(".numbers td:nth-child(2)").last.inner_text() == "∞"
-    opened.close()
+    tab = browser.new_page()
+    tab.goto((tmp_path / "gaps.html").as_uri() + "#L0H0")
+    assert set(tab.locator(".numbers td:nth-child(2)").all_inner_texts()) == {"–"}
+    assert tab.locator("svg .point[data-head=L0H0]").locator("circle").count() == 0
+    assert "not measured or infinite" in tab.locator(".overview svg").inner_html()
+    tab.keyboard.press("j")
+    assert tab.locator(".numbers td:nth-child(2)").last.inner_text() == "∞"
+    tab.close()

@@ -28,6 +28,7 @@ def run(
 
     def command(*words: object) -> Ended:
         monkeypatch.setattr("sys.argv", ["prooflens", *map(str, words)])
+        capsys.readouterr()  # what was said before the command
         with pytest.raises(SystemExit) as caught:
             main()
         return Ended(int(caught.value.code or 0), *capsys.readouterr())

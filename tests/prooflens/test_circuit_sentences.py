@@ -63,12 +63,6 @@ def test_a_loss_is_told_of_the_writers_that_it_was_measured_for() -> None:
     )
 
 
-def test_one_head_is_one_head() -> None:
-    who, *_ = circuit_sentences(CIRCUIT[CIRCUIT["head"] == 10])
-    assert who.startswith("L2H10 does induction: 80% of its attention")
-    assert "When it loses that attention" in who
-
-
 def test_where_no_head_does_induction_it_is_said_with_the_nearest_number() -> None:
     attention = pd.Series({"L0H1": 0.03, "L1H0": 0.11})
     who, rest = circuit_sentences(table(), attention)

@@ -51,6 +51,8 @@ REFUSED = [
     ("inspect depth-L3-layers0", "depth-L3-layers0 has no attention heads"),
     ("inspect none --task no_such", "kind must be one of"),
     ("inspect induction-attention --out folder", "exists: choose another name"),
+    ("inspect induction-attention --out folder --resume", "holds no inspection to resume"),
+    ("inspect induction-attention --out folder --overwrite", "is not replaced"),
     ("inspect induction-attention --task own --data rows.jsonl", "must be a task's or your own"),
     ("inspect induction-attention --profile x", "'x' is not one of 'task', 'language'"),
     ("inspect induction-attention --rows 0", "rows must be at least 4"),

@@ -9,7 +9,6 @@ import typer
 
 from interp.tasks.catalogue import KINDS
 from prooflens.cli import usage
-from prooflens.cli.main import app, command_names
 from prooflens.cli.usage import App, facts
 
 
@@ -49,13 +48,6 @@ def test_without_it_lines_are_printed_and_facts_are_not(told: Any) -> None:
     facts(nobody="listens")
     assert json.loads(told("other", "--json")) == {"lines": [], "unheard": 1}
     assert usage._FACTS.get() is None
-
-
-def test_every_command_takes_it() -> None:
-    command = typer.main.get_command(app)
-    assert sorted(command.list_commands(None)) == command_names()
-    for name, one in [(name, command.get_command(None, name)) for name in command_names()]:
-        assert any("--json" in param.opts for param in one.params), name
 
 
 def test_what_commands_tell_has_keys(told: Any) -> None:

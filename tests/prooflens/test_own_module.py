@@ -68,7 +68,6 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "a mask of numbers": (
         lambda: pl.inspect(wrapped(), Batch(ids(), ids(), scored().float())), "must be boolean",
     ),
-    "words": (lambda: pl.inspect(wrapped(), ["a b"]), "must be a Batch, or token ids"),
     "labels beyond the classes": (
         lambda: pl.inspect(wrapped(CLASSES), Batch(ids(), ids() % 2 + 7, scored())),
         "targets must be from 0 to 1",

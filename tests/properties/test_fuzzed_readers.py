@@ -116,8 +116,8 @@ def test_a_spoilt_file_is_read_or_refused(name: str, home: Path) -> None:
 
 
 FOUND = {
-    "config": [(b'"n_layer": 1', b'"n_layer": 9223372036854775808')],
-    "index": [(b'"sha256"', b'"sha265"')],
+    "config": (b'"n_layer": 1', b'"n_layer": 9223372036854775808'),
+    "index": (b'"sha256"', b'"sha265"'),
 }
 """What was found once, as exchanges of bytes."""
 
@@ -126,10 +126,9 @@ FOUND = {
 def test_what_was_found_once_is_refused_in_words(name: str, home: Path) -> None:
     reader, good = READERS[name], (home / READERS[name].file).read_bytes()
     try:
-        for old, new in FOUND[name]:
-            (home / reader.file).write_bytes(good.replace(old, new))
-            with pytest.raises(ProoflensError):
-                reader.read(home)
+        (home / reader.file).write_bytes(good.replace(*FOUND[name]))
+        with pytest.raises(ProoflensError):
+            reader.read(home)
     finally:
         (home / reader.file).write_bytes(good)
 

@@ -10,7 +10,6 @@ import pytest
 from analyses.papers.base import Setting
 from analyses.papers.depth import bounded
 from analyses.papers.depth.bounded import Pair, prefix_class, shortest_pair
-from interp.errors import ArgumentError
 from interp.program.analysis import depth
 from interp.program.evaluation import evaluate
 from interp.program.languages import prediction_program
@@ -117,14 +116,3 @@ def test_verdict_needs_all_three_languages(tmp_path) -> None:
     assert some.tables["pairs"]["length"].isna().tolist() == [False, False, True]
     assert judged([5, 5, 1]).status == "not reproduced"
     assert judged([4, 0], [5, 2, 0], [6, 1, 3, 0]).status == "reproduced"
-
-
-@pytest.mark.parametrize(("changed", "words"), [
-    ({"fragments": [[5, 2]]}, "--option fragments must list k and its k − 3 bounds"),
-    ({"fragments": [[4, -1]]}, "--option fragments must list k"),
-    ({"longest": 4}, "--option longest must be at least 5"),
-])  # fmt: skip
-def test_fragments_that_are_none_are_refused(tmp_path, changed, words) -> None:
-    options = {"fragments": [[5, 2, 0]], "longest": 20} | changed
-    with pytest.raises(ArgumentError, match=words):
-        bounded.check(Setting("quick", (0,), options, tmp_path))

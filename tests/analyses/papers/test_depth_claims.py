@@ -23,7 +23,6 @@ from analyses.papers.depth.predictors import (
     scores,
     strings_of,
 )
-from interp.errors import ArgumentError
 from interp.program.analysis import depth
 from interp.program.languages import block_word, prediction_program
 from interp.proofs.depth.compiler import compile_program
@@ -227,9 +226,3 @@ def test_the_programs_claim(tmp_path: Path) -> None:
     assert found.status == "reproduced"
     assert len(found.tables["programs"]) == 5
     assert (found.tables["programs"]["members"] > 0).all()
-
-
-def test_a_frontier_needs_lengths_to_choose_runs_on(tmp_path):
-    setting = Setting("quick", (1,), GRID | {"bins": [[3, 30]]}, tmp_path)
-    with pytest.raises(ArgumentError, match="--option bins must have at least two ranges"):
-        frontier.check(setting)

@@ -9,7 +9,6 @@ from analyses.papers.base import Setting
 from analyses.papers.memory import long_lags
 from analyses.papers.memory.long_lags import heads_for_lag, left_of_lag
 from analyses.papers.memory.projection import search
-from interp.errors import ArgumentError
 
 OPTIONS = {"lags": [1, 4, 30, 100], "slopes": [1.0], "level": 0.1}
 
@@ -50,13 +49,3 @@ def test_verdict_compares_growth_with_the_least_that_the_bound_allows(
     assert found.tables["heads"]["heads"].tolist()[-4:] == [2, 5, 28, 91]
     monkeypatch.setattr(long_lags, "heads_for_lag", lambda lag, *_: round(np.exp(0.05 * lag)))
     assert long_lags.run(Setting("quick", (0,), OPTIONS, tmp_path)).status == "partly"
-
-
-@pytest.mark.parametrize(("changed", "words"), [
-    ({"lags": [1, 30]}, "--option lags must rise from 1 on, two of them from 25 on"),
-    ({"slopes": [0.01]}, "--option slopes must be at least 0.2"),
-    ({"level": 1.0}, "--option level must be between 0 and 1"),
-])  # fmt: skip
-def test_options_without_an_answer_are_refused(tmp_path, changed, words) -> None:
-    with pytest.raises(ArgumentError, match=words):
-        long_lags.check(Setting("quick", (0,), OPTIONS | changed, tmp_path))

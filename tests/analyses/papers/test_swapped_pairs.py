@@ -9,7 +9,6 @@ import pytest
 from analyses.papers.base import Setting
 from analyses.papers.depth import swapped
 from analyses.papers.depth.swapped import block_lengths, same_ends, swapped_pair
-from interp.errors import ArgumentError
 from interp.program.analysis import depth
 from interp.program.evaluation import evaluate
 from interp.program.languages import prediction_program
@@ -111,14 +110,3 @@ def test_the_verdict_needs_every_pair(tmp_path) -> None:
     assert some.status == "partly"
     assert some.key == "excluded at depth k − 3: L_6 up to 1"
     assert judged([5, 2, 8, 2]).status == "not reproduced"
-
-
-@pytest.mark.parametrize("cases", [[[3, 1, 4, 2]], [[5, 1, 4]], [[5, 0, 4, 2]]])
-def test_cases_that_are_none_are_refused(tmp_path, cases) -> None:
-    with pytest.raises(ArgumentError, match="--option cases must list k from 4 on"):
-        swapped.check(Setting("quick", (0,), {"cases": cases}, tmp_path))
-
-
-def test_strings_that_no_memory_holds_are_refused(tmp_path) -> None:
-    with pytest.raises(ArgumentError, match="at most 10000000 symbols, got 1111111111100"):
-        swapped.check(Setting("quick", (0,), {"cases": [[14, 1, 100, 10]]}, tmp_path))
