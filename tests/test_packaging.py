@@ -63,40 +63,30 @@ def test_wheel_holds_nothing_else(wheel: Path) -> None:
     assert info.endswith(".dist-info")
 
 
-@pytest.mark.parametrize("command", ["models", "inspect induction-mlp --quick --out out"])
-def test_commands_run_from_the_wheel(unpacked: Path, tmp_path: Path, command: str) -> None:
+COMMAND = "import sys; from prooflens.cli.main import main; sys.argv = {}; main()"
+LOAD = "model = prooflens.load('induction-attention'); print(type(model), model.card.task.name)"
+
+
+@pytest.mark.parametrize(
+    ("work", "printed"),
+    [
+        (COMMAND.format("['prooflens', 'models']"), "fixed-memory-multiplexer"),
+        (
+            COMMAND.format("'prooflens inspect induction-mlp --quick --out out'.split()"),
+            "report.html",
+        ),
+        (LOAD, "SequenceTransformer"),
+    ],
+)
+def test_it_runs_from_the_wheel(unpacked: Path, tmp_path: Path, work: str, printed: str) -> None:
     """In a folder without a checkout; the unpacked wheel comes before what is installed."""
-    code = (
-        "import prooflens, sys; from prooflens.cli.main import main; "
-        f"assert prooflens.__file__.startswith({str(unpacked)!r}); main()"
-    )
+    code = f"import prooflens; assert prooflens.__file__.startswith({str(unpacked)!r}); {work}"
     done = subprocess.run(
-        [sys.executable, "-c", code, *command.split()], cwd=tmp_path, capture_output=True,
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True,
         text=True, check=False, env={**os.environ, "PYTHONPATH": str(unpacked)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    wanted = "fixed-memory-multiplexer" if command == "models" else "report.html"
-    assert wanted in done.stdout
-
-
-def test_the_door_opens_from_the_wheel(unpacked: Path, tmp_path: Path) -> None:
-    """In a folder without a checkout: the names' list is a file of the wheel, and so are models."""
-    code = (
-        "import prooflens as pl; "
-        f"assert pl.__file__.startswith({str(unpacked)!r}); "
-        "model = pl.load('induction-attention'); "
-        "print(pl.__version__, type(model).__name__, model.card.task.name)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(unpacked)},
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split()[1] == "SequenceTransformer"
+    assert printed in done.stdout
 
 
 WITHOUT_POSIX = """

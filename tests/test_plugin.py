@@ -157,9 +157,7 @@ def test_a_broken_package_is_named_and_breaks_nothing(
     assert "must be a frozen dataclass" in text
 
 
-def test_a_plug_in_that_is_left_out_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plug_in_that_is_left_out_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python's own form would name a line of ours."""
     small = App()
 

@@ -28,10 +28,9 @@ from interp.program.parser import parse_program as parse
 from interp.program.printer import program_text
 from interp.program.syntax import Program
 from interp.proofs.depth.compiler import Precision, compile_program, vocabulary_of
-from interp.proofs.depth.decompiler.covers import Cover, cover, support
+from interp.proofs.depth.decompiler.covers import Cover, cover
 from interp.proofs.depth.decompiler.network import integer_comparison
 from interp.proofs.depth.decompiler.program import CountingProgram, decompile_counting, weighted_sum
-from interp.proofs.depth.decompiler.tables import Codes, at_thresholds, drawn, in_cell
 from interp.proofs.random_basis import random_basis
 
 LONGEST = 40
@@ -226,43 +225,6 @@ def test_a_cover_is_its_function_wherever_that_is_given(data: st.DataObject) -> 
     parts = weighted_sum(rows, weights, sizes)
     summed = [sum(w * holds(c, row) for w, c in parts) for row in rows.tolist()]
     assert summed == weights.tolist()
-
-
-def test_covers_leave_out_what_does_not_matter() -> None:
-    rows = np.array(list(product(range(3), range(2), range(2))))
-    found = cover(rows, rows[:, 0] == 1, (3, 2, 2))
-    assert found == Cover(((frozenset({1}), None, None),))
-    assert support(rows, rows[:, 2]) == [2]
-    with pytest.raises(ValueError, match="values differ"):
-        support(np.zeros((2, 1), dtype=np.int64), np.array([0, 1]))
-
-
-def test_a_difference_of_two_conditions_is_found() -> None:
-    rows = np.array(list(product(range(2), repeat=2)))
-    parts = weighted_sum(rows, rows[:, 0] - rows[:, 1], (2, 2))
-    assert [(w, c.cost) for w, c in parts] == [(1, 3), (-1, 3)]
-
-
-def test_codes_are_equal_within_rounding() -> None:
-    codes = Codes(2, 1.0)
-    vectors = np.array([[0.0, 1.0], [1.0, 0.0], [1e-12, 1.0 - 1e-12], [1.0, 2e-3]])
-    assert codes.of(vectors).tolist()[2] == codes.of(vectors[:1]).tolist()[0]
-    assert len(codes) == 3
-
-
-def test_numbers_stand_where_they_are_asked_to() -> None:
-    generator = np.random.default_rng(0)
-    counts = drawn(50, 4, 30, generator)
-    assert (counts >= 0).all()
-    assert set(counts.sum(axis=1)) <= set(range(1, 31))
-    weights = np.array([[1, -2, 0, 0], [0, 0, 3, 1]])
-    moved = at_thresholds(weights, np.array([2, 7]), counts, 30, generator)
-    near = (moved @ weights.T) - np.array([2, 7])
-    assert np.isin(near, (0, -1)).any(axis=1).all()
-    found = in_cell(weights, [5.0, -np.inf], [5.0, 0.0], 30)
-    assert found is not None
-    assert (found @ weights.T).tolist() == [5, 0]
-    assert in_cell(weights, [31.0, -np.inf], [np.inf, np.inf], 30) is None
 
 
 def test_float32_weights_come_back_too() -> None:

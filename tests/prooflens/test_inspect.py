@@ -16,21 +16,17 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from interp.errors import ArgumentError, OutputError
+from interp.errors import ArgumentError
 from interp.models.export import export_gpt2
 from interp.models.pretrained import Pretrained, load_pretrained
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.store import ActivationStore
 from probes.inspection import losses
-from probes.inspection.inspected_rows import inspected_rows
 from probes.measure import Measurements
 from probes.roles.trials import text_trial, token_trials
-from prooflens.cli.main import app
-from prooflens.inspection import Inspected, inspect, inspection_folder
-from prooflens.pages.inspection import wide_table
+from prooflens.inspection import Inspected, inspect
 from trained import zoo
 
 MODELS = ("induction-attention", "induction-mlp")
@@ -135,18 +131,6 @@ def rejected_for_a_reason(found: Inspected) -> None:
         failed = [test for test in alone if not (test["score"] or 0) >= test["floor"]]
         transfer = [test for test in tests if test["kind"] == "transfer"]
         assert failed or transfer, f"{row.role} L{row.layer}H{row.head}: {row.evidence}"
-
-
-@both
-def test_evidence_and_targets_name_the_heads(trained_model: tuple[str, Path, Inspected]) -> None:
-    name, _, found = trained_model
-    line = found.roles[found.roles["role"] == "induction"].iloc[0]
-    assert "without what earlier heads (L0H" in line["evidence"]
-    assert "the loss on repeated rises, in nats, by" in line["evidence"]
-    assert line["q"] < 0.01
-    wide = wide_table(found.measured.tables, found.measured.about)
-    heads = zoo.load(name).model.spec.heads
-    assert list(wide["head"]) == [f"L{i}H{j}" for i in range(2) for j in range(heads[i])]
 
 
 def test_a_model_of_random_weights_has_no_roles(tmp_path: Path) -> None:
@@ -263,12 +247,10 @@ def test_a_page_is_drawn_without_torch(
 
 @one
 def test_plot_draws_again_what_the_inspection_drew(
-    trained_model: tuple[str, Path, Inspected], tmp_path: Path
+    trained_model: tuple[str, Path, Inspected], tmp_path: Path, told: Any
 ) -> None:
     _, folder, _ = trained_model
-    again = str(tmp_path / "again")
-    done = CliRunner().invoke(app, ["store", str(folder / "out"), "--figures", "--out", again])
-    assert done.exit_code == 0, repr(done.exception)
+    told("store", folder / "out", "--figures", "--out", tmp_path / "again")
     drawn = {path.stem for path in (tmp_path / "again").glob("*.png")}
     assert drawn >= {"roles", "map-attention_mass-0", "map-copying-0", "map-loss_increase-0",
                      "histogram-attention_mass-0", "map-trace_share", "map-diag_ratio",
@@ -289,25 +271,18 @@ def write_llama(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_llama_without_tokenizer_runs_and_says_what_it_skips(tmp_path: Path) -> None:
+def test_a_llama_without_tokenizer_runs_and_says_what_it_skips(
+    tmp_path: Path, told: Any, refused: Any
+) -> None:
     write_llama(tmp_path / "model")
     (tmp_path / "words.txt").write_text("some words")
-    run = ["inspect", str(tmp_path / "model"), "--out", str(tmp_path / "out"), "--rows", "8"]
-    told = CliRunner().invoke(app, [*run, "--text", str(tmp_path / "words.txt")])
-    assert "text must be given to a model with a tokenizer" in str(told.exception)
+    run = ("inspect", tmp_path / "model", "--out", tmp_path / "out", "--rows", 8)
+    said = refused(*run, "--text", tmp_path / "words.txt")
+    assert "text must be given to a model with a tokenizer" in said
     assert not (tmp_path / "out").exists()
-    done = CliRunner().invoke(app, run)
-    assert done.exit_code == 0, repr(done.exception)
-    assert "No head has the behaviour of any role" in done.output
+    assert "No head has the behaviour of any role" in told(*run)
     assert (tmp_path / "out" / "report.html").is_file()
-    again = CliRunner().invoke(app, run)
-    assert isinstance(again.exception, OutputError)
-
-
-def test_a_sentence_is_too_little_to_draw_random_tokens_from() -> None:
-    model = load_pretrained(zoo.folder("code-lm"))
-    with pytest.raises(ArgumentError, match="must give at least 4 pieces of 31 tokens, got"):
-        inspected_rows(model, text="a sentence", rows=8, length=32)
+    assert "exists" in refused(*run)
 
 
 def test_text_is_a_trial_where_there_is_a_tokenizer(tmp_path: Path) -> None:
@@ -351,49 +326,16 @@ def test_trials_fit_the_model_or_say_why_not() -> None:
     assert token_trials(least, rows=4)[0][0].batch.inputs.max() < 4
 
 
-def test_refusals_are_one_line(tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "file").write_text("mine")
-    with pytest.raises(OutputError, match="holds no inspection to resume"):
-        inspection_folder(tmp_path / "other", resume=True, overwrite=False).__enter__()
-    with pytest.raises(OutputError, match="is not replaced"):
-        inspection_folder(tmp_path / "other", resume=False, overwrite=True).__enter__()
-    out = tmp_path / "refused"
-    with pytest.raises(ArgumentError, match="rows must be at least 4"):
-        CliRunner().invoke(
-            app, ["inspect", "induction-attention", "--out", str(out), "--rows", "0"],
-            catch_exceptions=False,
-        )  # fmt: skip
-    assert not out.exists()
-    (tmp_path / "map.toml").write_text("n_layers = 0\n")
-    run = ["inspect", "induction-attention", "--out", str(out), "--mapping"]
-    done = CliRunner().invoke(app, [*run, str(tmp_path / "map.toml")])
-    assert "n_layers must be at least 1, got 0" in str(done.exception)
-    assert not out.exists()
-    (tmp_path / "few.jsonl").write_text("[1, 2, 3]\n")
-    run = ["inspect", "induction-attention", "--out", str(out), "--data"]
-    done = CliRunner().invoke(app, [*run, str(tmp_path / "few.jsonl")])
-    assert "too few rows for nulls, which exchange rows: needs 4" in str(done.exception)
-    assert not out.exists()
-    done = CliRunner().invoke(app, ["inspect", "x", "--out", str(tmp_path / "o"), "--text", "none"])
-    assert isinstance(done.exception, ArgumentError)
-    assert "cannot be read" in str(done.exception)
-
-
 @pytest.mark.slow
-def test_a_model_of_few_positions_is_inspected(tmp_path: Path) -> None:
+def test_a_model_of_few_positions_is_inspected(tmp_path: Path, run: Any, refused: Any) -> None:
     size = 6
     model = SequenceTransformer(replace(SMALL, n_ctx=size), seed=0)
     export_gpt2(model, tmp_path / "model", bos=0)
-    done = CliRunner().invoke(
-        app, ["inspect", str(tmp_path / "model"), "--rows", "8", "--out", str(tmp_path / "out")]
-    )
-    assert done.exit_code == 0, repr(done.exception)
-    assert f"rows have {size} tokens, the model's context, and not 64" in done.output
-    told = CliRunner().invoke(
-        app, ["inspect", str(tmp_path / "model"), "--length", "5", "--out", str(tmp_path / "new")]
-    )
-    assert f"length must be at least {size}, got 5" in str(told.exception)
+    ended = run("inspect", tmp_path / "model", "--rows", 8, "--out", tmp_path / "out")
+    assert ended.code == 0
+    assert f"rows have {size} tokens, the model's context, and not 64" in ended.out + ended.err
+    said = refused("inspect", tmp_path / "model", "--length", 5, "--out", tmp_path / "new")
+    assert f"length must be at least {size}, got 5" in said
 
 
 def test_a_members_effect_is_its_own_and_its_groups_stands_beside(language: Inspected) -> None:

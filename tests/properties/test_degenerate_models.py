@@ -14,6 +14,7 @@ import forked_calls
 import pytest
 import torch
 from degenerate_models import make
+from every_command import LOADED
 from forked_calls import call
 
 from interp.errors import ArgumentError
@@ -32,15 +33,6 @@ COMMANDS = {
     "inspect": ("inspect", "gpt2", "--rows=16", "--length=12", "--out=inspected", "--json"),
 }
 NEEDED = {"extract": "ones.txt", "heads-store": "st", "probe-store": "st", "inspect": "gpt2"}
-LOADED = (
-    "prooflens.pages.inspection",
-    "prooflens.pages.probing",
-    "prooflens.inspection",
-    "prooflens.pages.weights",
-    "interp.models.pretrained",
-    "sklearn.model_selection",
-    "transformers",
-)
 
 
 def wrong(seed: int, home: Path) -> list[str]:

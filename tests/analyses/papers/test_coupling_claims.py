@@ -14,7 +14,6 @@ from analyses.papers.coupling.order import statements
 from analyses.papers.coupling.rank import seed_slopes, self_attending
 from analyses.papers.coupling.readable import readings
 from analyses.papers.coupling.tasks import IndexedAverage, NearestPoint
-from interp.errors import ArgumentError
 
 
 def order_table(rnn: list[float], transformer: list[float]) -> pd.DataFrame:
@@ -93,10 +92,3 @@ def test_readings_are_one_for_the_right_attention_and_low_for_an_even_one() -> N
     assert readings(Fixed(attention), points)["found"] == 1
     attention[0, 3] = attention[0, 3].roll(1)
     assert readings(Fixed(attention), points)["found"] == pytest.approx(1 - 1 / 240)
-
-
-@pytest.mark.parametrize("models", [["linear RNN"], ["linear RNN", "transformer", "GRU"], []])
-def test_models_without_the_two_that_are_compared_are_refused(tmp_path, models):
-    with pytest.raises(ArgumentError, match=r"--option models must be of .* with linear RNN and"):
-        order.check(Setting("quick", (0,), {"models": models}, tmp_path))
-    order.check(Setting("quick", (0,), {"models": ["transformer", "LSTM", "linear RNN"]}, tmp_path))

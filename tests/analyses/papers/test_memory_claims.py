@@ -14,12 +14,12 @@ from analyses.papers.experiment import status_of
 from analyses.papers.ledger import read_ledger
 from analyses.papers.memory.corpus import _WORDS, Corpus
 from analyses.papers.memory.lags import bound_shape, heads_needed
-from analyses.papers.memory.language import check, dot_product
+from analyses.papers.memory.language import dot_product
 from analyses.papers.memory.manifold import ManifoldMemory
 from analyses.papers.memory.nested import in_order
 from analyses.papers.memory.projection import descend, project, search
 from analyses.papers.memory.retrievals import Maxima
-from analyses.papers.memory.tails import _beyond, heavy, statements
+from analyses.papers.memory.tails import _beyond, statements
 from interp.errors import ArgumentError
 from interp.models.kinds import build
 from interp.models.spec import TransformerSpec
@@ -206,20 +206,6 @@ def test_files_without_text_are_refused_in_a_line_before_any_work(
     assert re.search(words, told)
     assert told.count("\n") == 1
     assert not any(out.glob("memory-*"))
-
-
-@pytest.mark.parametrize("wrong", [{"recalled": 3}, {"recalled": "yes", "text": ""}])
-def test_recalled_that_is_no_answer_is_refused_before_any_work(
-    wrong: dict[str, object], tmp_path: Path
-) -> None:
-    setting = Setting("quick", (1,), {"length": 12, **wrong}, tmp_path)
-    with pytest.raises(ArgumentError, match="--option recalled must be true or false"):
-        check(setting)
-
-
-def test_a_heavy_tail_without_lags_beyond_64_is_refused(tmp_path):
-    with pytest.raises(ArgumentError, match=r"--option length must be at least 66.* got 65"):
-        heavy(Setting("quick", (1,), {"length": 65}, tmp_path))
 
 
 def test_maxima_are_those_of_a_loop() -> None:

@@ -17,7 +17,6 @@ from analyses.papers.template.heads import kept_without, statements, worst_first
 from analyses.papers.template.models import fitted, needed, spec_of, unanswered, unfitted
 from analyses.papers.template.sweeps import verdict_of, with_readout
 from analyses.papers.template.unseen_unembeddings import mean_cosine, shared_move
-from interp.errors import ArgumentError
 from interp.models.transformer import SequenceTransformer
 from interp.tasks.template.task import same_different
 
@@ -53,8 +52,6 @@ def test_a_relation_is_compared_among_runs_that_fit(tmp_path, monkeypatch) -> No
     assert found.numbers["helped"] == ["majority"]
     assert found.status == "partly"
     assert "match-to-sample 0.95 (no run fits without)" in found.words
-    with pytest.raises(ArgumentError, match="--option named must be among same-different"):
-        relations.check(Setting("quick", (1,), quick | {"named": ["no-such"]}, tmp_path))
 
 
 def test_rows_that_move_alike_collapse() -> None:

@@ -7,8 +7,7 @@ import pytest
 
 from analyses.papers.base import Setting
 from analyses.papers.depth import training_lengths
-from analyses.papers.depth.training_lengths import check, needed_length
-from interp.errors import ArgumentError
+from analyses.papers.depth.training_lengths import needed_length
 
 OPTIONS = {
     "blocks": [3, 4], "lengths": [4, 7, 16], "numbers": [1, 2], "bins": [[8, 12], [17, 20]],
@@ -55,8 +54,3 @@ def test_a_miniature_trains_every_length_until_its_median_is_known(tmp_path) -> 
     assert found.status == "not reproduced"
     assert len(table) == 2 * 2 * (3 + 2)  # of no length the third seed: two of three fail
     assert set(table[table["k"] == 4]["longest"]) == {7, 16}
-
-
-def test_lengths_without_the_needed_ones_are_refused(tmp_path) -> None:
-    with pytest.raises(ArgumentError, match=r"--option lengths must hold \[7, 16\]"):
-        check(Setting("quick", (1,), OPTIONS | {"lengths": [7, 15]}, tmp_path))
