@@ -31,6 +31,7 @@ from interp.proofs.depth.compiler import Precision, compile_program, vocabulary_
 from interp.proofs.depth.decompiler.covers import Cover, cover
 from interp.proofs.depth.decompiler.network import integer_comparison
 from interp.proofs.depth.decompiler.program import CountingProgram, decompile_counting, weighted_sum
+from interp.proofs.depth.decompiler.tables import at_thresholds, drawn, in_cell
 from interp.proofs.random_basis import random_basis
 
 LONGEST = 40
@@ -225,6 +226,21 @@ def test_a_cover_is_its_function_wherever_that_is_given(data: st.DataObject) -> 
     parts = weighted_sum(rows, weights, sizes)
     summed = [sum(w * holds(c, row) for w, c in parts) for row in rows.tolist()]
     assert summed == weights.tolist()
+
+
+def test_numbers_stand_where_they_are_asked_to() -> None:
+    generator = np.random.default_rng(0)
+    counts = drawn(50, 4, 30, generator)
+    assert (counts >= 0).all()
+    assert set(counts.sum(axis=1)) <= set(range(1, 31))
+    weights = np.array([[1, -2, 0, 0], [0, 0, 3, 1]])
+    moved = at_thresholds(weights, np.array([2, 7]), counts, 30, generator)
+    near = (moved @ weights.T) - np.array([2, 7])
+    assert np.isin(near, (0, -1)).any(axis=1).all()
+    found = in_cell(weights, [5.0, -np.inf], [5.0, 0.0], 30)
+    assert found is not None
+    assert (found @ weights.T).tolist() == [5, 0]
+    assert in_cell(weights, [31.0, -np.inf], [np.inf, np.inf], 30) is None
 
 
 def test_float32_weights_come_back_too() -> None:

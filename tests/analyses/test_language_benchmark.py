@@ -1,6 +1,7 @@
 """Circuits that are written down do what they are said to, and the language cases are in order."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -41,6 +42,17 @@ def rows(kind: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return batch.inputs, batch.targets, batch.mask
 
 
+def even(layer: int, head: int) -> list[tuple[str, Any]]:
+    """Hooks that let a head attend to all earlier positions alike."""
+
+    def evened(pattern: torch.Tensor, hook: object) -> torch.Tensor:
+        pattern = pattern.clone()
+        pattern[:, head] = 1 / torch.arange(1, pattern.shape[-1] + 1)[:, None]
+        return pattern.tril()
+
+    return [(f"blocks.{layer}.attn.hook_pattern", evened)]
+
+
 @pytest.mark.parametrize("kind", CIRCUITS)
 @torch.no_grad()
 def test_every_head_attends_by_its_role_and_is_needed(kind: str) -> None:
@@ -58,13 +70,7 @@ def test_every_head_attends_by_its_role_and_is_needed(kind: str) -> None:
             if seen.any():
                 assert float((pattern * keys).sum(-1)[seen].mean()) > 0.9, role
 
-        def even(pattern, hook, head=part.head):  # type: ignore[no-untyped-def]
-            pattern = pattern.clone()
-            pattern[:, head] = 1 / torch.arange(1, pattern.shape[-1] + 1)[:, None]
-            return pattern.tril()
-
-        hook = (f"blocks.{part.layer}.attn.hook_pattern", even)
-        without = made.model.run_with_hooks(tokens, fwd_hooks=[hook])
+        without = made.model.run_with_hooks(tokens, fwd_hooks=even(part.layer, part.head))
         rise = F.cross_entropy(without[mask], targets[mask]) - F.cross_entropy(
             output[mask], targets[mask]
         )
@@ -86,13 +92,8 @@ def test_decoys_attend_alike_and_nothing_depends_on_it(wiring: str) -> None:
     torch.testing.assert_close(*patterns)
     assert decoy.mechanism.parts == ()
 
-    def even(pattern, hook):  # type: ignore[no-untyped-def]
-        pattern = pattern.clone()
-        pattern[:, last.head] = 1 / torch.arange(1, pattern.shape[-1] + 1)[:, None]
-        return pattern.tril()
-
     logits = decoy.model(tokens)
-    changed = decoy.model.run_with_hooks(tokens, fwd_hooks=[(name, even)])
+    changed = decoy.model.run_with_hooks(tokens, fwd_hooks=even(last.layer, last.head))
     moved = (changed.log_softmax(-1) - logits.log_softmax(-1))[mask].abs().max()
     assert float(moved) < 0.1, "norms alone may change a little"
 

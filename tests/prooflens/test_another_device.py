@@ -138,14 +138,13 @@ def test_a_certificate() -> None:
 
 
 def test_a_language_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "interp.run.plain.use_onednn", lambda twin: None
-    )  # which the host alone has
-    both("code-lm", lambda model, _: pl.ablate(model, pl.next_tokens(_repeated(model))))
+    monkeypatch.setattr("interp.run.plain.use_onednn", lambda twin: None)  # of the host alone
 
+    def act(model: Any, task: Any) -> Any:
+        tokens = pl.repeated_tokens(8, 24, model.cfg.d_vocab, seed=1, bos=0)
+        return pl.ablate(model, pl.next_tokens(tokens))
 
-def _repeated(model: Any) -> Any:
-    return pl.repeated_tokens(8, 24, model.cfg.d_vocab, seed=1, bos=0)
+    both("code-lm", act)
 
 
 def test_agreement_with_a_proof() -> None:

@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 import torch
 
-from interp.errors import ArgumentError
+from interp.errors import ArgumentError, OutputError
 from interp.models.export import export_gpt2
 from interp.models.pretrained import Pretrained, load_pretrained
 from interp.models.spec import TransformerSpec
@@ -26,7 +26,7 @@ from interp.store import ActivationStore
 from probes.inspection import losses
 from probes.measure import Measurements
 from probes.roles.trials import text_trial, token_trials
-from prooflens.inspection import Inspected, inspect
+from prooflens.inspection import Inspected, inspect, inspection_folder
 from trained import zoo
 
 MODELS = ("induction-attention", "induction-mlp")
@@ -324,6 +324,12 @@ def test_trials_fit_the_model_or_say_why_not() -> None:
         token_trials(tiny)
     least = Pretrained("m", "gpt2", model=SequenceTransformer(SPEC), vocabulary=4, n_ctx=6, bos=0)
     assert token_trials(least, rows=4)[0][0].batch.inputs.max() < 4
+
+
+def test_there_must_be_an_inspection_to_resume(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(OutputError, match="holds no inspection to resume"):
+        inspection_folder(tmp_path, resume=True, overwrite=False).__enter__()
 
 
 @pytest.mark.slow

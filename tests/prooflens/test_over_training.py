@@ -2,12 +2,11 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
-from prooflens.cli.main import app
 from prooflens.errors import ArgumentError, CheckpointError, OutputError
 from prooflens.inspection import inspect
 from prooflens.over_training import inspect_over_training
@@ -55,16 +54,11 @@ def test_what_cannot_be_done_is_told_before_anything_is_run(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_the_command_prints_what_changed(tmp_path: Path) -> None:
-    out = ["--out", str(tmp_path / "out"), "--rows", "8", "--length", "32"]
-    asked = ["inspect", "code-lm", "--revisions", "step-500", *out, "--json"]
-    done = CliRunner().invoke(app, asked)
-    assert done.exit_code == 0, repr(done.exception)
-    told = json.loads(done.stdout)
-    assert {row["revision"] for row in told["roles"]} == {"step-500"}
-    assert told["findings"][0].startswith("Loss on repeated rows")
-    done = CliRunner().invoke(app, asked)
-    assert "exists: choose another name" in str(done.exception)
-    done = CliRunner().invoke(app, [*asked, "--resume"])
-    assert done.exit_code == 0, repr(done.exception)
-    assert json.loads(done.stdout)["findings"] == told["findings"]
+def test_the_command_prints_what_changed(tmp_path: Path, told: Any, refused: Any) -> None:
+    few = ("--out", tmp_path / "out", "--rows", 8, "--length", 32)
+    asked = ("inspect", "code-lm", "--revisions", "step-500", *few, "--json")
+    found = json.loads(told(*asked))
+    assert {row["revision"] for row in found["roles"]} == {"step-500"}
+    assert found["findings"][0].startswith("Loss on repeated rows")
+    assert "exists: choose another name" in refused(*asked)
+    assert json.loads(told(*asked, "--resume"))["findings"] == found["findings"]

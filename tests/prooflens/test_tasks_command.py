@@ -3,13 +3,11 @@
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from interp.errors import ArgumentError
 from interp.models.card import ModelCard
 from interp.tasks.catalogue import KINDS
 from prooflens.cli.loading import task_of
-from prooflens.cli.main import app
 
 
 def test_all_kinds_are_listed_with_what_they_are(told: Any) -> None:
@@ -42,7 +40,6 @@ def test_arguments_have_types_defaults_and_meanings(told: Any) -> None:
         ("store", "[OPTIONS] STORE"),
     ],
 )
-def test_usage_names_what_must_be_given_in_capitals(command: str, usage: str) -> None:
-    told = CliRunner().invoke(app, [*command.split(), "--help"]).output.splitlines()
-    line = next(line for line in told if "Usage:" in line)
+def test_usage_names_what_must_be_given_in_capitals(command: str, usage: str, told: Any) -> None:
+    line = next(line for line in told(command, "--help").splitlines() if "Usage:" in line)
     assert line.endswith(f" {command} {usage}")

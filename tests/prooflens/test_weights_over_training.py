@@ -2,20 +2,17 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
-from typer.testing import CliRunner
-
-from prooflens.cli.main import app
 
 ASKED = ["weights", "code-lm", "--revisions", "step-500,main", "--metrics", "trace_share"]
 
 
-def test_a_page_a_figure_and_a_table(tmp_path: Path) -> None:
+def test_a_page_a_figure_and_a_table(tmp_path: Path, told: Any) -> None:
     out = tmp_path / "page"
-    done = CliRunner().invoke(app, [*ASKED, "--out", str(out)])
-    assert done.exit_code == 0, done.output
-    assert done.output.splitlines()[-1] == f"report: {out / 'report.html'}"
+    said = told(*ASKED, "--out", out)
+    assert said.splitlines()[-1] == f"report: {out / 'report.html'}"
     names = {path.name for path in out.iterdir()}
     assert names >= {"report.html", "weights.csv", "findings.txt", "heads-over-training.png",
                      "heads-over-training.svg"}  # fmt: skip
@@ -24,16 +21,15 @@ def test_a_page_a_figure_and_a_table(tmp_path: Path) -> None:
     page = (out / "report.html").read_text()
     assert "Heads of code-lm over training" in page
     for line in (out / "findings.txt").read_text().splitlines():
-        assert line in done.output
+        assert line in said
 
 
-def test_a_csv_and_json(tmp_path: Path) -> None:
+def test_a_csv_and_json(tmp_path: Path, told: Any) -> None:
     out = tmp_path / "table.csv"
-    done = CliRunner().invoke(app, [*ASKED, "--out", str(out), "--json"])
-    found = json.loads(done.stdout)
+    found = json.loads(told(*ASKED, "--out", out, "--json"))
     assert found["revisions"] == ["step-500", "main"]
     assert found["rows"] == len(pd.read_csv(out)) == 96
     assert (tmp_path / "table.environment.json").is_file()
-    table = json.loads(CliRunner().invoke(app, [*ASKED, "--json"]).stdout)["table"]
+    table = json.loads(told(*ASKED, "--json"))["table"]
     assert len(table) == 96
     assert {row["revision"] for row in table} == {"step-500", "main"}

@@ -18,7 +18,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from forked_calls import RECIPE, Child, Ended, command
+from forked_calls import RECIPE, Child, command
 
 import trained.grid
 from interp.errors import ArgumentError, StoreError
@@ -177,12 +177,6 @@ def test_a_store_that_was_replaced_is_not_read_on(root: Path) -> None:
     assert ActivationStore(root / "st").inputs().shape == (1, 3)
 
 
-def both(*words: str) -> list[Ended]:
-    """Two children run the same command at the same time; how each ended."""
-    children = [Child(command(*words)) for _ in range(2)]
-    return [child.end() for child in children]
-
-
 CALLS = {
     "extract": "extract {root}/model --tokens {root}/t.txt --hooks hook_embed --out {root}/two",
     "repair": "store --repair {root}/st",
@@ -200,7 +194,9 @@ def test_of_two_at_the_same_time_one_works(
     name: str, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trained.recipe.recipes", lambda: [read_recipe(root / "r.toml")])
-    found = both(*CALLS[name].format(root=root).split())
+    words = CALLS[name].format(root=root).split()
+    children = [Child(command(*words)) for _ in range(2)]
+    found = [child.end() for child in children]
     assert 0 in {one.code for one in found}, found
     for one in found:
         assert one.code in (0, 2), one

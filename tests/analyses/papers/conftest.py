@@ -1,4 +1,4 @@
-"""The function of the claim that is made up."""
+"""The function of the claim that is made up, and a text with its tokenizer."""
 
 import sys
 from types import ModuleType
@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
+from analyses.language.tokens import train_tokenizer, write_tokenizer
 from analyses.papers.base import Drawing, Setting, Verdict
 from interp.errors import StoreError
 
@@ -37,3 +38,12 @@ def module(monkeypatch):
     made.addition = addition
     monkeypatch.setitem(sys.modules, "made_up_claims", made)
     return made
+
+
+@pytest.fixture
+def text(tmp_path):
+    """A text of Python in ``text.py``, with a tokenizer beside it."""
+    said = "def f(x):\n    return x + 1\n" * 40
+    (tmp_path / "text.py").write_text(said)
+    write_tokenizer(train_tokenizer([said], 300), tmp_path, 16)
+    return said

@@ -8,7 +8,6 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from analyses.language.tokens import train_tokenizer, write_tokenizer
 from analyses.papers.base import Setting
 from analyses.papers.ledger import read_ledger
 from analyses.papers.template import gpt2_from_scratch
@@ -133,10 +132,8 @@ def test_options_that_cannot_be_are_refused_together(tmp_path: Path) -> None:
         check(Setting("quick", (0,), unfit, tmp_path))
 
 
+@pytest.mark.usefixtures("text")
 def test_the_claim_runs_on_a_text_and_a_tokenizer(tmp_path: Path) -> None:
-    text = "def f(x):\n    return x + 1\n" * 40
-    (tmp_path / "text.py").write_text(text)
-    write_tokenizer(train_tokenizer([text], 300), tmp_path, 8)
     files = {"tokenizer": str(tmp_path), "text": str(tmp_path / "text.py")}
     verdict = from_scratch(Setting("quick", (0, 1), {**TINY, **files}, tmp_path))
     assert verdict.words.startswith("Perplexity on held-out text")
@@ -144,10 +141,8 @@ def test_the_claim_runs_on_a_text_and_a_tokenizer(tmp_path: Path) -> None:
     assert [len(v) for v in verdict.numbers["gains"].values()] == [2, 2, 2]
 
 
+@pytest.mark.usefixtures("text")
 def test_a_pretrained_model_is_fine_tuned_with_and_without(tmp_path: Path) -> None:
-    text = "def f(x):\n    return x + 1\n" * 40
-    (tmp_path / "text.py").write_text(text)
-    write_tokenizer(train_tokenizer([text], 300), tmp_path, 8)
     sizes = {"hidden_size": 12, "intermediate_size": 16, "num_hidden_layers": 2}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4}
     model = LlamaForCausalLM(LlamaConfig(vocab_size=300, **sizes, **heads))

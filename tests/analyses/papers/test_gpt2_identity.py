@@ -7,7 +7,6 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from analyses.language.tokens import train_tokenizer, write_tokenizer
 from analyses.papers.base import Setting
 from analyses.papers.template.gpt2_scalars import add_scalars, language_model, perplexity
 from analyses.papers.template.gpt2_templates import pretrained_efficiency
@@ -150,11 +149,8 @@ def test_without_the_users_files_the_claims_are_not_run(
 
 
 def test_without_them_the_claims_run_on_the_shipped_language_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = "def f(x):\n    return x + 1\n" * 40
-    tokenizer = train_tokenizer([text], 300)
-    write_tokenizer(tokenizer, tmp_path, 16)
     sizes = {**CONFIG.to_dict(), "vocab_size": 300, "bos_token_id": 0, "eos_token_id": 0}
     GPT2LMHeadModel(GPT2Config(**sizes)).save_pretrained(tmp_path)
     monkeypatch.setattr("trained.zoo.stand_in", lambda: tmp_path)
