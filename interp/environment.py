@@ -43,7 +43,7 @@ def environment_json() -> str:
     return json.dumps(environment(), indent=1) + "\n"
 
 
-def installed(package: str) -> str:
+def installed_version(package: str) -> str:
     """The version of a package, or ``not installed``."""
     try:
         return version(package)
@@ -53,7 +53,7 @@ def installed(package: str) -> str:
 
 @cache
 def _versions() -> dict[str, str]:
-    found = {package: installed(package) for package in _PACKAGES}
+    found = {package: installed_version(package) for package in _PACKAGES}
     return {"python": platform.python_version(), **found}
 
 

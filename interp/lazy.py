@@ -48,7 +48,7 @@ def lazy(
             text = f"module {package!r} has no attribute {name!r}{_elsewhere(package, file, name)}"
             raise AttributeError(text, name=name, obj=sys.modules[package])
         home, there = homes[name]
-        with uncollected():
+        with pause_collection():
             if home == package:  # one of its own submodules
                 return import_module(f"{home}.{there}")
             module = import_module(home)
@@ -61,7 +61,7 @@ def lazy(
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def pause_collection() -> Iterator[None]:
     """Import without collecting garbage: what modules define stays in memory, so that collections
     in the meantime find little and cost time."""
     was = gc.isenabled()

@@ -384,20 +384,20 @@ def _host() -> str:
 
 
 def _self() -> tuple[str, int, int]:
-    return _host(), os.getpid(), _started(os.getpid()) or 0
+    return _host(), os.getpid(), _start_time(os.getpid()) or 0
 
 
 def _lives(host: str, pid: int, start: int) -> bool:
     """Whether the process that a draft is named after may still be writing it."""
     if host != _host():
         return True
-    now = _started(pid)
+    now = _start_time(pid)
     if now is not None:
         return now == start
     return not Path("/proc/self/stat").exists() and psutil.pid_exists(pid)
 
 
-def _started(pid: int) -> int | None:
+def _start_time(pid: int) -> int | None:
     """When a process started, in the kernel's ticks; None if it is dead or nobody can tell."""
     try:
         state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -99,7 +99,7 @@ def ray_results(
             yield _next(ray, running, name, error)
 
 
-def built_once(model: Any, run: str, check: Callable[[Any], None] = lambda built: None) -> Any:
+def worker_model(model: Any, run: str, check: Callable[[Any], None] = lambda built: None) -> Any:
     """The model of this worker process, built at its first job of a run and kept for the others.
 
     Args:

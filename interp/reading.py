@@ -154,7 +154,7 @@ def parse_json(
     Raises:
         ProoflensError: of the class ``error``, with every fault.
     """
-    return _parsed(lambda: _json(data), "JSON", subject, error, shape)
+    return _parse_or_raise(lambda: _json(data), "JSON", subject, error, shape)
 
 
 def read_json(
@@ -182,11 +182,13 @@ def parse_toml(text: str, subject: str, error: Error = ArgumentError) -> dict[st
     Raises:
         ProoflensError: of the class ``error``.
     """
-    found: dict[str, Any] = _parsed(lambda: _toml(text), "TOML", subject, error, None)
+    found: dict[str, Any] = _parse_or_raise(lambda: _toml(text), "TOML", subject, error, None)
     return found
 
 
-def _parsed(parse: Callable[[], Any], kind: str, subject: str, error: Error, shape: Any) -> Any:
+def _parse_or_raise(
+    parse: Callable[[], Any], kind: str, subject: str, error: Error, shape: Any
+) -> Any:
     try:
         found = parse()
     except RecursionError:

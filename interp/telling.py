@@ -100,7 +100,7 @@ def count(done: int, of: int) -> None:
         doing.count(done, of)
 
 
-def counted(items: Iterable[Any]) -> Iterator[Any]:
+def count_items(items: Iterable[Any]) -> Iterator[Any]:
     """Go through items, and say how many are done; after a loop inside another the outer count is
     back."""
     every, doing = list(items), _DOING.get()

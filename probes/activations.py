@@ -103,7 +103,7 @@ def sample_positions(
     in_each = min(int(sizes[folds == fold].max()) for fold in np.unique(folds))
     count = max(1, min(count, in_each, int(np.quantile(sizes[sizes > 0], 1 - _ENOUGH))))
     which = np.flatnonzero(sizes >= count)
-    own = np.array([_stratified(np.flatnonzero(free[row]), count, rng) for row in which])
+    own = np.array([_stratified_sample(np.flatnonzero(free[row]), count, rng) for row in which])
     return SampledPositions(which, own, groups[which])
 
 
@@ -143,7 +143,7 @@ def _spread(scored: Int[np.ndarray, " scored"], count: int) -> Int[np.ndarray, "
     return scored[np.linspace(0, len(scored) - 1, count).round().astype(int)]
 
 
-def _stratified(
+def _stratified_sample(
     scored: Int[np.ndarray, " scored"], count: int, rng: np.random.Generator
 ) -> Int[np.ndarray, " sample"]:
     """Draw one position at random from each of ``count`` equal stretches."""
@@ -302,9 +302,11 @@ def _sampled_positions(
     if isinstance(positions, SampledPositions):
         return positions
     fill = -1.0 if tokens[0].dtype.kind == "i" else float("inf")
-    inputs = _padded(tokens, fill)
+    inputs = _join_batches(tokens, fill)
     if positions is None:
-        return sample_positions(_padded(masks, 0.0), inputs, causal=is_causal(source), seed=seed)
+        return sample_positions(
+            _join_batches(masks, 0.0), inputs, causal=is_causal(source), seed=seed
+        )
     given, shortest = np.asarray(positions), min(mask.shape[1] for mask in masks)
     wrong = given[(given < 0) | (given >= shortest)].tolist()
     rule = f"must be positions of every row, 0 to {shortest - 1}"
@@ -313,7 +315,7 @@ def _sampled_positions(
     return SampledPositions(np.arange(len(inputs)), every, groups_of(inputs, seed=seed))
 
 
-def _padded(parts: Sequence[np.ndarray], fill: float) -> np.ndarray:
+def _join_batches(parts: Sequence[np.ndarray], fill: float) -> np.ndarray:
     """Join batches of rows into one array; shorter rows are padded with ``fill``."""
     longest = max(part.shape[1] for part in parts)
     width = [((0, 0), (0, longest - p.shape[1]), *[(0, 0)] * (p.ndim - 2)) for p in parts]

@@ -116,7 +116,7 @@ def _of_layer(
         yield Exchanged(f"L{layer}", "output", layer, which, hooks)
 
 
-def paired(batch: Batch, variable: Variable, seed: int) -> Pairs:
+def draw_pairs(batch: Batch, variable: Variable, seed: int) -> Pairs:
     """For each row another one and a position where the latent changes the answer, and one where
     it does not; rows without such a one are left out."""
     count = len(batch)

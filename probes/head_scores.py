@@ -96,17 +96,17 @@ def null(
     given = () if rows is None else (rows,)
     name = name or getattr(score, "__name__", "score")
 
-    def measured(one: Any) -> NDArray[np.float64]:
+    def score_model(one: Any) -> NDArray[np.float64]:
         with torch.no_grad(), evaluating(one):
             return _by_place(score(one, *given), places, name)
 
-    own = measured(model)
+    own = score_model(model)
     if not np.isfinite(own).all():
         where = ", ".join(f"L{a}H{b}" for (a, b), v in zip(places, own, strict=True) if v != v)
         raise ArgumentError(f"{name} must be finite for every head, is not for {where or 'some'}")
     heads = Counter(layer for layer, _ in places)
     count = ceil(wanted / min(heads.values()))
-    fresh = np.stack([measured(one) for one in fresh_models(model, count, seed=seed)])
+    fresh = np.stack([score_model(one) for one in fresh_models(model, count, seed=seed)])
     found = []
     for k, (layer, head) in enumerate(places):
         peers = [i for i, (other, _) in enumerate(places) if other == layer]

@@ -86,7 +86,7 @@ def layer_kernels(model: Any, rows: Batch, layer: int, memories: Mapping[str, in
     for name in memories:
         latent = rows.latents[name].double().cpu().numpy()
         w = direction(stream[:, places], latent[:, places])
-        values = written_along(model, layer, inside, w, range(heads))
+        values = writes_along(model, layer, inside, w, range(heads))
         found = kernel_by_offset(pattern.numpy(), values, scored, np.zeros(scored.shape))
         kernels[name] = found[:, n - 1 :]
     mass = LagMass(range(n), resamples=0, attention_mask=mask)
@@ -94,7 +94,7 @@ def layer_kernels(model: Any, rows: Batch, layer: int, memories: Mapping[str, in
     return LayerKernels(layer, mass.by_lag(layer), kernels)
 
 
-def written_along(
+def writes_along(
     model: Any,
     layer: int,
     inside: Mapping[str, torch.Tensor],
@@ -116,12 +116,12 @@ def written_along(
     w_o = attn.W_O.detach().double().cpu().numpy()[chosen]
     found: Float[np.ndarray, "row key head"] = np.einsum("rkhd,hd->rkh", v, w_o @ w)
     if writes_identity(model):
-        x = inside[normalized(layer).name].double().numpy()
+        x = inside[norm_site(layer).name].double().numpy()
         found += (x @ w)[..., None] * attn.effective_b.detach().double().cpu().numpy()[chosen]
     return found
 
 
-def normalized(layer: int) -> Site:
+def norm_site(layer: int) -> Site:
     """What enters the attention of a layer, after its norm."""
     return Site(layer, "ln1.hook_normalized")
 

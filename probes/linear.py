@@ -172,7 +172,7 @@ def probe_for(kind: Kind) -> Probe:
     return Ridge() if kind == "real" else logistic()
 
 
-def fitted(
+def fit_copy(
     probe: Probe, x: Float[np.ndarray, "sample feature"], y: Float[np.ndarray, " sample"]
 ) -> Probe:
     """A probe like this one, fitted to samples; this one stays as it is."""
@@ -224,7 +224,7 @@ def decode(
     fold, kept = np.repeat(fold, positions), np.ones(latent.size, dtype=bool)
     if not classifies(probe):
         predicted = np.full_like(y, np.nan)
-        for held, values in _held_out(probe, x, y, fold, kept):
+        for held, values in _fold_predictions(probe, x, y, fold, kept):
             predicted[held] = values
             if least > 0 and fold[held][0] == 0:
                 first = correlation_squared(values[:, None], y[held][:, None])
@@ -237,7 +237,7 @@ def decode(
         return Decoding(0.0, np.full(latent.shape, np.nan), classes, dropped)
     names, which = np.unique(y, return_inverse=True)  # scikit-learn takes no fractions for classes
     found = np.zeros_like(y)
-    for held, values in _held_out(probe, x, which.astype(float), fold, np.isin(y, classes)):
+    for held, values in _fold_predictions(probe, x, which.astype(float), fold, np.isin(y, classes)):
         found[held] = values
     predicted = names[found.astype(int)].reshape(latent.shape)
     score = balanced_accuracy(predicted, latent, classes=classes)
@@ -271,7 +271,7 @@ def _learnable(latent: Latent, groups: Groups) -> tuple[Float[np.ndarray, " clas
     return classes, len(names) - len(classes)
 
 
-def _held_out(
+def _fold_predictions(
     probe: Probe,
     x: Float[np.ndarray, "sample feature"],
     y: Float[np.ndarray, " sample"],
@@ -283,7 +283,7 @@ def _held_out(
     for number in np.unique(fold):
         held = fold == number
         seen = kept & ~held
-        yield held, fitted(probe, x[seen], y[seen]).predict(x[held])
+        yield held, fit_copy(probe, x[seen], y[seen]).predict(x[held])
 
 
 def direction(features: Features, latent: Latent) -> Float[np.ndarray, " feature"]:

@@ -45,7 +45,7 @@ from interp.stats.head_table import adjust
 from interp.stats.p_values import from_draws
 from interp.tasks.base import Batch, Task
 from interp.tasks.counterfactual import Variable, variables_of
-from probes.exchange import Exchanged, Pairs, exchangeable, outputs_of, paired
+from probes.exchange import Exchanged, Pairs, draw_pairs, exchangeable, outputs_of
 from probes.interchange import distance
 
 LOCATE_COLUMNS = (
@@ -132,7 +132,7 @@ def holders(table: pd.DataFrame) -> pd.DataFrame:
         ``others`` (components that move the answer and have no part in any that holds a latent:
         what the task does not explain).
     """
-    claims = pd.Series([_claimed(row) for row in table.itertuples()], index=table.index)
+    claims = pd.Series([_claimed_parts(row) for row in table.itertuples()], index=table.index)
     holding = list(claims[table["verdict"] == "holds"])
     rows = []
     for latent, some in table.groupby("latent", sort=False):
@@ -146,7 +146,7 @@ def holders(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["latent", "where", "best", "others"])
 
 
-def _claimed(row: Any) -> frozenset[tuple[int, str]]:
+def _claimed_parts(row: Any) -> frozenset[tuple[int, str]]:
     """The heads, and the FFN, that an exchanged component consists of."""
     heads = [head for head in row.heads.split("+") if head]
     whole = row.component == f"L{row.layer}"
@@ -173,7 +173,7 @@ def _of_variable(
     model: Any, batch: Batch, variable: Variable, parts: Sequence[Exchanged], seed: int
 ) -> Iterator[dict[str, Any]]:
     for part, judged in zip(
-        parts, exchanged(model, batch, variable, parts, seed=seed), strict=True
+        parts, exchange_parts(model, batch, variable, parts, seed=seed), strict=True
     ):
         yield {
             "latent": variable.name,
@@ -184,7 +184,7 @@ def _of_variable(
         } | judged
 
 
-def exchanged(
+def exchange_parts(
     model: Any, batch: Batch, variable: Variable, parts: Sequence[Exchanged], *, seed: int = 0
 ) -> list[dict[str, Any]]:
     """What exchanging each part between rows does for one latent.
@@ -200,7 +200,7 @@ def exchanged(
         For each part ``pairs``, ``share``, ``low``, ``high``, ``null``, ``changed``, ``leak`` and
         ``p``, as :func:`locate` has them; ``pairs`` alone where these are fewer than 16.
     """
-    pairs = paired(batch, variable, seed)
+    pairs = draw_pairs(batch, variable, seed)
     moving = int(pairs.moving.sum())
     if moving < LEAST_PAIRS:
         return [{"pairs": moving} for _ in parts]
@@ -218,7 +218,7 @@ def _summary(clean: Tensor, output: Tensor, pairs: Pairs, seed: int) -> dict[str
     before = clean if expected.is_floating_point() else clean.argmax(-1)
     moved = distance(output, before).numpy()
     share = float((size - left).mean()) / scale
-    draws = _shuffled(clean[moving], output[moving], expected[moving], seed) / scale
+    draws = _shuffle_null(clean[moving], output[moving], expected[moving], seed) / scale
     null = from_draws(share, draws)
     apart = (size - left - share * size) / scale  # a ratio of sums, to first order
     low, high = row_interval(apart, seed=seed)
@@ -234,7 +234,7 @@ def _summary(clean: Tensor, output: Tensor, pairs: Pairs, seed: int) -> dict[str
     }
 
 
-def _shuffled(
+def _shuffle_null(
     clean: Tensor, output: Tensor, expected: Tensor, seed: int
 ) -> Float[np.ndarray, " draw"]:
     """How much nearer the output comes to what is expected of other pairs, paired at random: the

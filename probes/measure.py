@@ -39,7 +39,7 @@ from probes.activations import Samples, collect
 from probes.head_scores import head_scores
 from probes.inspection.behaviour import performance
 from probes.inspection.by_position import with_positions
-from probes.inspection.explained import GIVEN_KINDS, explained, with_text
+from probes.inspection.explained import GIVEN_KINDS, explain_heads, with_text
 from probes.inspection.inspected_rows import InspectedRows
 from probes.inspection.losses import Watch, ablated_parts, loss_tables
 from probes.inspection.shown import Shown, effect_lines, raised_tokens, shown_tables
@@ -91,7 +91,7 @@ class Measurements:
         return self.tables.get(name, pd.DataFrame())
 
     @classmethod
-    def sealed_in(cls, store: ActivationStore) -> Measurements | None:
+    def from_store(cls, store: ActivationStore) -> Measurements | None:
         """What a store holds: all tables that were sealed together with its facts; None where none
         were."""
         if "facts" not in store.measurements:
@@ -115,7 +115,7 @@ class _Kept:
     resume: bool
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
 
-    def known(self, name: str) -> bool:
+    def is_sealed(self, name: str) -> bool:
         """Whether an interrupted run sealed this table."""
         if not self.resume or self.store is None or name not in self.store.measurements:
             return False
@@ -123,7 +123,7 @@ class _Kept:
 
     def table(self, name: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
         """The sealed table, or one that is made now; an empty one is not kept."""
-        if self.known(name) and self.store is not None:
+        if self.is_sealed(name) and self.store is not None:
             self.tables[name] = self.store.measurement(name)
         elif len(found := make().reset_index(drop=True)) or name == "roles":
             self.put(name, found)
@@ -273,7 +273,7 @@ class _Work:
                 kept.table("trials", lambda: self._trials(evidence))
             # Without such rows the table is empty: a resumed run need not examine for it again.
             if self._language and {*GIVEN_KINDS} & {*evidence.views}:
-                kept.table("explained", lambda: explained(evidence, roles, told(), self._quoted))
+                kept.table("explained", lambda: explain_heads(evidence, roles, told(), self._quote))
             step("what can be read where")
             kept.table("decodability", lambda: self._decodability())
             parts = ablated_parts(model, roles, every=effects) if targets else []
@@ -305,7 +305,7 @@ class _Work:
     def _language(self) -> bool:
         return self.profile is LANGUAGE
 
-    def _quoted(self, token: int) -> str:
+    def _quote(self, token: int) -> str:
         return repr(self.word(token))
 
     def _evidence(self, *, targets: bool) -> Evidence:

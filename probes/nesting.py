@@ -232,11 +232,13 @@ def _row(
         row |= {"layer": layer, "after": after, "r2": reader.read(hook, name).score}
         parts = [part for part in components(reader.model) if _comes_before(part, layer, after)]
         if parts:
-            scores = {part.name: reader.lost(hook, name, [part], 0.0).score for part in parts}
+            scores = {
+                part.name: reader.drop_without(hook, name, [part], 0.0).score for part in parts
+            }
             without = max(scores, key=lambda part: scores[part])
             lost = scores[without]
         if heads and min(part.layer for part in heads) <= layer:
-            before = reader.lost(hook, name, heads, 0.0).score
+            before = reader.drop_without(hook, name, heads, 0.0).score
     return row | {"without": without, "lost": lost, "before": before}
 
 

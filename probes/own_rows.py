@@ -139,8 +139,8 @@ def read_own_rows(
             f"too few rows for nulls, which exchange rows: needs {_LEAST} of equal length (at "
             f"least 2 tokens), got {len(kept)} of {size} in {path}: give more"
         )
-    inputs = _stacked(kept, "input_ids", size)
-    answers = _stacked(kept, "answers", size)
+    inputs = _stack_field(kept, "input_ids", size)
+    answers = _stack_field(kept, "answers", size)
     scored = answers != IGNORED
     scored[:, -1] &= torch.tensor([row["labels"] is None for row in kept])
     targets = torch.where(scored, answers, inputs.roll(-1, 1))
@@ -253,14 +253,14 @@ def _rows(path: Path, kind: str) -> Iterator[Row]:
                 yield _whole(given if isinstance(given, dict) else {"input_ids": given})
         return
     if kind == ".json":
-        yield from _worded(path)
+        yield from _word_rows(path)
         return
     columns = _columns(path, kind)
     for number in range(len(columns["input_ids"])):
         yield _whole({name: values[number].tolist() for name, values in columns.items()})
 
 
-def _worded(path: Path) -> Iterator[Row]:
+def _word_rows(path: Path) -> Iterator[Row]:
     """Rows of words as ids: what follows a position is the label of the token there."""
     found = read_worded_rows(path)
     if found.labels is None or found.objective != "next token":
@@ -345,7 +345,7 @@ def _check(path: Path, number: int, row: Row, vocabulary: int) -> None:
         raise ArgumentError(f"{name} of row {number} of {path} must be token ids, or −100")
 
 
-def _stacked(rows: list[Row], name: str, size: int) -> Tensor:
+def _stack_field(rows: list[Row], name: str, size: int) -> Tensor:
     return torch.tensor([[int(value) for value in row[name][:size]] for row in rows])
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interp.errors import ArgumentError, HookError
-from interp.hooks.capture import attached, evaluating, model_device
+from interp.hooks.capture import attach_function, evaluating, model_device
 from interp.hooks.hook_names import axis_labels, nearest
 from interp.hooks.transformer_lens_adapter import HookedModel
 from interp.interventions.components import stream_after
@@ -79,7 +79,7 @@ def hook_sites(source: Any, inputs: Any) -> list[HookAxes]:
             )
             found[name] = HookAxes(name, labels, tuple(values.shape[1:]))
 
-    with evaluating(source), attached(source, points, see):
+    with evaluating(source), attach_function(source, points, see):
         source(rows)
     return list(found.values())
 

@@ -75,7 +75,7 @@ def probe_table(
         latents: The latents to probe; all by default. ``NAME[i]`` means channel i of a latent with
             several.
         untrained: A model of the same hooks with random weights, run on the same inputs; one is
-            made of our own models (:func:`untrained_like`). Without, its columns are NaN.
+            made of our own models (:func:`untrained_copy`). Without, its columns are NaN.
         positions: The sampled positions. By default 8 of the scored ones: the same for all rows
             where possible, and no prefix in two folds (:mod:`probes.activations`).
         seed: Seed of the sampled positions, the control labels and the random weights.
@@ -99,7 +99,7 @@ def probe_table(
     samples = collect(source, inputs, hooks, positions=positions, seed=seed)
     names = _latents_of(samples, latents)
     if untrained is None and isinstance(source, SequenceTransformer):
-        untrained = untrained_like(source, seed=seed + 1)
+        untrained = untrained_copy(source, seed=seed + 1)
     random = None
     if untrained is not None:
         rows = _store_batch(source) if inputs is None else inputs
@@ -122,7 +122,7 @@ def layer_map(table: pd.DataFrame, value: str = "score") -> pd.DataFrame:
     return wide.loc[table["latent"].drop_duplicates(), table["hook"].drop_duplicates()]
 
 
-def untrained_like(model: SequenceTransformer, *, seed: int) -> SequenceTransformer:
+def untrained_copy(model: SequenceTransformer, *, seed: int) -> SequenceTransformer:
     """A model of the same spec with freshly drawn weights."""
     return SequenceTransformer(model.spec, seed=seed)
 

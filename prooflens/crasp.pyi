@@ -15,7 +15,7 @@ from interp.program.languages import two_sided_program as two_sided_program
 from interp.program.parser import ProgramError as ProgramError
 from interp.program.parser import parse_program as parse_program
 from interp.program.parser import read_program as read_program
-from interp.program.predicates import built_in as built_in
+from interp.program.predicates import find_predicate as find_predicate
 from interp.program.predicates import unary as unary
 from interp.program.printer import program_text as program_text
 from interp.program.reduction import smallest as smallest

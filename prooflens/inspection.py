@@ -39,7 +39,7 @@ from interp.interventions.components import components
 from interp.lock import LOCK, alone
 from interp.models.pretrained import Pretrained
 from interp.output import check_output, drop, json_data, output_file, output_folder
-from interp.run.gate import admitted
+from interp.run.gate import admit_batch
 from interp.run.layers import run_whole
 from interp.store import ActivationStore, extract
 from interp.store.rows import has_targets, layer_hooks, stored_batch
@@ -284,7 +284,7 @@ def inspect(
     how |= {"device": device, "dtype": dtype, "adapter": adapter}
     asked: dict[str, Any] = {"seed": seed, "effects": effects, "backend": backend}
     asked |= {"step": step or (lambda words: None), "watch": watch or list, "resume": resume}
-    place = _checked(out, (model, rows, tokens_from, mapping, adapter), overwrite or resume)
+    place = _check_folder(out, (model, rows, tokens_from, mapping, adapter), overwrite or resume)
     store = _store(model)
     if store is None:
         given |= _quick_rows(count, length) if quick else {}
@@ -300,7 +300,7 @@ def _quick_rows(count: int | None, length: int) -> dict[str, Any]:
     return {"rows": rows, "length": min(length, QUICK_LENGTH), "templates": False}
 
 
-def _checked(out: str | Path | None, sources: Sequence[Any], replace: bool) -> Path | None:
+def _check_folder(out: str | Path | None, sources: Sequence[Any], replace: bool) -> Path | None:
     """The folder that was asked for, refused where it may not be written."""
     if out is None:
         return None
@@ -336,7 +336,9 @@ def _of_model(
     with inspection_folder(out, resume=asked["resume"], overwrite=overwrite) as folder:
         chosen = inspected_rows(subject, **given)
         step(f"running {chosen.trials[0].name} rows")
-        store = _extracted(subject, chosen, folder / "store", resume=asked["resume"], how=how)
+        store = _extract_patterns(
+            subject, chosen, folder / "store", resume=asked["resume"], how=how
+        )
         found = Inspected(measure(subject, chosen, chosen.profile, store=store, **asked))
         step("the page")
         found.write(folder)
@@ -405,7 +407,7 @@ def _outputs(model: Any, rows: Any) -> int:
     """How many logits a model of token ids gives: as many as it knows ids; 0 for real values."""
     import torch
 
-    inputs = admitted(model, rows).inputs
+    inputs = admit_batch(model, rows).inputs
     if inputs.is_floating_point() or inputs.ndim != 2:
         return 0
     with torch.no_grad(), evaluating(model):
@@ -413,7 +415,7 @@ def _outputs(model: Any, rows: Any) -> int:
     return max(int(found.shape[-1]), int(inputs.max()) + 1)
 
 
-def _extracted(
+def _extract_patterns(
     subject: Pretrained, chosen: InspectedRows, folder: Path, *, resume: bool, how: dict[str, Any]
 ) -> ActivationStore:
     """A store of what heads attend to on the first kind of rows."""
@@ -448,14 +450,14 @@ def _measurement_in(
     store: ActivationStore, asked: Profile | None, device: str, options: dict[str, Any]
 ) -> Inspected:
     """The sealed measurement of a store; else its model measured on its rows; else its patterns."""
-    sealed = Measurements.sealed_in(store)
+    sealed = Measurements.from_store(store)
     again = asked is not None or options["seed"] != 0
     if sealed is not None and not again:
         return Inspected(sealed)
     model, reason = model_of(store, device=device)
     batch, targets = stored_batch(store), has_targets(store)
     follows = profile_of(batch) if targets else TASK
-    profile, task, notes = asked or follows, *_recorded(store)
+    profile, task, notes = asked or follows, *_recorded_task(store)
     title, about = "The store's rows", f"{len(batch)} rows of {store.path.name}"
     kind = "given" if profile is TASK else "repeated"
     length = batch.inputs.shape[1]
@@ -477,7 +479,7 @@ def _measurement_in(
     return Inspected(measure(subject, chosen, profile, store=store, **options))
 
 
-def _recorded(store: ActivationStore) -> tuple[Any, list[str]]:
+def _recorded_task(store: ActivationStore) -> tuple[Any, list[str]]:
     """The task that a store records, and what it costs if that is not known here."""
     described = store.manifest["plan"]["source"]
     data = described.get("task") if isinstance(described, dict) else None
@@ -517,6 +519,7 @@ def inspection_folder(
         ):
             yield draft
         return
+    parent_is_new = not out.parent.exists()
     try:
         out.mkdir(parents=True, exist_ok=True)
         with alone(out, "inspecting into this folder", keep=False):
@@ -527,3 +530,5 @@ def inspection_folder(
     finally:
         if out.is_dir() and {path.name for path in out.iterdir()} == {marker}:
             drop(out)  # nothing came of it
+            if parent_is_new and not any(out.parent.iterdir()):
+                out.parent.rmdir()

@@ -14,5 +14,5 @@ from interp.interventions.patching import Receiver as Receiver
 from interp.interventions.patching import attributions as attributions
 from interp.interventions.patching import patch as patch
 from interp.interventions.patching import patch_paths as patch_paths
-from interp.interventions.replacement import ablated as ablated
+from interp.interventions.replacement import ablation_outputs as ablation_outputs
 from interp.interventions.replacement import replacement as replacement

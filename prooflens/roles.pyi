@@ -20,7 +20,7 @@ from probes.roles.decision import no_roles as no_roles
 from probes.roles.fitting import Fitting as Fitting
 from probes.roles.gathering import evidence_of as evidence_of
 from probes.roles.registry import SHIPPED as SHIPPED
-from probes.roles.surrogates import fitted as fitted
+from probes.roles.surrogates import fit_roles as fit_roles
 from probes.roles.trials import Trial as Trial
 from probes.roles.trials import rows_of as rows_of
 from probes.roles.trials import token_trials as token_trials

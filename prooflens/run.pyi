@@ -1,7 +1,7 @@
 from interp.hooks.site import Site as Site
 from interp.hooks.site import ffn_sites as ffn_sites
 from interp.hooks.site import head_sites as head_sites
-from interp.hooks.site import written_by as written_by
+from interp.hooks.site import output_site as output_site
 from interp.run.edits import Add as Add
 from interp.run.edits import Array as Array
 from interp.run.edits import DropKeys as DropKeys

@@ -6,7 +6,7 @@ from interp.tasks.base import memories_of as memories_of
 from interp.tasks.catalogue import KINDS as KINDS
 from interp.tasks.catalogue import register_task as register_task
 from interp.tasks.catalogue import task_from_dict as task_from_dict
-from interp.tasks.counterfactual import sought_of as sought_of
+from interp.tasks.counterfactual import role_variables as role_variables
 from interp.tasks.coupling import BASES as BASES
 from interp.tasks.coupling import LinearKernel as LinearKernel
 from interp.tasks.coupling import PodCoupling as PodCoupling

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch._C._functorch import is_batchedtensor
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["DEVICE", "Pretended", "PretendedDevice", "moved"]
+__all__ = ["DEVICE", "Pretended", "PretendedDevice", "move_model"]
 
 DEVICE = torch.device("cuda", 0)
 
@@ -87,10 +87,10 @@ def call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     there = any(isinstance(one, Pretended) for one in _tensors((args, kwargs)))
     if target is not None:
         there = target.type == DEVICE.type
-    return _placed(out, there)
+    return _place_output(out, there)
 
 
-def moved(model: Any, kind: type[Tensor] = Pretended) -> Any:
+def move_model(model: Any, kind: type[Tensor] = Pretended) -> Any:
     """The model with its parameters and buffers on the pretended device (or, for plain tensors, on
     the host), in place."""
     for module in model.modules():
@@ -118,7 +118,7 @@ def _module_to(module: nn.Module, *args: Any, **options: Any) -> nn.Module:
     rest = [one for one in (*args, *options.values()) if isinstance(one, torch.dtype)]
     module = _moves(module, rest[0]) if rest else module
     for one in devices:
-        module = moved(module, Pretended if torch.device(one).type == DEVICE.type else Tensor)
+        module = move_model(module, Pretended if torch.device(one).type == DEVICE.type else Tensor)
     return module
 
 
@@ -129,7 +129,7 @@ def _attribute(func: Callable[..., Any], here: Tensor) -> Any:
     with torch._C.DisableTorchFunction():
         out = func(here)
     if about in ("grad", "_grad", "data", "T", "mT", "H", "real", "imag"):
-        return _placed(out, isinstance(here, Pretended))
+        return _place_output(out, isinstance(here, Pretended))
     return out
 
 
@@ -176,7 +176,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _placed(out: Any, there: bool) -> Any:
+def _place_output(out: Any, there: bool) -> Any:
     if isinstance(out, Tensor):
         kind = Pretended if there else Tensor
         if isinstance(out, nn.Parameter) or type(out) is kind:
@@ -184,9 +184,9 @@ def _placed(out: Any, there: bool) -> Any:
         with torch._C.DisableTorchFunction():
             return out.as_subclass(kind)
     if isinstance(out, tuple) and hasattr(out, "_fields"):
-        return type(out)(*(_placed(one, there) for one in out))
+        return type(out)(*(_place_output(one, there) for one in out))
     if type(out) in (tuple, list):
-        return type(out)(_placed(one, there) for one in out)
+        return type(out)(_place_output(one, there) for one in out)
     if type(out).__module__ == "torch.return_types":
-        return type(out)([_placed(one, there) for one in out])
+        return type(out)([_place_output(one, there) for one in out])
     return out

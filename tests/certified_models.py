@@ -38,7 +38,7 @@ def rows(spec_seed: int, v: int, k: int, **options: Any) -> Any:
     return SequenceTransformer(spec, seed=spec_seed)
 
 
-def trained_maximum(v: int, k: int, seed: int) -> Any:
+def maximum_model(v: int, k: int, seed: int) -> Any:
     """A model that is right by construction of its weights, then shaken."""
     model = rows(seed, v, k, d_model=v, d_head=v)
     size = torch.arange(v, dtype=torch.float32)

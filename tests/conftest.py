@@ -12,7 +12,7 @@ _with_shapes = jaxtyping.jaxtyped
 _SHAPE = re.compile(r"""\b[A-Z]\w+\[[\w.]+, *['"]""")  # as Float[Tensor, "row pos"]
 
 
-def _checked(kind: Any = None, *, typechecker: Any) -> Any:
+def _check_annotations(kind: Any = None, *, typechecker: Any) -> Any:
     """A function, or a class whose constructor is one, with annotations checked at each call.
 
     To remember shapes from one argument to the next costs some microseconds a call, and is done
@@ -20,7 +20,7 @@ def _checked(kind: Any = None, *, typechecker: Any) -> Any:
     outer one, which costs some hundred: it is checked only if it names shapes.
     """
     if kind is None:
-        return partial(_checked, typechecker=typechecker)
+        return partial(_check_annotations, typechecker=typechecker)
     if not isinstance(kind, type):
         function = getattr(kind, "__func__", getattr(kind, "fget", kind))
         if "<locals>" in function.__qualname__ and not _SHAPE.search(str(function.__annotations__)):
@@ -33,7 +33,7 @@ def _checked(kind: Any = None, *, typechecker: Any) -> Any:
     return _with_shapes(kind, typechecker=typechecker)
 
 
-jaxtyping.jaxtyped = _checked
+jaxtyping.jaxtyped = _check_annotations
 jaxtyping.install_import_hook(["interp", "probes"], "beartype.beartype")
 
 import os  # noqa: E402

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from interp.program.predicates import Predicate, built_in
+from interp.program.predicates import Predicate, find_predicate
 from interp.program.syntax import (
     And,
     Assignment,
@@ -128,7 +128,7 @@ def program_parts(
     """
     formula_leaves: list[Formula] = [Symbol("a"), Symbol("b")]
     term_leaves: list[Term] = []
-    imports = () if past_only else tuple(built_in(name) for name in (*GUARDS, *POSITIONS))
+    imports = () if past_only else tuple(find_predicate(name) for name in (*GUARDS, *POSITIONS))
     if not past_only:
         formula_leaves += [Holds(name) for name in POSITIONS]
     assigned: list[Assignment] = []

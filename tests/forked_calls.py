@@ -113,7 +113,7 @@ def command(*words: object) -> Callable[[], None]:
     return work
 
 
-def limited() -> None:
+def limit_resources() -> None:
     """Take from this process all but a gibibyte of memory and twenty seconds of processor time."""
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
     taken = int(Path("/proc/self/statm").read_text().split()[5]) * 4096
@@ -128,7 +128,7 @@ def call(home: Path, prepare: Callable[[], None], words: tuple[str, ...]) -> tup
     def work() -> None:
         os.chdir(home)
         prepare()
-        limited()
+        limit_resources()
         command(*words)()
 
     ended = Child(work).end()
@@ -146,7 +146,9 @@ def contents(home: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
-def changed(home: Path, before: dict[str, tuple[int, int]], words: tuple[str, ...]) -> list[str]:
+def stray_changes(
+    home: Path, before: dict[str, tuple[int, int]], words: tuple[str, ...]
+) -> list[str]:
     """What a call left or changed besides its output; a store's own tables and damage may."""
     now = contents(home)
     out = [w.partition("=")[2] or after for w, after in zip(words, [*words[1:], ""], strict=True)

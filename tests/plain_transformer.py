@@ -70,7 +70,7 @@ def tokens(seed: int, batch: int = 2, n: int = 5) -> Tensor:
     return torch.randint(BASE["d_in"], (batch, n), generator=torch.Generator().manual_seed(seed))  # type: ignore[call-overload]
 
 
-def normed(norm: Any, spec: TransformerSpec, x: Tensor, active: bool = True) -> Tensor:
+def apply_norm(norm: Any, spec: TransformerSpec, x: Tensor, active: bool = True) -> Tensor:
     if spec.norm == "none" or not active:
         return x
     if spec.norm == "layernorm":
@@ -95,7 +95,7 @@ def attend(model: SequenceTransformer, layer: int, resid: Tensor, edit: Edit) ->
     spec, block, at = model.spec, model.blocks[layer], f"blocks.{layer}.attn."
     attn, heads, n = block.attn, block.attn.W_V.shape[0], resid.shape[1]
     copies = resid[:, :, None].expand(-1, -1, heads, -1)
-    xq, xk, xv = (normed(block.ln1, spec, edit(f"{at}hook_{c}_input", copies)) for c in "qkv")
+    xq, xk, xv = (apply_norm(block.ln1, spec, edit(f"{at}hook_{c}_input", copies)) for c in "qkv")
     lag = torch.arange(n)[:, None] - torch.arange(n)
     scores = torch.zeros(len(resid), heads, n, n, dtype=torch.float64)
     if spec.score == "dot":
@@ -144,10 +144,10 @@ def direct(
         out = at(name + "hook_attn_out", attend(model, layer, x, at).sum(2) + block.attn.b_O)
         x = at(name + "hook_resid_mid", x + out)
         if block.mlp is not None:
-            y = normed(block.ln2, spec, at(name + "hook_mlp_in", x))
+            y = apply_norm(block.ln2, spec, at(name + "hook_mlp_in", x))
             x = x + at(name + "hook_mlp_out", pointwise(block.mlp, y, at, name))
         x = at(name + "hook_resid_post", x)
-    return normed(model.ln_final, spec, x, spec.norm_final) @ model.W_U + model.b_U, seen
+    return apply_norm(model.ln_final, spec, x, spec.norm_final) @ model.W_U + model.b_U, seen
 
 
 def activations(model: SequenceTransformer, inputs: Tensor) -> dict[str, Tensor]:
@@ -161,7 +161,7 @@ def close(got: Tensor, expected: Tensor, tolerance: float = 1e-9) -> None:
     )
 
 
-def patched(model: SequenceTransformer, corrupt: Tensor, clean: dict[str, Tensor], name: str,
+def patched_metric(model: SequenceTransformer, corrupt: Tensor, clean: dict[str, Tensor], name: str,
             *at: object) -> Tensor:  # fmt: skip
     """The metric when the entries ``at`` of one activation take their clean values."""
 

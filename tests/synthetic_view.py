@@ -9,7 +9,7 @@ import pandas as pd
 
 from interp.stats.head_table import head_table, score_row
 from interp.stats.p_values import Null
-from probes.inspection.shown import quantised
+from probes.inspection.shown import quantise
 from probes.measure import Measurements
 from probes.roles import ROLE_COLUMNS
 
@@ -82,7 +82,7 @@ def _head(rng: np.random.Generator, rows: int, length: int) -> dict[str, Any]:
     parts = {"pattern": pattern, "written": rng.random((rows, length)), "effect": lost}
     codes = {}
     for part, values in parts.items():
-        found, low, step, error = quantised(values, shares=part == "pattern")
+        found, low, step, error = quantise(values, shares=part == "pattern")
         if part == "pattern":
             found = np.ascontiguousarray(found[:, *np.tril_indices(length)])
         text = base64.b64encode(found.tobytes()).decode()

@@ -83,7 +83,7 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
-def dotted(path: Path) -> str:
+def module_name(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
@@ -101,18 +101,18 @@ def imports_of(module: ast.AST) -> Iterator[str]:
 
 
 @cache
-def imported(path: Path) -> frozenset[str]:
+def file_imports(path: Path) -> frozenset[str]:
     return frozenset(imports_of(tree(path)))
 
 
 def within(path: Path, known: set[str]) -> set[str]:
     """The product's own modules that a file imports, for types alone as well."""
     found = set()
-    for name in imported(path):
+    for name in file_imports(path):
         while name and name not in known:
             name = name.rpartition(".")[0]
         found.add(name)
-    return found - {"", dotted(path)}
+    return found - {"", module_name(path)}
 
 
 def circles(imports: Mapping[str, set[str]]) -> set[frozenset[str]]:
@@ -137,12 +137,12 @@ def room_of(name: str) -> str | None:
 def test_imports_point_one_way() -> None:
     wrong = []
     for path in modules():
-        name = dotted(path)
+        name = module_name(path)
         room = room_of(name)
         if room is None:
             assert name == "interp", f"{name} stands in no room of the house"
             continue
-        ours = (t for t in imported(path) if t.split(".")[0] in PRODUCT | {"analyses", "tests"})
+        ours = (t for t in file_imports(path) if t.split(".")[0] in PRODUCT | {"analyses", "tests"})
         allowed = MAY_IMPORT[room] | {room}
         wrong += [(name, t) for t in ours if not any(inside(t, a) for a in allowed)]
     assert wrong == [], "a module imports what its room may not"
@@ -155,17 +155,17 @@ def test_a_circle_is_found() -> None:
 
 
 def test_no_file_imports_itself_through_others() -> None:
-    known = {dotted(path) for path in modules()}
-    assert circles({dotted(path): within(path, known) for path in modules()}) == set()
+    known = {module_name(path) for path in modules()}
+    assert circles({module_name(path): within(path, known) for path in modules()}) == set()
 
 
 @pytest.mark.parametrize("top", ["prooflens", "interp", "probes", "trained"])
 def test_no_folder_imports_itself_through_others(top: str) -> None:
     """Folders and files that stand side by side: ``analyses.papers`` and ``prooflens.pages``."""
-    known, imports = {dotted(path) for path in modules()}, defaultdict[str, set[str]](set)
+    known, imports = {module_name(path) for path in modules()}, defaultdict[str, set[str]](set)
     for path in modules():
-        if inside(dotted(path), top) and dotted(path) != top:
-            folder = ".".join(dotted(path).split(".")[:2])
+        if inside(module_name(path), top) and module_name(path) != top:
+            folder = ".".join(module_name(path).split(".")[:2])
             found = {name for name in within(path, known) if inside(name, top) and name != top}
             imports[folder] |= {".".join(name.split(".")[:2]) for name in found} - {folder}
     assert circles(imports) == set()
@@ -193,9 +193,9 @@ def run_time_imports(path: Path) -> tuple[str, ...]:
     return tuple(imports_of(WithoutTypes().visit(ast.parse(path.read_text()))))
 
 
-def reached(start: str, known: set[str]) -> set[str]:
+def reachable_modules(start: str, known: set[str]) -> set[str]:
     """Every module of the product that is imported with one, but for types."""
-    paths, found, left = {dotted(path): path for path in modules()}, set(), [start]
+    paths, found, left = {module_name(path): path for path in modules()}, set(), [start]
     while left:
         name = left.pop()
         if name in found or name not in paths:
@@ -213,7 +213,7 @@ PAGES = ("inspection", "probing", "rounds", "certify", "weights", "over_training
 
 @pytest.mark.parametrize("page", PAGES)
 def test_pages_render_and_enter_no_engine(page: str) -> None:
-    found = reached(f"prooflens.pages.{page}", {dotted(path) for path in modules()})
+    found = reachable_modules(f"prooflens.pages.{page}", {module_name(path) for path in modules()})
     assert not [name for name in found if any(inside(name, engine) for engine in ENGINES)]
     measuring = {name for name in found if name.split(".")[0] in ("probes", "trained")}
     assert measuring - {"probes", "trained"} <= DRAWS
@@ -224,17 +224,17 @@ def test_the_laboratory_uses_the_door() -> None:
     ``prooflens.pages.page``, for what stands behind them is not for users."""
     wrong = []
     for path in laboratory():
-        for target in imported(path):
+        for target in file_imports(path):
             top, *more = target.split(".")
             behind = top != "prooflens" or more[:1] == ["cli"] or len(more) > 2
-            wrong += [(dotted(path), target)] * (top in PRODUCT and behind)
+            wrong += [(module_name(path), target)] * (top in PRODUCT and behind)
     assert wrong == []
 
 
 def test_the_product_knows_nothing_of_the_laboratory_and_one_module_of_the_lens() -> None:
     for path in modules():
-        others = ["analyses"] if dotted(path) == LENS else ["analyses", "transformer_lens"]
-        assert not [t for t in imported(path) if any(inside(t, one) for one in others)], path
+        others = ["analyses"] if module_name(path) == LENS else ["analyses", "transformer_lens"]
+        assert not [t for t in file_imports(path) if any(inside(t, one) for one in others)], path
 
 
 def test_library_neither_prints_nor_asserts() -> None:
@@ -248,7 +248,7 @@ def test_library_neither_prints_nor_asserts() -> None:
 def test_hook_names_are_written_and_read_in_one_place() -> None:
     """``Site(layer, "pattern").name`` and ``Site.of(name).layer``, never the text itself."""
     for path in modules():
-        if dotted(path) != "interp.hooks.site":
+        if module_name(path) != "interp.hooks.site":
             text = path.read_text()
             written = re.search(r'f"blocks\.\{[^"]*hook_', text)
             assert written is None, f"{path} formats a hook's name: {written and written.group()}"
@@ -261,7 +261,7 @@ CHANGES = {"add", "append", "clear", "extend", "insert", "pop", "popitem", "remo
            "update", "__setattr__", "setattr"}  # fmt: skip
 
 
-def written_into(text: str) -> set[str]:
+def write_targets(text: str) -> set[str]:
     """Of what a detector is given (:class:`probes.roles.examined.Examined` and its parts), what it
     assigns to, takes away or calls a changing method of."""
     found = set()
@@ -280,10 +280,10 @@ def written_into(text: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("path", DETECTORS, ids=dotted)
+@pytest.mark.parametrize("path", DETECTORS, ids=module_name)
 def test_detectors_write_into_nothing_that_they_are_given(path: Path) -> None:
     """They are functions: what they find, they return."""
-    assert written_into(path.read_text()) == set()
+    assert write_targets(path.read_text()) == set()
 
 
 @pytest.mark.parametrize(
@@ -298,5 +298,5 @@ def test_detectors_write_into_nothing_that_they_are_given(path: Path) -> None:
     ],
 )
 def test_a_detector_that_writes_is_found(line: str) -> None:
-    assert written_into(line)
-    assert not written_into("self.evidence = evidence\nkeys = evidence.keys(kind)[0]\nnew[of] = 1")
+    assert write_targets(line)
+    assert not write_targets("self.evidence = evidence\nkeys = evidence.keys(kind)[0]\nnew[of] = 1")

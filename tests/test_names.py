@@ -34,7 +34,7 @@ class _ShapesOut(ast.NodeTransformer):
         return node
 
 
-def undefined(code: str, name: str = "code") -> list[str]:
+def undefined_names(code: str, name: str = "code") -> list[str]:
     """Each undefined name with its line."""
     found = checker.Checker(_ShapesOut().visit(ast.parse(code)), name).messages
     return [f"{m.lineno}: {m.message % m.message_args}" for m in found if isinstance(m, UNDEFINED)]
@@ -45,7 +45,7 @@ def files() -> list[Path]:
 
 
 def test_no_name_is_undefined() -> None:
-    wrong = {str(path.relative_to(ROOT)): undefined(path.read_text()) for path in files()}
+    wrong = {str(path.relative_to(ROOT)): undefined_names(path.read_text()) for path in files()}
     assert {path: names for path, names in wrong.items() if names} == {}
 
 
@@ -58,13 +58,13 @@ def f(x: Float[Tensor, "batch pos"], y: Lost) -> Float[Gone, "#batch 3*pos"]:
     z: "Nowhere" = absent
     return z
 """
-    names = {line.split("name ")[1] for line in undefined(code)}
+    names = {line.split("name ")[1] for line in undefined_names(code)}
     assert names == {"'Lost'", "'Gone'", "'Nowhere'", "'absent'"}
 
 
 @pytest.mark.parametrize("code", ["__all__ = ['f']", "def f():\n    x += 1\n"])
 def test_exports_and_locals_are_looked_at(code: str) -> None:
-    assert undefined(code)
+    assert undefined_names(code)
 
 
 def test_every_test_file_has_a_name_of_its_own() -> None:

@@ -33,7 +33,7 @@ def unpacked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def tracked() -> set[str]:
+def tracked_files() -> set[str]:
     """The files of the packages that git knows."""
     done = subprocess.run(
         ["git", "ls-files", *PACKAGES], cwd=ROOT, capture_output=True, text=True, check=False,  # noqa: S607
@@ -46,7 +46,7 @@ def tracked() -> set[str]:
 def test_wheel_holds_every_file_of_the_packages(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    assert tracked() <= names
+    assert tracked_files() <= names
     needed = {
         "prooflens/pages/style.css",
         "prooflens/pages/tables.js",

@@ -46,7 +46,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         del sys.modules[name]
 
 
-def said(*command: str) -> dict[str, Any]:
+def json_output(*command: str) -> dict[str, Any]:
     result = CliRunner().invoke(app, [*command, "--json"], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     found: dict[str, Any] = json.loads(result.stdout)
@@ -55,7 +55,7 @@ def said(*command: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    case = import_module("prooflens_example.role").planted(passing=True, seed=3)
+    case = import_module("prooflens_example.role").plant_case(passing=True, seed=3)
     folder = tmp_path_factory.mktemp("models") / "planted"
     pl.architectures.save_checkpoint(case.model, folder)
     return folder
@@ -74,8 +74,8 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_task_is_a_task() -> None:
-    assert "first token" in said("tasks")["tasks"]["first_copy"]
-    assert set(said("tasks", "first_copy")["arguments"]) == {"symbols", "length"}
+    assert "first token" in json_output("tasks")["tasks"]["first_copy"]
+    assert set(json_output("tasks", "first_copy")["arguments"]) == {"symbols", "length"}
 
 
 def test_inspect_finds_the_role_and_the_score(
@@ -84,7 +84,7 @@ def test_inspect_finds_the_role_and_the_score(
     monkeypatch.setattr(fresh_models, "_DRAWS", 200)
     out = tmp_path / "out"
     options = ("--task", "first_copy:symbols=6,length=10", "--rows", "64", "--out", str(out))
-    found = said("inspect", str(planted), *options)
+    found = json_output("inspect", str(planted), *options)
     mine = [one for one in found["roles"] if one["role"] == "own-token"]
     assert [(one["head"], one["status"]) for one in mine] == [(0, "candidate")]
     assert "the model cannot do these rows" in mine[0]["missing"]  # nobody trained it on them
@@ -103,13 +103,13 @@ def test_inspect_finds_the_role_and_the_score(
 
 
 def test_the_benchmark_judges_the_role(monkeypatch: pytest.MonkeyPatch) -> None:
-    scored = import_module("analyses.benchmarks.plugin_roles").scored
+    score = import_module("analyses.benchmarks.plugin_roles").score_role
     monkeypatch.setattr(fresh_models, "_DRAWS", 60)
-    found = scored("own-token", decoys=2)
+    found = score("own-token", decoys=2)
     assert (found["f1"], found["decoy_rate"]) == (1.0, 0.0)
     assert (found["cases"], found["decoys"]) == (5, 7)
     with pytest.raises(pl.errors.ArgumentError, match="role sink must give cases"):
-        scored("sink")
+        score("sink")
 
 
 def test_the_architecture_is_loaded_and_inspected(
@@ -124,7 +124,7 @@ def test_the_architecture_is_loaded_and_inspected(
     circuit = first.query.weight[:4].T @ first.key.weight[:4]
     layer = next(iter(pl.head_weights(toy)))
     torch.testing.assert_close(layer.W_Q[0] @ layer.W_K[0].T, circuit.detach())
-    assert said("weights", str(toy), "--out", str(tmp_path / "weights"))
+    assert json_output("weights", str(toy), "--out", str(tmp_path / "weights"))
     monkeypatch.setattr(fresh_models, "_DRAWS", 60)
     found = pl.inspect(toy, count=4, length=12)
     assert found.measured.about["family"] == "toy_attention"

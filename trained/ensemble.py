@@ -78,10 +78,10 @@ class TrainingRows:
         """Which rows of the set stand at places ``start`` … of its endless shuffled repetition."""
         size = self.training.rows
         first, last = start // size, (start + count - 1) // size
-        epochs = [self._shuffled(epoch) for epoch in range(first, last + 1)]
+        epochs = [self._epoch_order(epoch) for epoch in range(first, last + 1)]
         return torch.cat(epochs)[start - first * size :][:count]
 
-    def _shuffled(self, epoch: int) -> Tensor:
+    def _epoch_order(self, epoch: int) -> Tensor:
         generator = torch.Generator().manual_seed(_seed(self.training.row_seed, _SET + 1 + epoch))
         return torch.randperm(self.training.rows, generator=generator)
 
@@ -191,7 +191,7 @@ class Ensemble:
         self.runs, self.device = list(runs), device
         self.trainings = [run.training for run in runs]
         self.steps, self.batch = self.trainings[0].steps, self.trainings[0].batch
-        models = [started(run) for run in runs]
+        models = [initial_model(run) for run in runs]
         self.model = build(common_spec([run.spec for run in runs])).to(device).train()
         named = dict(self.model.named_parameters())
         every = list(self.model.named_parameters(remove_duplicate=False))
@@ -245,7 +245,7 @@ class Ensemble:
         weight."""
         rates, decays = [], []
         for run, model in zip(self.runs, models, strict=True):
-            trained = _trained(model, run.training)
+            trained = _trained_parameters(model, run.training)
             rate, decay = [], []
             for name, size in zip(self.shapes, self.sizes, strict=True):
                 term = ".terms." in name
@@ -387,7 +387,7 @@ class Ensemble:
 
 
 @torch.no_grad()
-def started(run: TrainingRun) -> Any:
+def initial_model(run: TrainingRun) -> Any:
     """The model of a run before its first step.
 
     Raises:
@@ -403,7 +403,7 @@ def started(run: TrainingRun) -> Any:
     return model
 
 
-def _trained(model: Any, training: Training) -> set[str]:
+def _trained_parameters(model: Any, training: Training) -> set[str]:
     """The names of the parameters that a member trains.
 
     Raises:

@@ -42,7 +42,7 @@ def check_places(places: Sequence[Path], *, overwrite: bool, inputs: Sequence[Pa
         check_output(place, overwrite=overwrite, marker="model.json", inputs=inputs)
 
 
-def made_by(place: Path, recipe: Recipe) -> bool:
+def is_made_by(place: Path, recipe: Recipe) -> bool:
     """Whether a folder holds the checkpoint that a recipe makes."""
     try:
         return read_metadata(place).get("recipe_sha256") == recipe.sha256
@@ -131,11 +131,11 @@ def fits_of(ensemble: Ensemble) -> list[Fit]:
             for step, weights in ensemble.state.snapshots.items()
             if step <= steps
         }
-        found.append(Fit(model, measured(run, model), history, kept))
+        found.append(Fit(model, run_metrics(run, model), history, kept))
     return found
 
 
-def measured(run: TrainingRun, model: Any) -> dict[str, float]:
+def run_metrics(run: TrainingRun, model: Any) -> dict[str, float]:
     """The metrics of a run's model; see :class:`Fit`."""
     metrics = evaluate(model, run.test if run.test is not None else run.task)
     if run.training.rows:

@@ -208,10 +208,10 @@ def _fits(jobs: Sequence[Job], bar: Progress, task: TaskID, trained: bool, keep:
     found: list[Fit] = []
     for runs, options, file in jobs:
 
-        def advanced(steps: int, members: int = len(runs)) -> None:
+        def advance_bar(steps: int, members: int = len(runs)) -> None:
             _advance(bar, task, 0 if trained else steps * members)
 
-        found += fits_of(train_unit(runs, options, file if trained or keep else None, advanced))
+        found += fits_of(train_unit(runs, options, file if trained or keep else None, advance_bar))
     return found
 
 

@@ -24,12 +24,12 @@ from typing import Any
 from interp.errors import CheckpointError, ProoflensError, need_path
 from interp.models.card import ModelCard
 from interp.models.checkpoint import load_checkpoint, read_metadata
-from interp.models.placing import check_place, placed
+from interp.models.placing import check_place, place_model
 from interp.models.pretrained import load_pretrained
 from interp.store import ActivationStore
 from interp.store.plan import weights_sha256
 from interp.tasks.catalogue import known_task
-from interp.weights.head_weights.analysed import analysed
+from interp.weights.head_weights.analysed import describe_model
 from interp.weights.head_weights.live import live_source
 from trained import zoo
 from trained.packaged import PACKAGED, packaged_folder
@@ -112,7 +112,7 @@ def load(
     place = Path(folder_of(name))
     if (place / "model.json").is_file() and adapter is None:
         check_place(device, dtype)
-        model = placed(load_checkpoint(place), device=device, dtype=dtype)
+        model = place_model(load_checkpoint(place), device=device, dtype=dtype)
         model.card = _own_card(name, model, read_metadata(place))
         return model
     _check(name, place)
@@ -169,7 +169,7 @@ def _own_card(name: str, model: Any, about: dict[str, Any]) -> ModelCard:
         n_ctx=spec.n_ctx,
         bos=int((about.get("task") or {}).get("bos", -1)),
         notes=(note,) if note else (),
-        analysed=analysed(live_source(model)),
+        analysed=describe_model(live_source(model)),
     )
 
 

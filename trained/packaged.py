@@ -93,7 +93,7 @@ def packaged_folder(name: str) -> Path:
         CheckpointError: if a file is not the one that is pinned.
         OutputError: if the cache cannot be written.
     """
-    from interp.weights.head_weights.gguf_files import converted
+    from interp.weights.head_weights.gguf_files import convert_gguf
 
     model = PACKAGED[name]
     if not model.installed:
@@ -104,4 +104,4 @@ def packaged_folder(name: str) -> Path:
     for package, file in model.parts.items():
         found = [Path(str(one.locate())) for one in files(package) or () if str(one) == file]
         parts += found or [Path(file)]  # which is refused as one that cannot be read
-    return converted(parts, name, sha256=model.sha256)
+    return convert_gguf(parts, name, sha256=model.sha256)

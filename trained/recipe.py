@@ -114,7 +114,7 @@ class Recipe:
         """The run that the trainer is given."""
         return TrainingRun(self.name, self.task, self.spec, self.training, self.test)
 
-    def missed(self, metrics: Mapping[str, float]) -> list[str]:
+    def missed_bounds(self, metrics: Mapping[str, float]) -> list[str]:
         """The bounds that the metrics miss, as sentences."""
         found = []
         for name, bound in self.expected.items():

@@ -254,7 +254,7 @@ def _shared_memory(calls: Sequence[_Call], kept: set[int]) -> Callable[[Any], An
         done = set(map(_memory, (*call.made, *call.given)))
         free += [place[one] for one in done if last[one] == number and one in place]
 
-    def moved(one: Any) -> Any:
+    def move_tensor(one: Any) -> Any:
         if not isinstance(one, Tensor):
             return one
         there = place.get(_memory(one))
@@ -263,7 +263,7 @@ def _shared_memory(calls: Sequence[_Call], kept: set[int]) -> Callable[[Any], An
         empty = torch.empty(0, dtype=one.dtype)
         return empty.set_(there, one.storage_offset(), one.size(), one.stride())
 
-    return moved
+    return move_tensor
 
 
 def _runner(call: _Call, moved: Callable[[Any], Any]) -> Callable[[], Any]:
@@ -275,11 +275,11 @@ def _runner(call: _Call, moved: Callable[[Any], Any]) -> Callable[[], Any]:
     if not call.mutates and len(names) == len(made):  # outputs not asked for are None
         return partial(form, *args, **options, **dict(zip(names, made, strict=True)))
 
-    def copied() -> None:
+    def copy_outputs() -> None:
         for there, value in zip(made, _tensors(call.kernel(*args, **options)), strict=True):
             there.copy_(value)
 
-    return copied
+    return copy_outputs
 
 
 @cache

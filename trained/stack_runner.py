@@ -203,7 +203,7 @@ def _on_processes(jobs: Sequence[Job], workers: int) -> Iterator[int]:
 
     # Loky sends functions by value: a caller's script needs no ``__main__`` guard.
     parallel = Parallel(workers, backend="loky", return_as="generator_unordered", batch_size=1)
-    yield from parallel(delayed(_numbered)(number, job) for number, job in enumerate(jobs))
+    yield from parallel(delayed(_finish_job)(number, job) for number, job in enumerate(jobs))
 
 
 def _on_ray(jobs: Sequence[Job], workers: int) -> Iterator[int]:
@@ -220,7 +220,7 @@ def _gpus(jobs: Sequence[Job]) -> int:
     return int(any(options.device != "cpu" for _, options, _ in jobs))
 
 
-def _numbered(number: int, job: Job) -> int:
+def _finish_job(number: int, job: Job) -> int:
     finish(*job)
     return number
 
@@ -248,7 +248,7 @@ def training_place(folder: str | Path) -> Iterator[Path]:
         try:
             yield where
         except Exception:
-            if where.is_dir() and not reached(where):
+            if where.is_dir() and not has_output(where):
                 drop(where)
             raise
 
@@ -269,6 +269,6 @@ def partial_of(out: Path) -> Path:
     return there.with_name(there.name + _SUFFIX)
 
 
-def reached(folder: Path) -> bool:
+def has_output(folder: Path) -> bool:
     """Whether a training that ended or was interrupted left anything in its folder."""
     return folder.is_dir() and not {path.name for path in folder.iterdir()} <= {PLAN, LOCK}

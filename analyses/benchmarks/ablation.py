@@ -5,9 +5,9 @@
 GPT-2 small's shapes with random weights (12 layers × 12 heads, width 768) through a
 ``TransformerBridge``. Both sides mean-ablate each of the 144 heads and end at the logits: one runs
 ``run_with_hooks`` once a head with ``hook_z`` replaced, the other
-:func:`interp.interventions.replacement.ablated`. They take turns in one process and each one's best
-turn counts. Two shapes: 1 × 32 tokens and 4 × 64. Means come from another batch of 8 rows: the mean
-of one row is the row.
+:func:`interp.interventions.replacement.ablation_outputs`. They take turns in one process and each
+one's best turn counts. Two shapes: 1 × 32 tokens and 4 × 64. Means come from another batch of 8
+rows: the mean of one row is the row.
 
 The last line is JSON: ``short`` and ``long`` (how many times faster), and
 ``max_relative_difference`` (largest |difference of logits| over the largest |logit|, over all heads
@@ -29,7 +29,7 @@ import typer
 from torch import Tensor
 
 from analyses.benchmarks.extraction import build_model
-from prooflens.interventions import ablated, components
+from prooflens.interventions import ablation_outputs, components
 
 __all__ = ["SHAPES", "main", "one_by_one"]
 
@@ -66,7 +66,7 @@ def _rows(rows: int, length: int, seed: int) -> Tensor:
 
 def _ours(model: Any, tokens: Tensor, reference: Tensor) -> Iterator[Tensor]:
     heads = [part for part in components(model) if part.kind == "head"]
-    for _, logits in ablated(model, tokens, heads, reference=reference):
+    for _, logits in ablation_outputs(model, tokens, heads, reference=reference):
         yield logits
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from analyses.benchmarks.cases import Subject, subjects
-from analyses.benchmarks.pool import measured
+from analyses.benchmarks.pool import measure_all
 from analyses.benchmarks.result import write_result
 from prooflens.architectures import SequenceTransformer
 from prooflens.errors import ArgumentError
@@ -41,17 +41,17 @@ def measure(subject: Subject) -> dict[str, Any]:
     spec = proof.model.spec
     fresh = [SequenceTransformer(spec, seed=subject.seed + 70 + i) for i in range(RANDOM + DRAWS)]
 
-    def found(model: SequenceTransformer, draw: int) -> Any:
+    def statement_scores(model: SequenceTransformer, draw: int) -> Any:
         return statements_of(model, proof.mechanism, proof.task, batches[draw % len(batches)])
 
-    own = found(proof.model, DRAWS)
-    random = [found(model, i) for i, model in enumerate(fresh)]
+    own = statement_scores(proof.model, DRAWS)
+    random = [statement_scores(model, i) for i, model in enumerate(fresh)]
     null, others = random[:RANDOM], random[RANDOM:]
     row: dict[str, Any] = {"name": subject.name, "statements": len(own), "raw": own["score"].mean()}
     try:
         for kind, draws in (
-            ("plain", [found(proof.model, i) for i in range(DRAWS)]),
-            ("hidden", [found(hidden.model, i) for i in range(DRAWS)]),
+            ("plain", [statement_scores(proof.model, i) for i in range(DRAWS)]),
+            ("hidden", [statement_scores(hidden.model, i) for i in range(DRAWS)]),
             ("random", others),
         ):
             one = overall(draws, null, own)
@@ -70,7 +70,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="Cases whose name has this in it.")
     options = parser.parse_args()
     chosen = [c for c in subjects() if not c.hidden and options.only in c.name][:: options.every]
-    table = list(measured(measure, chosen, options.workers))
+    table = list(measure_all(measure, chosen, options.workers))
     known = [row for row in table if "random" in row]
     result = {
         "least": min((min(row["plain"], row["hidden"]) for row in known), default=0.0),

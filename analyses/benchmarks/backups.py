@@ -27,8 +27,8 @@ import pandas as pd
 import torch
 
 from analyses.benchmarks.circuits import CIRCUITS, Shared, Sizes, construct_circuit
-from analyses.benchmarks.known import Built, loaded
-from analyses.benchmarks.pool import measured
+from analyses.benchmarks.known import Built, load_back
+from analyses.benchmarks.pool import measure_all
 from analyses.benchmarks.result import write_result
 from prooflens.roles import LANGUAGE, find_roles, rows_of, token_trials
 
@@ -92,7 +92,7 @@ def measure(one: Backup) -> dict[str, Any]:
     """Find the groups of one model, and compare them with what was planted."""
     torch.set_num_threads(1)
     made = construct_circuit(one.circuit, one.sizes, seed=one.seed, shared=one.shared)
-    model = loaded(Built(made.model, frozenset(), frozenset(), -1), one.name)
+    model = load_back(Built(made.model, frozenset(), frozenset(), -1), one.name)
     rows = rows_of(token_trials(model, seed=one.seed)[0])
     roles = find_roles(model.model, rows, profile=LANGUAGE, seed=one.seed)
     planted = {(part.layer, int(part.head or 0)) for part in made.mechanism.parts}
@@ -139,7 +139,7 @@ def main() -> None:
     options = parser.parse_args()
     start = time.perf_counter()
     chosen = [one for one in backups(tuning=options.tune) if options.only in one.name]
-    found = list(measured(measure, chosen, options.workers))
+    found = list(measure_all(measure, chosen, options.workers))
     decoys = sum(one["decoys"] for one in found)
     result = {
         "found": _share(found),

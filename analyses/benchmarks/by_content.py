@@ -44,7 +44,7 @@ from prooflens.architectures import SequenceTransformer
 from prooflens.proofs import Certificate, Construction, Mechanism, Part, random_basis
 from prooflens.tasks import Batch
 
-__all__ = ["PLANTED", "decoys", "finished", "looked_up", "subjects"]
+__all__ = ["PLANTED", "decoys", "finish_model", "lookup_rule", "subjects"]
 
 _PUSH = 6.0
 """Nats by which a wrong prediction raises a logit."""
@@ -70,7 +70,7 @@ def _permutation(sizes: Sizes, seed: int) -> Int[Tensor, " token"]:
     return image
 
 
-def looked_up(layout: CircuitLayout, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+def lookup_rule(layout: CircuitLayout, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
     """Attention to positions whose ``key`` block is what the query's ``query`` block says, else to
     the first position."""
     every = layout.tokens.sum(1, keepdim=True)
@@ -100,12 +100,12 @@ def _suppression(
     if kind == "bigram":
         moved = own[:, image.argsort()]  # the column of g(x) is the coordinate of x
         values = _values(layout, moved, wiring, -1.0)
-        write_head(model, 0, places[0], looked_up(layout, moved, own), values)
+        write_head(model, 0, places[0], lookup_rule(layout, moved, own), values)
         model.unembed.W_U.copy_(scale * moved)
         return model, [Part("head", 0, places[0], role, "") for role in _SUPPRESSES]
     before = by_lag(lambda lag: lag == 1)(layout)
-    finds = before if kind == "previous" else looked_up(layout, own[:, image.argsort()], own)
-    suppresses = before if kind == "previous" else looked_up(layout, answer, own)
+    finds = before if kind == "previous" else lookup_rule(layout, own[:, image.argsort()], own)
+    suppresses = before if kind == "previous" else lookup_rule(layout, answer, own)
     write_head(model, 0, places[0], finds, _values(layout, answer, "used", 1.0))
     write_head(model, 1, places[1], suppresses, _values(layout, answer, wiring, -1.0))
     model.unembed.W_U.copy_(scale * answer)
@@ -175,7 +175,7 @@ def _chains(kind: str, sizes: Sizes, seed: int) -> Batch:
 
 
 @torch.no_grad()
-def _gated(
+def _construct_gate(
     kind: str, sizes: Sizes, seed: int, wiring: str
 ) -> tuple[SequenceTransformer, list[Part]]:
     layout, (place,) = CircuitLayout(sizes), _places(sizes, seed, 1)
@@ -203,7 +203,7 @@ _SUPPRESSES = ("copy-suppression", "copying")
 PLANTED: Mapping[str, Callable[[str, Sizes, int, str], tuple[SequenceTransformer, list[Part]]]] = {
     "copy-suppression": _suppression,
     "successor": _successor,
-    "bos-gated": _gated,
+    "bos-gated": _construct_gate,
 }
 """Role → what builds its models: kind, sizes, seed and wiring → the model and who plays what."""
 
@@ -247,7 +247,7 @@ def subjects(*, tuning: bool = False) -> list[LanguageSubject]:
         for i, one in enumerate(Sizes(*size) for size in sizes):
             for hidden in (False, True):
                 seed = start + 20 * number + 2 * i + hidden
-                make = partial(_built, role, kind, one, seed, hidden=hidden, wiring="used")
+                make = partial(_build, role, kind, one, seed, hidden=hidden, wiring="used")
                 name = f"language {_name_of(role, kind, one)}{' hidden' * hidden}"
                 own = partial(_chains, kind, one, seed) if kind in _CHAINED else None
                 found.append(LanguageSubject(name, make, seed, rows=own))
@@ -265,7 +265,7 @@ def decoys(*, tuning: bool = False) -> list[LanguageSubject]:
             tried += [(alike, "used", Sizes(*one)) for alike in _ALIKE[role] for one in sizes]
         for i, (made, wiring, one) in enumerate(tried):
             seed = start + 20 * number + i
-            make = partial(_built, role, made, one, seed, hidden=bool(i % 2), wiring=wiring)
+            make = partial(_build, role, made, one, seed, hidden=bool(i % 2), wiring=wiring)
             name = f"decoy {wiring} {_name_of(role, made, one)}"
             own = partial(_chains, made, one, seed) if made in _CHAINED else None
             found.append(LanguageSubject(name, make, seed, decoy=True, rows=own))
@@ -276,12 +276,12 @@ def _name_of(role: str, kind: str, sizes: Sizes) -> str:
     return f"{role} {kind}-{sizes.vocabulary}-{sizes.length}-{sizes.heads}"
 
 
-def _built(role: str, kind: str, sizes: Sizes, seed: int, *, hidden: bool, wiring: str) -> Built:
+def _build(role: str, kind: str, sizes: Sizes, seed: int, *, hidden: bool, wiring: str) -> Built:
     model, parts = PLANTED[role](kind, sizes, seed, wiring)
-    return finished(model, parts, sizes, seed, hidden=hidden, wiring=wiring)
+    return finish_model(model, parts, sizes, seed, hidden=hidden, wiring=wiring)
 
 
-def finished(
+def finish_model(
     model: SequenceTransformer,
     parts: Sequence[Part],
     sizes: Sizes,

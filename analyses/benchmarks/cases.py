@@ -94,7 +94,7 @@ class Subject:
 
 def subjects(*, tuning: bool = False) -> list[Subject]:
     """Every construction, each one plain and hidden."""
-    plain = list(_tuned() if tuning else _scored())
+    plain = list(_tuning_subjects() if tuning else _scoring_subjects())
     hidden = [replace(one, hidden=True, seed=one.seed + 1) for one in plain]
     return plain + hidden
 
@@ -109,7 +109,7 @@ def decoys(*, tuning: bool = False) -> list[Subject]:
         unread = partial(_unread, case.construct)
         seed = (650 if tuning else 2950) + number
         found.append(_decoy("decoy unread", case, unread, seed, hidden=bool(number % 2)))
-    shapes = list(_tuned() if tuning else _scored())[:: 3 if tuning else 4]
+    shapes = list(_tuning_subjects() if tuning else _scoring_subjects())[:: 3 if tuning else 4]
     for number, one in enumerate(shapes):
         seed = (7000 if tuning else 28_000) + number
         random = partial(_random, one.case.construct, seed)
@@ -139,7 +139,7 @@ def _unread(construct: Callable[[], Construction]) -> Construction:
     return replace(built, mechanism=Mechanism(()))
 
 
-def _numbered(cases: Iterable[Case], start: int, **options: Any) -> Iterator[Subject]:
+def _number_cases(cases: Iterable[Case], start: int, **options: Any) -> Iterator[Subject]:
     for number, case in enumerate(cases):
         yield Subject(case, start + 2 * number, **options)
 
@@ -162,16 +162,16 @@ def _couplings(tasks: tuple[tuple[PodCoupling, int], ...], n: int) -> Iterator[C
             yield Case(name, partial(construct_pod, task, width, n=features))
 
 
-def _scored() -> Iterator[Subject]:
-    yield from _numbered(RELATIONS, 22_000, peer=True)
+def _scoring_subjects() -> Iterator[Subject]:
+    yield from _number_cases(RELATIONS, 22_000, peer=True)
     templates = (Case(f"template {case.name}", case.construct) for case in TEMPLATES)
-    yield from _numbered(templates, 23_000, rows=_FEW_POSITIONS)
-    yield from _numbered(_memories(_MEMORIES), 34_000)
+    yield from _number_cases(templates, 23_000, rows=_FEW_POSITIONS)
+    yield from _number_cases(_memories(_MEMORIES), 34_000)
     programs = [case for case in PROGRAMS if case.family != "L_3"]
     for number, case in enumerate(programs):
         rows = _FEW_POSITIONS if case.family in _AT_THE_END else 96
         yield Subject(case, 25_000 + 2 * number, rows=rows)
-    yield from _numbered(_couplings(tuple(COUPLINGS[::4]), 32), 26_000)
+    yield from _number_cases(_couplings(tuple(COUPLINGS[::4]), 32), 26_000)
 
 
 def _dependent_table(lags: tuple[int, ...], length: int, seed: int) -> FixedMemory:
@@ -181,12 +181,12 @@ def _dependent_table(lags: tuple[int, ...], length: int, seed: int) -> FixedMemo
         task = FixedMemory(lags, "table", length=length, table_seed=seed)
         table = task.truth_table()
         arguments = range(len(lags) + 1)
-        if all(any(table[c] != table[_turned(c, i)] for c in table) for i in arguments):
+        if all(any(table[c] != table[_flip_sign(c, i)] for c in table) for i in arguments):
             return task
         seed += 1
 
 
-def _turned(corner: tuple[int, ...], place: int) -> tuple[int, ...]:
+def _flip_sign(corner: tuple[int, ...], place: int) -> tuple[int, ...]:
     return (*corner[:place], -corner[place], *corner[place + 1 :])
 
 
@@ -207,18 +207,18 @@ _MEMORIES = (
 )
 
 
-def _tuned() -> Iterator[Subject]:
-    yield from _numbered(TUNED_RELATIONS, 100, peer=True)
+def _tuning_subjects() -> Iterator[Subject]:
+    yield from _number_cases(TUNED_RELATIONS, 100, peer=True)
     tasks = (_CYCLES, induction_style(4, train=(0, 12), test=(12, 24)))
     templates = (
         Case(f"{task.name}-{n}", partial(construct_template, task, readout_layers=n))
         for task in tasks
         for n in (1, 2)
     )
-    yield from _numbered(templates, 300, rows=_FEW_POSITIONS)
-    yield from _numbered(_memories(_TUNED_MEMORIES), 400)
-    yield from _numbered(_TUNED_PROGRAMS, 500)
-    yield from _numbered(_couplings(_TUNED_COUPLINGS, 24), 550)
+    yield from _number_cases(templates, 300, rows=_FEW_POSITIONS)
+    yield from _number_cases(_memories(_TUNED_MEMORIES), 400)
+    yield from _number_cases(_TUNED_PROGRAMS, 500)
+    yield from _number_cases(_couplings(_TUNED_COUPLINGS, 24), 550)
 
 
 _CYCLES = TemplateTask(

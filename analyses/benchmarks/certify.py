@@ -64,7 +64,7 @@ def measure(name: str, seeds: int) -> dict[str, Any]:
         return {"model": name, "refused": str(error)}
     best = found.best
     attacked, broken = (
-        (None, False) if best.vacuous else _attacked(model, domain, found, range(1, 1 + seeds))
+        (None, False) if best.vacuous else _attack(model, domain, found, range(1, 1 + seeds))
     )
     return {
         "model": name,
@@ -96,7 +96,7 @@ def _beside(found: TheoremFile, proof: Proof) -> dict[str, Any]:
     return {"bound": bound, "remainder": rest, **cost}
 
 
-def _attacked(
+def _attack(
     model: Any, domain: Domain, found: TheoremFile, seeds: range
 ) -> tuple[float | None, bool]:
     """The worst that was found (errors: the largest; else wrong rows or a share), and whether it

@@ -95,13 +95,13 @@ def model_of(index: int) -> tuple[str, Any, Any]:
     if seed % 2 if together else seed % 5 == 4:
         steps = 400 if together else 120
         training = Training(steps=steps, batch=32, learning_rate=2e-2, warmup=10, seed=seed)
-        return kind, _scaled(fit(TrainingRun("small", task, spec, training)).model, seed), task
+        return kind, _rescale(fit(TrainingRun("small", task, spec, training)).model, seed), task
     model: Any = SequenceTransformer(spec, seed=seed)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weight in model.parameters():
             weight += 0.3 * torch.randn(weight.shape, generator=generator)
-    return kind, _scaled(model, seed), task
+    return kind, _rescale(model, seed), task
 
 
 def _seed(index: int) -> int:
@@ -126,7 +126,7 @@ def _task(kind: str, seed: int) -> tuple[Any, _Options]:
     return task, {"d_in": v, "d_out": v if task.symbolic else 1, "n_ctx": task.length}
 
 
-def _scaled(model: Any, seed: int) -> Any:
+def _rescale(model: Any, seed: int) -> Any:
     """The model after one of :data:`_SCALES` was done to it."""
     how, parts = _SCALES[seed % len(_SCALES)], [model.embed, model.blocks[0].attn, model.unembed]
     attn = model.blocks[-1].attn
@@ -151,7 +151,7 @@ def _scaled(model: Any, seed: int) -> Any:
     return model
 
 
-def _enumerated(task: Any, kind: str) -> Iterator[tuple[Tensor, Tensor, int]]:
+def _enumerate_inputs(task: Any, kind: str) -> Iterator[tuple[Tensor, Tensor, int]]:
     """Inputs, right answers at the last position, and how often each counts."""
     if kind == "signs":
         table = {tuple(k): float(v) for k, v in task.truth_table().items()}
@@ -191,7 +191,7 @@ def _blocks(word: tuple[int, ...]) -> int:
 def _truth(model: Any, task: Any, kind: str, error: bool, dtype: torch.dtype) -> float:
     """The worst error, or the share of inputs whose right output exceeds all others."""
     net, worst, right, total = model.to(dtype), 0.0, 0, 0
-    for inputs, answers, times in _enumerated(task, kind):
+    for inputs, answers, times in _enumerate_inputs(task, kind):
         with torch.no_grad():
             out = net(inputs.to(dtype) if inputs.is_floating_point() else inputs)[:, -1].double()
         if error:
@@ -229,7 +229,7 @@ def judge_model(index: int) -> dict[str, Any]:
         "non_vacuous": len(claims),
         "violations": wrong,
         "unconfirmed": [v.strategy for v in check(_data(found), model, sha) if not v.holds],
-        "forged": _forged(_data(found, bound=float(better), vacuous=""), model, sha),
+        "forged": _believed_strategies(_data(found, bound=float(better), vacuous=""), model, sha),
     }
 
 
@@ -241,7 +241,7 @@ def _data(found: TheoremFile, **changed: Any) -> _Options:
     return data
 
 
-def _forged(data: _Options, model: Any, sha: str) -> list[str]:
+def _believed_strategies(data: _Options, model: Any, sha: str) -> list[str]:
     """Strategies whose forged claims the checker believes."""
     try:
         return [v.strategy for v in check(data, model, sha) if v.holds]

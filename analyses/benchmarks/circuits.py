@@ -320,7 +320,7 @@ def after_same(layout: CircuitLayout) -> tuple[Tensor, Tensor]:
     return queries, torch.cat([layout.slot[:, :v], -first], dim=1)
 
 
-def _pointed(layout: CircuitLayout) -> tuple[Tensor, Tensor]:
+def _pointer_rule(layout: CircuitLayout) -> tuple[Tensor, Tensor]:
     """Queries and keys for the position after the one that the query's slot names."""
     n = layout.sizes.length
     return layout.slot[:, : n - 1], layout.positions[:, 1:]
@@ -339,7 +339,7 @@ _ATTENDING: Mapping[str, Callable[[CircuitLayout], tuple[Tensor, Tensor]]] = {
     "periods": _periods,
     "same": _same,
     "after_same": after_same,
-    "pointed": _pointed,
+    "pointed": _pointer_rule,
 }
 
 

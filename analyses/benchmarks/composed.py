@@ -34,7 +34,7 @@ from math import log, sqrt
 import torch
 from torch import Tensor
 
-from analyses.benchmarks.by_content import finished, looked_up
+from analyses.benchmarks.by_content import finish_model, lookup_rule
 from analyses.benchmarks.circuits import CircuitLayout, Sizes, by_lag
 from analyses.benchmarks.known import Built, LanguageSubject
 from analyses.benchmarks.needed import blank, write_head
@@ -121,7 +121,7 @@ class _Model:
         if self._next[0] < self.sizes.heads:
             self.lag(0, back, self.layout.tokens, self.layout.unread, _UNREAD)
 
-    def told(self, reader: int, read: Mapping[str, tuple[str, int]]) -> Made:
+    def model_and_parts(self, reader: int, read: Mapping[str, tuple[str, int]]) -> Made:
         """The model, and the reader's roles: what the target begins with, and the head that is
         read."""
         parts = [Part("head", 1, reader, role, begins) for role, (begins, _) in read.items()]
@@ -162,7 +162,7 @@ def _relaying(kind: str, sizes: Sizes, seed: int, wiring: str) -> Made:
         reader = made.reader(there, read, wiring, 2.0 if kind == "window" else 1.0)
     if kind != "window":
         made.imitators(back)
-    return made.told(reader, {} if kind in _ALIKE else {_V: ("", writer)})
+    return made.model_and_parts(reader, {} if kind in _ALIKE else {_V: ("", writer)})
 
 
 @torch.no_grad()
@@ -172,9 +172,9 @@ def _lookup(kind: str, sizes: Sizes, seed: int, wiring: str) -> Made:
     finder = made.lag(0, 2, made.layout.tokens, made.layout.unread)
     writer = made.lag(0, 1, made.layout.tokens, made.slot)
     _says(made, _wins(sizes))
-    rule = looked_up(made.layout, made.layout.tokens, made.layout.unread)
+    rule = lookup_rule(made.layout, made.layout.tokens, made.layout.unread)
     reader = made.reader(rule, made.slot, wiring)
-    return made.told(reader, {_V: ("", writer), _EQUAL: ("K ", finder)})
+    return made.model_and_parts(reader, {_V: ("", writer), _EQUAL: ("K ", finder)})
 
 
 @torch.no_grad()
@@ -185,7 +185,7 @@ def _comparing(kind: str, sizes: Sizes, seed: int, wiring: str) -> Made:
     if kind == "pairs":
         back = 2
         finder = made.lag(0, back, layout.tokens, made.slot)
-        rule = looked_up(layout, layout.tokens, made.slot)
+        rule = lookup_rule(layout, layout.tokens, made.slot)
         reader = made.reader(rule, layout.tokens, wiring)
         _says(made, _wins(sizes))
     elif kind == "pointed":
@@ -199,18 +199,18 @@ def _comparing(kind: str, sizes: Sizes, seed: int, wiring: str) -> Made:
         finder = made.lag(0, back, layout.tokens, made.slot)
         made.lag(0, back, layout.tokens, layout.answer)
         reader = made.reader(
-            looked_up(layout, made.slot, layout.tokens), layout.tokens, wiring, -1.0
+            lookup_rule(layout, made.slot, layout.tokens), layout.tokens, wiring, -1.0
         )
         _says(made, _PUSH)
     made.imitators(back)
     if kind in _ALIKE:
-        return made.told(reader, {})
-    return made.told(reader, {_EQUAL: ("K " if kind == "pairs" else "Q ", finder)})
+        return made.model_and_parts(reader, {})
+    return made.model_and_parts(reader, {_EQUAL: ("K " if kind == "pairs" else "Q ", finder)})
 
 
 def _same(layout: CircuitLayout) -> tuple[Tensor, Tensor]:
     """Equal tokens elsewhere, else the first position."""
-    queries, keys = looked_up(layout, layout.tokens, layout.tokens)
+    queries, keys = lookup_rule(layout, layout.tokens, layout.tokens)
     own = layout.positions
     return torch.cat([queries, own], dim=1), torch.cat([keys, -2 * own], dim=1)
 
@@ -313,7 +313,7 @@ def decoys(*, tuning: bool = False) -> list[LanguageSubject]:
 def _subject(
     kind: str, wiring: str, sizes: Sizes, seed: int, *, hidden: bool, decoy: bool = False
 ) -> LanguageSubject:
-    make = partial(_built, kind, wiring, sizes, seed, hidden=hidden)
+    make = partial(_build, kind, wiring, sizes, seed, hidden=hidden)
     own = _ROWS.get(kind)
     rows = None if own is None else partial(own, kind, sizes, seed)
     shape = f"{kind}-{sizes.vocabulary}-{sizes.length}-{sizes.heads}"
@@ -321,9 +321,9 @@ def _subject(
     return LanguageSubject(name + " hidden" * (hidden and not decoy), make, seed, decoy, rows=rows)
 
 
-def _built(kind: str, wiring: str, sizes: Sizes, seed: int, *, hidden: bool) -> Built:
+def _build(kind: str, wiring: str, sizes: Sizes, seed: int, *, hidden: bool) -> Built:
     model, parts = _MADE[kind](kind, sizes, seed, wiring)
-    built = finished(model, parts, sizes, seed, hidden=hidden, wiring=wiring)
+    built = finish_model(model, parts, sizes, seed, hidden=hidden, wiring=wiring)
     begins = _READ.removeprefix("unscored:")
     read = {c[3].removeprefix(begins): c[2] for c in built.exempt if c[3].startswith(begins)}
     truth = frozenset((*c[:4], f"{c[4]}L0H{read[c[3]]}") for c in built.truth)

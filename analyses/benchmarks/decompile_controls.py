@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from analyses.benchmarks.pool import measured
+from analyses.benchmarks.pool import measure_all
 from analyses.benchmarks.result import write_result
 from prooflens.architectures import SequenceTransformer, TransformerSpec
 from prooflens.decompiling import TokenRows, decompile, rows_of_task
@@ -81,7 +81,7 @@ def measure(control: Control) -> dict[str, Any]:
     """One control, decompiled."""
     torch.set_num_threads(1)
     start = time.perf_counter()
-    model, rows = _shuffled(control) if control.shipped else _untrained(control)
+    model, rows = _shuffle_model(control) if control.shipped else _build_untrained(control)
     found = decompile(model, rows, seed=control.seed)
     best = found.best
     return {
@@ -96,7 +96,7 @@ def measure(control: Control) -> dict[str, Any]:
     }
 
 
-def _shuffled(control: Control) -> tuple[Any, TokenRows]:
+def _shuffle_model(control: Control) -> tuple[Any, TokenRows]:
     model = load(control.shipped)
     rows = rows_of_task(model.card.task, count=_ROWS, seed=control.seed)
     generator = torch.Generator().manual_seed(control.seed)
@@ -107,7 +107,7 @@ def _shuffled(control: Control) -> tuple[Any, TokenRows]:
     return model, rows
 
 
-def _untrained(control: Control) -> tuple[Any, TokenRows]:
+def _build_untrained(control: Control) -> tuple[Any, TokenRows]:
     rows = _rows(control.rows, control.seed)
     layers, heads, width = control.architecture
     size = len(rows.vocabulary.texts)
@@ -161,7 +161,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
     chosen = cases(options.seed)[options.first : options.first + options.models]
-    table = list(measured(measure, chosen, options.workers))
+    table = list(measure_all(measure, chosen, options.workers))
     found = sum(row["answer"] == "found" for row in table)
     result = {
         "controls": len(table),

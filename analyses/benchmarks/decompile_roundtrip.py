@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from analyses.benchmarks.pool import measured
+from analyses.benchmarks.pool import measure_all
 from analyses.benchmarks.random_programs import LETTERS, random_program
 from analyses.benchmarks.result import write_result
 from prooflens.crasp import depth, evaluate_codes, program_text
@@ -100,7 +100,7 @@ def main() -> None:
     seeds = range(options.first, options.first + options.programs)
     kinds: tuple[Precision, ...] = ("ramp", "sign")
     trips = [Trip(seed, kinds[seed // 3 % 2], options.predicates) for seed in seeds]
-    table = list(measured(measure, trips, options.workers))
+    table = list(measure_all(measure, trips, options.workers))
     known = [row for row in table if "not_compiled" not in row]
     back = [row for row in known if row["wrong"] is not None]
     drawn = len(table) + sum(row["refused"] for row in table)

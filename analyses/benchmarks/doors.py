@@ -33,7 +33,7 @@ from analyses.benchmarks import by_content, composed, language
 from analyses.benchmarks.circuits import Shared, Sizes, construct_circuit
 from analyses.benchmarks.known import Built
 from analyses.benchmarks.needed import construct_needed
-from analyses.benchmarks.pool import measured
+from analyses.benchmarks.pool import measure_all
 from analyses.benchmarks.same_roles import differences
 from analyses.benchmarks.scoring import COMPOSED
 from prooflens.architectures import (
@@ -47,10 +47,10 @@ from prooflens.architectures import (
 from prooflens.inspection import inspect
 from prooflens.roles import LANGUAGE, ROLES, TASK, candidates, find_roles, rows_of, token_trials
 from prooflens.store import ActivationStore, extract, stored_batch
-from prooflens.tasks import answers_of, memories_of, sought_of
+from prooflens.tasks import answers_of, memories_of, role_variables
 from prooflens.trained import load
 
-__all__ = ["Doors", "measured_doors", "models"]
+__all__ = ["Doors", "measure_doors", "models"]
 
 _ROWS, _SEED = 256, 0
 _LANGUAGE = ("induction-attention", "induction-mlp")
@@ -93,10 +93,10 @@ class Doors:
     ask: Callable[[], Iterator[Said]]
 
 
-def measured_doors(workers: int, only: str = "") -> dict[str, Any]:
+def measure_doors(workers: int, only: str = "") -> dict[str, Any]:
     """``doors``, ``doors_agree`` and ``doors_differ`` over all models whose name has ``only``."""
     chosen = [one for one in models() if only in one.name]
-    pairs = [pair for found in measured(_operations, chosen, workers) for pair in found]
+    pairs = [pair for found in measure_all(_operations, chosen, workers) for pair in found]
     differ = {f"{name}: {door}": told for name, door, told in pairs if told}
     share = 1 - len(differ) / len(pairs) if pairs else 0.0
     return {"doors": len(pairs), "doors_agree": share, "doors_differ": differ}
@@ -109,28 +109,28 @@ def _operations(one: Doors) -> list[tuple[str, str, list[str]]]:
 
 def models() -> list[Doors]:
     """The shipped models and circuits that are compared, each with its doors."""
-    found = [Doors(name, partial(_language, partial(_shipped, name))) for name in _LANGUAGE]
+    found = [Doors(name, partial(_language, partial(_load_shipped, name))) for name in _LANGUAGE]
     built = (language, by_content, composed)
     circuits = {one.name: one for some in built for one in some.subjects()}
     for name in _CIRCUITS:
         found.append(Doors(name, partial(_language, circuits[f"language {name}"].make)))
-    found.append(Doors("two heads share induction", partial(_language, _shared)))
-    found.append(Doors("a head needed for everything", partial(_language, _needed)))
+    found.append(Doors("two heads share induction", partial(_language, _shared_heads)))
+    found.append(Doors("a head needed for everything", partial(_language, _build_needed)))
     found += [Doors(name, partial(_task, name)) for name in _TASK]
     return [*found, Doors(f"{_DEMO}, demo", _demo)]
 
 
-def _shipped(name: str) -> Built:
+def _load_shipped(name: str) -> Built:
     shipped = load(name)
     return Built(shipped, frozenset(), frozenset(), getattr(shipped.card.task, "bos", -1))
 
 
-def _shared() -> Built:
+def _shared_heads() -> Built:
     made = construct_circuit("induction", Sizes(16, 18, 4, False), shared=Shared(1, 2, False))
     return Built(made.model, frozenset(), frozenset(), -1)
 
 
-def _needed() -> Built:
+def _build_needed() -> Built:
     model, exempt = construct_needed("induction", Sizes(13, 21, 3, False))
     return Built(model, frozenset(), exempt, -1)
 
@@ -148,7 +148,7 @@ def _language(make: Callable[[], Built]) -> Iterator[Said]:
         reference = find_roles(model.model, rows, **asked)
         bridge = find_roles(load_pretrained(exported).model, rows, **asked)
         yield "Python, TransformerBridge", differences(reference, bridge)
-        wrapped = find_roles(_wrapped_gpt2(exported, rows["repeated"].inputs[:2]), rows, **asked)
+        wrapped = find_roles(_wrap_gpt2(exported, rows["repeated"].inputs[:2]), rows, **asked)
         yield "Python, wrapped module", _lacking(reference, wrapped, weights=False)
         hooks = ["blocks.*.attn.hook_pattern"]
         store = extract(model.model, rows["repeated"], hooks, Path(folder) / "store")
@@ -165,7 +165,7 @@ def _task(name: str) -> Iterator[Said]:
     known: dict[str, Any] = {
         "memories": memories_of(shipped.card.task),
         "answers": answers_of(shipped.card.task),
-        "sought": sought_of(shipped.card.task),
+        "sought": role_variables(shipped.card.task),
     }
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "heads"
@@ -185,7 +185,7 @@ def _task(name: str) -> Iterator[Said]:
         unsought = {role: why for role, why in gone.items() if role not in seen}
         told = differences(plain, stored, causes=False, unsought=unsought)
         yield "inspect, store without its model", told
-    wrapped = find_roles(_wrapped_own(shipped, batch.inputs[:2]), batch, seed=_SEED)
+    wrapped = find_roles(_wrap_own(shipped, batch.inputs[:2]), batch, seed=_SEED)
     yield "Python, wrapped module", _lacking(plain, wrapped, weights=False)
 
 
@@ -234,7 +234,7 @@ def _command(*words: str) -> str:
     return done.stdout + done.stderr
 
 
-def _wrapped_gpt2(folder: Path, example: torch.Tensor) -> WrappedModule:
+def _wrap_gpt2(folder: Path, example: torch.Tensor) -> WrappedModule:
     """Transformers' own GPT-2 class, hooked by :func:`interp.models.wrap.wrap`."""
     from transformers import GPT2LMHeadModel
 
@@ -257,7 +257,7 @@ def _wrapped_gpt2(folder: Path, example: torch.Tensor) -> WrappedModule:
     return wrap(module.eval(), names, example=example, output="logits")
 
 
-def _wrapped_own(model: SequenceTransformer, example: torch.Tensor) -> WrappedModule:
+def _wrap_own(model: SequenceTransformer, example: torch.Tensor) -> WrappedModule:
     """Our own model wrapped like any module, through the outputs of its hook points."""
     kinds = ("attn.hook_pattern", "attn.hook_z", "hook_resid_pre", "hook_resid_post")
     names = {hook: f"{hook}:out" for hook in model.hook_dict if hook.split(".", 2)[-1] in kinds}

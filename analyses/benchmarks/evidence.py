@@ -36,7 +36,7 @@ from scipy.stats import t as student
 from torch import Tensor
 
 from analyses.benchmarks import by_content, composed, language
-from analyses.benchmarks.known import LanguageSubject, loaded
+from analyses.benchmarks.known import LanguageSubject, load_back
 from analyses.benchmarks.result import write_result
 from prooflens.architectures import Pretrained, load_pretrained
 from prooflens.roles import LANGUAGE, evidence_of, rows_of, token_trials
@@ -179,7 +179,7 @@ def _run_case(number: int, rows: int, names: Sequence[str], path: Path) -> str:
     """One case in a process of its own: its name, after its numbers have been written."""
     torch.set_num_threads(1)
     subject = _cases()[number]
-    model = loaded(subject.make(), subject.name)
+    model = load_back(subject.make(), subject.name)
     numbers = _every_row(model, rows, names, subject.seed)
     part = path.with_suffix(".part.npz")
     np.savez(part, **{key: values.astype(np.float32) for key, values in numbers.items()})

@@ -140,24 +140,24 @@ def _users_loop(model: Any, rows: Tensor, batch: int, chosen: HookSet, out: Path
     return time.perf_counter() - started
 
 
-def _tuned_loop(model: Any, rows: Tensor, batch: int, chosen: HookSet, out: Path) -> float:
+def _run_tuned_loop(model: Any, rows: Tensor, batch: int, chosen: HookSet, out: Path) -> float:
     row_bytes = chosen.layers * 4 * (_LENGTH * 768 + 12 * _LENGTH * _LENGTH)
     per_file = max(1, _PART_BYTES // (row_bytes * batch)) * batch
     started = time.perf_counter()
     for number, part in enumerate(torch.split(rows, per_file)):
         path = out / f"tuned-{number}.h5"
         with h5py.File(path, "w") as file:
-            _tuned_file(model, part, batch, chosen, file)
+            _fill_file(model, part, batch, chosen, file)
         fsync(path)
         sha256_file(path)
     return time.perf_counter() - started
 
 
-def _tuned_file(model: Any, part: Tensor, batch: int, chosen: HookSet, file: h5py.File) -> None:
+def _fill_file(model: Any, part: Tensor, batch: int, chosen: HookSet, file: h5py.File) -> None:
     names = set(chosen.hooks)
     with torch.no_grad(), _stopping(model, chosen.after):
         for number, tokens in enumerate(torch.split(part, batch)):
-            cache = _caught(model, tokens, names)
+            cache = _catch_hooks(model, tokens, names)
             at = slice(number * batch, number * batch + len(tokens))
             for hook, values in cache.items():
                 if hook not in file:
@@ -167,7 +167,7 @@ def _tuned_file(model: Any, part: Tensor, batch: int, chosen: HookSet, file: h5p
                 file[hook][at] = values.numpy()
 
 
-def _caught(model: Any, tokens: Tensor, names: set[str]) -> dict[str, Tensor]:
+def _catch_hooks(model: Any, tokens: Tensor, names: set[str]) -> dict[str, Tensor]:
     """The activations that TransformerLens' caching hooks keep, without running later layers."""
     cache: dict[str, Tensor] = {}
 
@@ -190,7 +190,7 @@ _WAYS: dict[str, Callable[..., float]] = {
     "forward": _forward,
     "extract": _extract,
     "TransformerLens": _users_loop,
-    "tuned": _tuned_loop,
+    "tuned": _run_tuned_loop,
 }
 
 
@@ -205,7 +205,7 @@ def _turn(
     return rates
 
 
-def _compressed(name: str) -> Callable[..., float]:
+def _compression_timer(name: str) -> Callable[..., float]:
     def way(model: Any, rows: Tensor, batch: int, chosen: HookSet, out: Path) -> float:
         started: list[float] = []
         extract(
@@ -306,7 +306,7 @@ def _measure(
 
 
 def _show_compressions(model: Any, rows: Tensor, batch: int, chosen: HookSet) -> None:
-    ways = {name: _compressed(name) for name in ("lzf", "gzip")}
+    ways = {name: _compression_timer(name) for name in ("lzf", "gzip")}
     rates = _turn(model, rows, batch, chosen, {"forward": _forward, **ways})
     typer.echo(f"{chosen.name}, compressed, one turn:")
     for name in ways:

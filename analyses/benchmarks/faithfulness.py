@@ -46,11 +46,11 @@ from prooflens.interventions import loss_unit
 from prooflens.machine import one_thread
 from prooflens.roles import Explanation, explain, find_roles
 from prooflens.run import Run
-from prooflens.tasks import Batch, answers_of, memories_of, sought_of
+from prooflens.tasks import Batch, answers_of, memories_of, role_variables
 from prooflens.trained import Recipe, train, zoo
 from prooflens.trained import recipes as shipped_recipes
 
-__all__ = ["Faithfulness", "explained", "faithfulness"]
+__all__ = ["Faithfulness", "faithfulness", "faithfulness_rows"]
 
 _ROWS = 128
 _ERROR = 0.05
@@ -90,7 +90,7 @@ class Faithfulness:
     error: float
 
 
-def explained(recipe: Recipe, seed: int | None = None) -> Iterator[Faithfulness]:
+def faithfulness_rows(recipe: Recipe, seed: int | None = None) -> Iterator[Faithfulness]:
     """Yield what a shipped model keeps, on rows of its task and on rows of another length.
 
     Args:
@@ -105,7 +105,7 @@ def explained(recipe: Recipe, seed: int | None = None) -> Iterator[Faithfulness]
         model = train(anew, workers=1)[0].model
     told: dict[str, Any] = {"memories": memories_of(task), "answers": answers_of(task)}
     found_on = task.sample(_ROWS, seed=1)
-    roles = find_roles(model, found_on, **told, sought=sought_of(task))
+    roles = find_roles(model, found_on, **told, sought=role_variables(task))
     for batch in (task.sample(_ROWS, seed=2), _other_length(task)):
         if batch is None:
             continue
@@ -185,7 +185,7 @@ def faithfulness(only: str = "", seed: int | None = None) -> dict[str, Any]:
     problems.raise_if_any()
     found: dict[str, list[Faithfulness]] = {}
     for one in track(asked, "models", console=console, disable=not console.is_terminal):
-        found[one.name] = [*explained(one, seed)]
+        found[one.name] = [*faithfulness_rows(one, seed)]
     solved = {name: rows for name, rows in found.items() if rows[0].error <= _ERROR}
     own = {name: min(row.own for row in rows) for name, rows in solved.items()}
     kept = {name: min(row.kept for row in rows) for name, rows in solved.items()}

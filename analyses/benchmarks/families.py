@@ -31,7 +31,7 @@ from analyses.benchmarks.result import write_result
 from prooflens.architectures import quiet_transformers
 from prooflens.files import output_file
 
-__all__ = ["REASONS", "main", "measured_case", "page_of"]
+__all__ = ["REASONS", "main", "measure_case", "page_of"]
 
 _CLOSE = 1e-4
 
@@ -60,13 +60,13 @@ REASONS: Mapping[str, str] = {
 """Name of a reason → what a refusal for it says."""
 
 
-def measured_case(case: FamilyCase) -> Iterator[tuple[str, str]]:
+def measure_case(case: FamilyCase) -> Iterator[tuple[str, str]]:
     """Each operation's name with ``right``, ``refused: REASON`` or ``wrong: …``."""
     with tempfile.TemporaryDirectory() as place, _cache(Path(place) / "cache"):
         folder = Path(place) / "model"
         write(case, folder)
         adapter = folder / case.adapter if case.adapter else None
-        model, told = _loaded(folder, case, adapter)
+        model, told = _load_case(folder, case, adapter)
         if model is None:
             yield from ((name, told) for name in OPERATIONS)
             return
@@ -95,16 +95,16 @@ def _cache(folder: Path) -> Iterator[None]:
             os.environ["PROOFLENS_CACHE"] = before
 
 
-def _loaded(folder: Path, case: FamilyCase, adapter: Path | None) -> tuple[Any, str]:
+def _load_case(folder: Path, case: FamilyCase, adapter: Path | None) -> tuple[Any, str]:
     try:
         return pl.load(folder, adapter=adapter), ""
     except pl.errors.ProoflensError as error:
-        return None, _refused(str(error), case.reason)
+        return None, _refusal_cell(str(error), case.reason)
     except Exception as error:
         return None, f"wrong: {_first_line(error)}"
 
 
-def _refused(words: str, reason: str) -> str:
+def _refusal_cell(words: str, reason: str) -> str:
     """The cell of a refusal: its reason must be the case's own."""
     words = words.split("no pretrained model: ")[-1]
     given = [name for name, pattern in REASONS.items() if re.search(pattern, words)]
@@ -126,7 +126,7 @@ def _ask(operation: Any, subject: FamilyModel, case: FamilyCase, name: str) -> s
     try:
         off = operation(subject)
     except pl.errors.ProoflensError as error:
-        return _refused(str(error), case.lacks.get(name, ""))
+        return _refusal_cell(str(error), case.lacks.get(name, ""))
     except Exception as error:
         return f"wrong: {_first_line(error)}"
     return "right" if off <= _CLOSE else f"wrong: off by {off:.2g}"
@@ -151,7 +151,7 @@ def main(
     table: dict[str, dict[str, str]] = {}
     for case in CASES:
         if only in case.name:
-            table[case.name] = dict(measured_case(case))
+            table[case.name] = dict(measure_case(case))
             marks = [_MARKS[cell.partition(":")[0]] for cell in table[case.name].values()]
             sys.stdout.write(f"{case.name:<28} {' '.join(marks)}\n")
             for cell in dict.fromkeys(table[case.name].values()):

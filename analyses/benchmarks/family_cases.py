@@ -388,7 +388,7 @@ def _files() -> Iterable[FamilyCase]:
     yield case("Llama, FP8", reason="quantised", change=_fp8)
     yield case("Llama, FP8 without scales", change=_fp8_unsaid)
     for method in ("bitsandbytes", "gptq", "awq", "compressed-tensors"):
-        yield case(f"Llama, {method}", reason="quantised", change=_quantised_by(method))
+        yield case(f"Llama, {method}", reason="quantised", change=_quantisation_edit(method))
     yield case("LoRA alone", reason="adapter", change=_adapter_alone)
     yield case("LoRA beside weights", change=_adapter)
     by_hand = {"subfolder": _BY_HAND}
@@ -396,8 +396,8 @@ def _files() -> Iterable[FamilyCase]:
     yield case("GGUF", change=_gguf("F32"), reference=by_hand)
     packed = case("GGUF, 8 bits", change=_gguf("Q8_0"), reference={"gguf_file": GGUF})
     yield replace(packed, options={**_LLAMA, "intermediate_size": 64})  # in blocks of 32
-    yield case("Llama, pickled", reason="pickled", change=_pickled)
-    yield case("Llama, undeclared biases", reason="unread tensors", change=_undeclared)
+    yield case("Llama, pickled", reason="pickled", change=_rename_as_pickle)
+    yield case("Llama, undeclared biases", reason="unread tensors", change=_add_undeclared)
     yield case(
         "Llama, a shard lost",
         reason="damaged",
@@ -405,7 +405,7 @@ def _files() -> Iterable[FamilyCase]:
         change=_lose_a_shard,
     )
     yield case("Llama, not finite", reason="damaged", change=_not_finite)
-    yield case("Llama, two matrices called tied", change=_tied_unsaid)
+    yield case("Llama, two matrices called tied", change=_declare_tied)
     yield case("Qwen 3, a body alone", "Qwen3Model", reason="no head")
 
 
@@ -443,7 +443,7 @@ def _fp8(folder: Path) -> None:
     edit_config(folder, quantization_config={"quant_method": "fp8", "weight_block_size": [32, 32]})
 
 
-def _quantised_by(method: str) -> Callable[[Path], None]:
+def _quantisation_edit(method: str) -> Callable[[Path], None]:
     return lambda folder: edit_config(
         folder, quantization_config={"quant_method": method, "bits": 4, "load_in_4bit": True}
     )
@@ -469,7 +469,7 @@ def _adapter(folder: Path) -> None:
 
 def _adapter_apart(folder: Path) -> None:
     """An adapter in a folder of its own, and a model with W + (α / r) B A beside it."""
-    kept = _kept(folder)
+    kept = _copy_checkpoint(folder)
     (folder / "adapter").mkdir()
     _adapter(folder / "adapter")
 
@@ -485,7 +485,7 @@ def _gguf(packed: str) -> Callable[[Path], None]:
 
         from analyses.benchmarks.gguf_writer import write_gguf
 
-        kept = _kept(folder)
+        kept = _copy_checkpoint(folder)
         with quiet_transformers():
             model = transformers.LlamaForCausalLM.from_pretrained(kept)
         for file in folder.iterdir():
@@ -496,7 +496,7 @@ def _gguf(packed: str) -> Callable[[Path], None]:
     return write_packed
 
 
-def _kept(folder: Path) -> Path:
+def _copy_checkpoint(folder: Path) -> Path:
     """A copy of the checkpoint in a folder of its own below it."""
     kept = folder / _BY_HAND
     kept.mkdir()
@@ -512,11 +512,11 @@ def _adapter_alone(folder: Path) -> None:
     _adapter(folder)
 
 
-def _pickled(folder: Path) -> None:
+def _rename_as_pickle(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
 
 
-def _undeclared(folder: Path) -> None:
+def _add_undeclared(folder: Path) -> None:
     added = {"model.layers.0.self_attn.q_proj.bias": torch.ones(WIDTH)}
     _edit_tensors(folder, lambda tensors: tensors.update(added))
 
@@ -529,7 +529,7 @@ def _not_finite(folder: Path) -> None:
     _edit_tensors(folder, lambda tensors: tensors["model.norm.weight"].fill_(torch.inf))
 
 
-def _tied_unsaid(folder: Path) -> None:
+def _declare_tied(folder: Path) -> None:
     """Two matrices, and a configuration that says they are one."""
     edit_config(folder, tie_word_embeddings=True)
 
@@ -562,11 +562,11 @@ _LACKING = {
 # fmt: on
 
 
-def _stated(case: FamilyCase) -> FamilyCase:
+def _add_outcome(case: FamilyCase) -> FamilyCase:
     """The case with what the tables above say of it."""
     reason = next((why for why, names in _REFUSED.items() if case.name in names), case.reason)
     lacks = {operation: why for (operation, why), names in _LACKING.items() if case.name in names}
     return replace(case, reason=reason, lacks=lacks)
 
 
-CASES: tuple[FamilyCase, ...] = tuple(map(_stated, (*_without_files(), *_files())))
+CASES: tuple[FamilyCase, ...] = tuple(map(_add_outcome, (*_without_files(), *_files())))

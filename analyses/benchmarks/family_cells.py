@@ -21,7 +21,7 @@ import prooflens as pl
 from analyses.benchmarks.family_cases import GGUF
 from prooflens.architectures import quiet_transformers
 from prooflens.inspection import prompt_rows
-from prooflens.interventions import ablated
+from prooflens.interventions import ablation_outputs
 
 __all__ = ["OPERATIONS", "FamilyModel"]
 
@@ -103,7 +103,7 @@ class FamilyModel:
     def streams(self, tokens: Tensor) -> list[Tensor]:
         """What each layer of the reference gives, ``[row, pos, d_model]``."""
         found: list[Tensor] = []
-        with _hooked(
+        with _hook_scope(
             *(
                 layer.register_forward_hook(lambda m, a, out: found.append(_tensor(out)))
                 for layer in self.layers
@@ -164,7 +164,7 @@ def weights(of: FamilyModel) -> float:
     factors = pl.head_weights(of.folder, adapter=of.adapter)
     worst = 0.0
     for layer in range(len(of.layers)):
-        x, wrote = _attended(of, layer)
+        x, wrote = _attention_in_out(of, layer)
         stack, pattern = factors.layer(layer), of.patterns[layer]
         b_V, total = stack.read_if_there("b_V"), torch.zeros_like(wrote)
         ov = stack.circuit("OV")
@@ -191,7 +191,9 @@ def ablation(of: FamilyModel) -> float:
         pl.interventions.Component("head", 0, 2),
         pl.interventions.Component("ffn", layers - 1),
     )
-    found = {one.kind: out for one, out in ablated(of.model, of.tokens, [head, ffn], how="zero")}
+    found = {
+        one.kind: out for one, out in ablation_outputs(of.model, of.tokens, [head, ffn], how="zero")
+    }
     heads = int(of.config.num_attention_heads)
 
     def replace(how: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
@@ -205,12 +207,12 @@ def ablation(of: FamilyModel) -> float:
         return act
 
     output = of.output(0)
-    with _hooked(output.register_forward_pre_hook(replace(torch.zeros_like))):
+    with _hook_scope(output.register_forward_pre_hook(replace(torch.zeros_like))):
         worst = _off(found["head"], of.logits(of.tokens))
-    with _hooked(of.ffn(layers - 1).register_forward_hook(_silent)):
+    with _hook_scope(of.ffn(layers - 1).register_forward_hook(_silent)):
         worst = max(worst, _off(found["ffn"], of.logits(of.tokens)))
     mean = replace(lambda z: z.mean(0, keepdim=True).expand_as(z))
-    with _hooked(output.register_forward_pre_hook(mean)):
+    with _hook_scope(output.register_forward_pre_hook(mean)):
         without = of.logits(of.tokens)
     rise = _losses(without, of.tokens) - _losses(of.logits(of.tokens), of.tokens)
     told = float(pl.ablate(of.model, of.tokens, [head])["score"].iloc[0])
@@ -307,7 +309,7 @@ def _child(module: nn.Module, names: Sequence[str]) -> nn.Module:
 
 
 @contextmanager
-def _hooked(*handles: Any) -> Iterator[None]:
+def _hook_scope(*handles: Any) -> Iterator[None]:
     try:
         yield
     finally:
@@ -343,7 +345,7 @@ def _losses(logits: Tensor, tokens: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _attended(of: FamilyModel, layer: int) -> tuple[Tensor, Tensor]:
+def _attention_in_out(of: FamilyModel, layer: int) -> tuple[Tensor, Tensor]:
     """What a layer's attention reads, and what it writes before any norm after it."""
     seen: dict[str, Tensor] = {}
 
@@ -353,7 +355,7 @@ def _attended(of: FamilyModel, layer: int) -> tuple[Tensor, Tensor]:
         if type(module).__name__ == "BloomAttention":  # it adds the stream itself
             seen["out"] = seen["out"] - args[1]
 
-    with _hooked(of.attention(layer).register_forward_hook(look, with_kwargs=True)):
+    with _hook_scope(of.attention(layer).register_forward_hook(look, with_kwargs=True)):
         of.logits(of.tokens)
     return seen["x"], seen["out"]
 
@@ -379,7 +381,7 @@ def _scores_off(of: FamilyModel, factors: Any, layer: int, x: Tensor) -> float:
             scores = torch.where(here, query @ key.mT, scores)
         scores = scores * scale
         if stack.has("q_gain"):
-            scores = scores / _query_key_norms(stack, factors, head, x)
+            scores = scores / _query_key_norms(stack, factors, head, x, of.config.rms_norm_eps)
         if cap := getattr(of.config, "attn_logit_softcapping", None):
             scores = cap * torch.tanh(scores / cap)
         if getattr(of.config, "alibi", factors.layout.family == "BLOOM"):
@@ -396,7 +398,7 @@ def _scores_off(of: FamilyModel, factors: Any, layer: int, x: Tensor) -> float:
     return _off(found, true)
 
 
-def _query_key_norms(stack: Any, factors: Any, head: int, x: Tensor) -> Tensor:
+def _query_key_norms(stack: Any, factors: Any, head: int, x: Tensor, eps: float) -> Tensor:
     """The denominators of norms of queries and keys, ``[row, query, key]``."""
     q = torch.einsum("rpd,hdk->rphk", x, stack.W_Q)
     k = torch.einsum("rpd,hdk->rphk", x, stack.W_K)
@@ -405,5 +407,5 @@ def _query_key_norms(stack: Any, factors: Any, head: int, x: Tensor) -> Tensor:
         part.flatten(2) if together else part[:, :, head * part.shape[2] // factors.n_heads]
         for part in (q, k)
     )
-    rms_q, rms_k = ((part.square().mean(-1) + 1e-6).sqrt() for part in (q, k))
+    rms_q, rms_k = ((part.square().mean(-1) + eps).sqrt() for part in (q, k))
     return rms_q[:, :, None] * rms_k[:, None]

@@ -11,12 +11,12 @@ from functools import partial
 
 from analyses.benchmarks.circuits import Sizes, Wiring
 from analyses.benchmarks.known import Built, LanguageSubject
-from analyses.benchmarks.planted import Planting, planted
+from analyses.benchmarks.planted import Planting, plant_model
 from analyses.benchmarks.rotary import (
     ROTARY_NEEDED,
     construct_rotary,
     construct_rotary_needed,
-    untrained,
+    untrained_model,
 )
 from analyses.benchmarks.rotary_formats import FORMATS, RotarySizes
 
@@ -67,7 +67,7 @@ def more_subjects(*, tuning: bool = False) -> Iterator[LanguageSubject]:
         of = one.sizes
         shape = f"{of.vocabulary}-{of.length}-{one.layers}x{of.heads}"
         name = f"planted {one.circuit}-{shape} at {' '.join(map(str, one.at))}"
-        yield LanguageSubject(name, partial(planted, one, seed), seed)
+        yield LanguageSubject(name, partial(plant_model, one, seed), seed)
 
 
 def more_decoys(*, tuning: bool = False) -> Iterator[LanguageSubject]:
@@ -84,13 +84,13 @@ def more_decoys(*, tuning: bool = False) -> Iterator[LanguageSubject]:
     for number, form in enumerate(FORMATS):
         for i, layers in enumerate((2,) if tuning else (1, 3)):
             seed, sizes = start + 200 + 10 * number + i, RotarySizes(form, 20, 32, 2 + 2 * i)
-            blank = partial(_untrained, sizes, layers, seed)
+            blank = partial(_build_untrained, sizes, layers, seed)
             name = f"decoy untrained {form} {layers}x{sizes.heads}"
             yield LanguageSubject(name, blank, seed, decoy=True)
     wanted = dict.fromkeys(ROTARY_NEEDED, _NEEDED_TUNED if tuning else _NEEDED)
     for number, (role, sizes) in enumerate(_each(wanted)):
         seed = start + 400 + number
-        make = partial(_needed, role, sizes, seed)
+        make = partial(_build_needed, role, sizes, seed)
         name = f"decoy needed {_name_of(role, sizes)}"
         yield LanguageSubject(name, make, seed, decoy=True, needed=role)
 
@@ -117,10 +117,10 @@ def _rotary(
     return Built(made, truth, rests, 0)
 
 
-def _untrained(sizes: RotarySizes, layers: int, seed: int) -> Built:
-    return Built(untrained(sizes, layers, seed), frozenset(), frozenset(), 0)
+def _build_untrained(sizes: RotarySizes, layers: int, seed: int) -> Built:
+    return Built(untrained_model(sizes, layers, seed), frozenset(), frozenset(), 0)
 
 
-def _needed(role: str, sizes: RotarySizes, seed: int) -> Built:
+def _build_needed(role: str, sizes: RotarySizes, seed: int) -> Built:
     made, exempt = construct_rotary_needed(role, sizes, seed=seed, hidden=bool(seed % 2))
     return Built(made, frozenset(), exempt, 0)

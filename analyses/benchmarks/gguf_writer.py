@@ -102,7 +102,7 @@ def write_gguf(
         tied = model.config.tie_word_embeddings and name == "lm_head.weight"
         if tied or (leave_out and renamed.startswith(leave_out)):
             continue
-        values = _stored(name, tensor.numpy(), model.config, named)
+        values = _gguf_tensor(name, tensor.numpy(), model.config, named)
         form = gguf.GGMLQuantizationType[packed if values.ndim > 1 else "F32"]
         writer.add_tensor(renamed, gguf.quantize(values, form), raw_dtype=form)
     for name, values in (tensors or {}).items():
@@ -151,12 +151,12 @@ def _add_header(writer: Any, config: Any, kind: str, packed: str) -> None:
     writer.add_string("general.license", "apache-2.0")
 
 
-def _stored(name: str, values: np.ndarray, config: Any, named: str) -> np.ndarray:
+def _gguf_tensor(name: str, values: np.ndarray, config: Any, named: str) -> np.ndarray:
     """A tensor as GGUF has it."""
     if named == "llama" and "q_proj" in name:
-        values = _paired(values, config.num_attention_heads)
+        values = _pair_rows(values, config.num_attention_heads)
     if named == "llama" and "k_proj" in name:
-        values = _paired(values, config.num_key_value_heads)
+        values = _pair_rows(values, config.num_key_value_heads)
     if named == "gpt2" and values.ndim > 1 and ".c_" in name:
         values = values.T
     if named in ("gemma2", "gemma3", "nemotron") and name.endswith("norm.weight"):
@@ -164,7 +164,7 @@ def _stored(name: str, values: np.ndarray, config: Any, named: str) -> np.ndarra
     return np.ascontiguousarray(values)
 
 
-def _paired(matrix: np.ndarray, heads: int) -> np.ndarray:
+def _pair_rows(matrix: np.ndarray, heads: int) -> np.ndarray:
     """Rows of a head so that those which are turned together lie side by side."""
     rows = matrix.reshape(heads, 2, -1, matrix.shape[1])
     return rows.swapaxes(1, 2).reshape(matrix.shape)

@@ -69,7 +69,7 @@ def main(
         _measure(model)
     found, lacking = list[Row](), dict[str, str]()
     for name in [model] if model else _PACKAGES:
-        apart, roles = kept(name)
+        apart, roles = apart_and_roles(name)
         if apart["heads"] and roles:
             found += [{"model": name, **one} for one in disagreements(apart, roles)]
         else:
@@ -85,7 +85,7 @@ def _path(name: str, what: str = "") -> Path:
     return TABLES / f"apart-{name}{what}.json"
 
 
-def kept(name: str) -> tuple[Row, list[Row]]:
+def apart_and_roles(name: str) -> tuple[Row, list[Row]]:
     """What was measured apart of a model, and its roles, as they are kept."""
     apart, roles = _path(name), _path(name, "-roles")
     return (
@@ -96,8 +96,8 @@ def kept(name: str) -> tuple[Row, list[Row]]:
 
 def _measure(name: str) -> None:
     """Every head alone, then groups; what is kept is not measured again."""
-    apart, roles = kept(name)
-    subject = loaded_apart(name)
+    apart, roles = apart_and_roles(name)
+    subject = load_apart(name)
     config = subject.config
     tokens, scored = repeated_rows(config.vocab_size, config.bos_token_id)
     heads = HeadsApart(subject, tokens, scored)
@@ -111,7 +111,7 @@ def _measure(name: str) -> None:
             if (layer, head) not in heads_at:
                 found = summary(heads.rises([(layer, head)], rows))
                 about = {"layer": layer, "head": head, **dict(zip(_SHARES, shares, strict=True))}
-                heads_at[layer, head] = _rounded({**about, **found, "rows": rows})
+                heads_at[layer, head] = _round_row({**about, **found, "rows": rows})
                 apart["heads"] = [heads_at[at] for at in sorted(heads_at)]
                 _keep(_path(name), apart)
 
@@ -124,21 +124,21 @@ def _measure(name: str) -> None:
             for some in random_sets(group, config.num_attention_heads)
         ]
         made = {"group": title, "heads": group, **summary(heads.rises(group)), "random": random}
-        apart["groups"].append(_rounded(made))
+        apart["groups"].append(_round_row(made))
         _keep(_path(name), apart)
     alone(seen, _FEW)
-    again = [one for one in apart["heads"] if _undecided(one)]
+    again = [one for one in apart["heads"] if _is_undecided(one)]
     if again:
         more = HeadsApart(
             subject, *repeated_rows(config.vocab_size, config.bos_token_id, **_MORE, seed=1)
         )
         for one in again:
             found = summary(more.rises([(one["layer"], one["head"])]))
-            one.update(_rounded({**found, "rows": _MORE["rows"]}))
+            one.update(_round_row({**found, "rows": _MORE["rows"]}))
             _keep(_path(name), apart)
 
 
-def _undecided(one: Row) -> bool:
+def _is_undecided(one: Row) -> bool:
     """Whether a head has either behaviour, and 16 rows leave open whether it is needed."""
     behaves = max(one[share] for share in _SHARES) >= LEAST_SHARE
     low, high = LEAST_LOSS / 2, LEAST_LOSS
@@ -159,7 +159,7 @@ def _members(group: str) -> list[tuple[int, int]]:
     return [(int(layer), int(head)) for layer, head in places]
 
 
-def loaded_apart(name: str) -> Any:
+def load_apart(name: str) -> Any:
     """A packaged model as transformers reads its GGUF file, in float32."""
     from transformers import AutoModelForCausalLM
 
@@ -198,13 +198,13 @@ def _inspect(name: str) -> None:
     _keep(
         _path(name, "-roles"),
         [
-            _rounded({str(k): v for k, v in row.items()})
+            _round_row({str(k): v for k, v in row.items()})
             for row in some[[*names]].to_dict("records")
         ],
     )
 
 
-def _rounded(row: Mapping[str, Any]) -> Row:
+def _round_row(row: Mapping[str, Any]) -> Row:
     def short(value: Any) -> Any:
         if isinstance(value, list):
             return [short(one) for one in value]
@@ -239,8 +239,8 @@ def disagreements(apart: Row, roles: Sequence[Row]) -> list[Row]:
         for head in apart["heads"]:
             row = told.get((role, head["layer"], head["head"]), {})
             status, group = row.get("status", "no row"), groups.get(row.get("group", ""))
-            together = group is not None and needed(group) and beyond_random(group)
-            alone = needed(head)
+            together = group is not None and is_needed(group) and beyond_random(group)
+            alone = is_needed(head)
             wrong = status == "confirmed" and not (alone or together)
             missed = head[share] >= LEAST_SHARE and alone and status in ("rejected", "no row")
             if wrong or missed:
@@ -250,7 +250,7 @@ def disagreements(apart: Row, roles: Sequence[Row]) -> list[Row]:
     return found
 
 
-def needed(one: Row) -> bool:
+def is_needed(one: Row) -> bool:
     """Whether the loss rises by the floor without a head or group, with an interval that does not
     reach below half of it."""
     return bool(one["loss"] >= LEAST_LOSS and one["low"] >= LEAST_LOSS / 2)

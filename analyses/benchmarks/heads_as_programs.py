@@ -352,14 +352,14 @@ def main(
 def keep_table(found: Mapping[str, Any]) -> None:
     """Keep what was found, rounded and without the programs' words, and draw all kept tables."""
 
-    def rounded(value: Any) -> Any:
+    def round_values(value: Any) -> Any:
         if isinstance(value, Mapping):
-            return {key: rounded(one) for key, one in value.items() if key != "program"}
+            return {key: round_values(one) for key, one in value.items() if key != "program"}
         if isinstance(value, list):
-            return [rounded(one) for one in value]
+            return [round_values(one) for one in value]
         return round(value, 4) if isinstance(value, float) else value
 
-    kept = {key: rounded(value) for key, value in found.items() if key != "environment"}
+    kept = {key: round_values(value) for key, value in found.items() if key != "environment"}
     heads = ",\n".join(json.dumps(one) for one in kept.pop("heads"))
     text = json.dumps(kept)[:-1] + f', "heads": [\n{heads}\n]}}\n'
     (TABLES / f"programs-{found['model']}.json").write_text(text)

@@ -49,7 +49,7 @@ print(seconds, (peak() - before) / 1024, len(faults), store.rows if store else 0
 
 def measure(folder: Path, parts: int) -> dict[str, Any]:
     """The numbers of a store with so many parts, which is made in ``folder``."""
-    store = _simulated(folder / f"parts-{parts}", parts)
+    store = _simulate_store(folder / f"parts-{parts}", parts)
     seconds, memory, _, rows = _in_a_process(store, "open")
     checking, checked, faults, _ = _in_a_process(store, "verify")
     return {
@@ -65,7 +65,7 @@ def measure(folder: Path, parts: int) -> dict[str, Any]:
     }
 
 
-def _simulated(folder: Path, parts: int) -> Path:
+def _simulate_store(folder: Path, parts: int) -> Path:
     spec = TransformerSpec(d_in=5, d_out=5, n_ctx=4, d_model=4, n_layers=1, n_heads=1, d_head=2)
     tokens = torch.zeros(ROWS, 3, dtype=torch.long)
     extract(SequenceTransformer(spec, seed=0), tokens, ["hook_embed"], folder, batch=ROWS)

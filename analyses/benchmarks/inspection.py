@@ -66,7 +66,7 @@ def main(
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         named = model or str(_random(place / "model"))
-        result = _inspected(named, place, rows, quick) if whole else {}
+        result = _measure_inspection(named, place, rows, quick) if whole else {}
         loaded = load_pretrained(folder_of(named))
         trials, _ = token_trials(loaded, rows=rows)
         parts = [part for part in components(loaded.model) if part.kind == "head"]
@@ -120,7 +120,7 @@ def _random(folder: Path) -> Path:
     return folder
 
 
-def _inspected(model: str, place: Path, rows: int, quick: bool) -> dict[str, Any]:
+def _measure_inspection(model: str, place: Path, rows: int, quick: bool) -> dict[str, Any]:
     """An inspection's seconds, memory, first finding and forward passes."""
     started, told = time.perf_counter(), dict[str, float]()
     steps: list[str] = []

@@ -11,7 +11,7 @@ from typing import Any
 from prooflens.architectures import Pretrained, SequenceTransformer, export_gpt2, load_pretrained
 from prooflens.tasks import Batch
 
-__all__ = ["Built", "Claim", "LanguageSubject", "loaded"]
+__all__ = ["Built", "Claim", "LanguageSubject", "load_back"]
 
 Claim = tuple[str, int, int, str, str]
 """What is claimed of a component: component, layer, head, role, target."""
@@ -55,7 +55,7 @@ class LanguageSubject:
     rows: Callable[[], Batch] | None = None
 
 
-def loaded(built: Built, name: str) -> Pretrained:
+def load_back(built: Built, name: str) -> Pretrained:
     """The model as it is when loaded back from its folder: GPT-2's format, or its own."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "model"

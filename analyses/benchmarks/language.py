@@ -27,7 +27,7 @@ import torch
 from analyses.benchmarks.circuits import CIRCUITS, Sizes, Wiring, construct_circuit, with_gains
 from analyses.benchmarks.formats import more_decoys, more_subjects
 from analyses.benchmarks.known import Built, Claim, LanguageSubject
-from analyses.benchmarks.located import located
+from analyses.benchmarks.located import locate_roles
 from analyses.benchmarks.needed import NEEDED, construct_needed
 from analyses.benchmarks.rotary_formats import FORMATS
 from prooflens.architectures import SequenceTransformer, TransformerSpec
@@ -113,17 +113,17 @@ def decoys(*, tuning: bool = False) -> list[LanguageSubject]:
     shapes = ((1, 2, 32, 16), (2, 2, 32, 24), (2, 4, 64, 40), (3, 2, 48, 64), (4, 4, 64, 32))
     for number, shape in enumerate(shapes[: 1 if tuning else None]):
         seed = start + 200 + number
-        untrained = partial(_untrained, *shape, seed)
+        untrained = partial(_build_untrained, *shape, seed)
         found.append(
             LanguageSubject(f"decoy untrained {shape} {seed}", untrained, seed, decoy=True)
         )
-    for number, one in enumerate(_shuffled_from(tuning)):
-        shuffled = partial(_shuffled, one.make, start + 300 + number)
+    for number, one in enumerate(_shuffle_sources(tuning)):
+        shuffled = partial(_build_shuffled, one.make, start + 300 + number)
         found.append(_decoy(f"shuffled {one.name}", shuffled, start + 300 + number))
-    return [*found, *_needed(tuning), *more_decoys(tuning=tuning)]
+    return [*found, *_needed_subjects(tuning), *more_decoys(tuning=tuning)]
 
 
-def _needed(tuning: bool) -> Iterator[LanguageSubject]:
+def _needed_subjects(tuning: bool) -> Iterator[LanguageSubject]:
     """A model a role and size in which a head is needed for everything."""
     for number, role in enumerate(NEEDED):
         for i, size in enumerate(_NEEDED_TUNED if tuning else _NEEDED):
@@ -159,7 +159,7 @@ def _name_of(kind: str, sizes: Sizes) -> str:
     return f"{kind}-{sizes.vocabulary}-{sizes.length}-{sizes.heads}"
 
 
-def _shuffled_from(tuning: bool) -> list[LanguageSubject]:
+def _shuffle_sources(tuning: bool) -> list[LanguageSubject]:
     """The models whose weights are shuffled: some two-layer circuits and some trained models."""
     found = [one for one in subjects(tuning=tuning) if "hidden" not in one.name]
     trained = [one for one in found if one.name.startswith("trained")]
@@ -197,12 +197,12 @@ def _spec(layers: int, heads: int, width: int, vocabulary: int, length: int) -> 
     )
 
 
-def _untrained(layers: int, heads: int, width: int, vocabulary: int, seed: int) -> Built:
+def _build_untrained(layers: int, heads: int, width: int, vocabulary: int, seed: int) -> Built:
     model = SequenceTransformer(_spec(layers, heads, width, vocabulary, 32), seed=seed)
     return Built(model, frozenset(), frozenset(), -1)
 
 
-def _shuffled(make: Callable[[], Built], seed: int) -> Built:
+def _build_shuffled(make: Callable[[], Built], seed: int) -> Built:
     """A model with the numbers of every weight matrix in random order."""
     built, generator = make(), torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -219,15 +219,17 @@ def _runs(tuning: bool) -> Iterator[tuple[str, Callable[[], Built]]]:
     for vocabulary, length, heads, seed in walks:
         task = SuccessorWalk(vocabulary, length, symbols=8, jump=0.2)
         name = f"trained walk-{vocabulary}-{length}-{heads}"
-        yield name, partial(_trained, task, 2, heads, seed)
+        yield name, partial(_build_trained, task, 2, heads, seed)
     examples = ((26, 7, 2, 9),) if tuning else ((30, 8, 1, 0), (40, 8, 2, 1), (32, 7, 1, 2))
     for vocabulary, count, heads, seed in examples:
         aba = InContextTemplate("aba", vocabulary=vocabulary, bos=-1, examples=count)
         name = f"trained aba-{vocabulary}-{3 * count}-{heads}"
-        yield name, partial(_trained, aba, 1, heads, seed)
+        yield name, partial(_build_trained, aba, 1, heads, seed)
 
 
-def _trained(task: SuccessorWalk | InContextTemplate, layers: int, heads: int, seed: int) -> Built:
+def _build_trained(
+    task: SuccessorWalk | InContextTemplate, layers: int, heads: int, seed: int
+) -> Built:
     from prooflens.trained import Training, TrainingRun, fit
 
     length = task.sample(1, seed=0).inputs.shape[1]
@@ -238,5 +240,5 @@ def _trained(task: SuccessorWalk | InContextTemplate, layers: int, heads: int, s
     model = fit(TrainingRun(f"language-{seed}", task, spec, training)).model
     longest = min((length - 2) // 2, task.vocabulary - 2)
     repeated = RepeatedTokens(task.vocabulary, length, (max(2, longest // 3), longest), bos=-1)
-    truth, exempt = located(model, task.sample(96, seed=78), repeated.sample(96, seed=77))
+    truth, exempt = locate_roles(model, task.sample(96, seed=78), repeated.sample(96, seed=77))
     return Built(model, truth, exempt, -1)

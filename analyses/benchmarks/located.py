@@ -18,14 +18,14 @@ from analyses.benchmarks.scoring import COMPOSED
 from prooflens.architectures import SequenceTransformer
 from prooflens.tasks import Batch
 
-__all__ = ["located"]
+__all__ = ["locate_roles"]
 
 _UNLOCATED = ("copying", "positional", "bos-gated", *COMPOSED)
 """Roles that are not located."""
 
 
 @torch.no_grad()
-def located(
+def locate_roles(
     model: SequenceTransformer, own: Batch, repeated: Batch
 ) -> tuple[frozenset[Claim], frozenset[Claim]]:
     """Who does what in a trained model, by attention on repeated tokens and by mean ablation.
@@ -42,7 +42,9 @@ def located(
         for role, share in found.items():
             claim = ("head", layer, head, role, "")
             alike = [place for place, some in shares.items() if some[role] >= 0.15]
-            rise = max(_missed(model, (layer, head), alike, batch) for batch in (own, repeated))
+            rise = max(
+                _greatest_rise(model, (layer, head), alike, batch) for batch in (own, repeated)
+            )
             has, may = share >= 0.4 and rise >= 0.2, share >= 0.15 and rise >= 0.02
             if role == "induction":
                 has, may = has and writers, may and layer > 0
@@ -74,7 +76,7 @@ def _shares(model: SequenceTransformer, batch: Batch) -> dict[tuple[int, int], d
     return found
 
 
-def _missed(
+def _greatest_rise(
     model: SequenceTransformer,
     place: tuple[int, int],
     alike: Sequence[tuple[int, int]],
@@ -90,13 +92,13 @@ def _missed(
 def _rise(model: SequenceTransformer, places: Sequence[tuple[int, int]], batch: Batch) -> float:
     """The rise of the loss when the z of some heads is replaced by its mean over rows."""
 
-    def averaged(z: Tensor, hook: Any, head: int) -> Tensor:
+    def average_head(z: Tensor, hook: Any, head: int) -> Tensor:
         z = z.clone()
         z[:, :, head] = z[:, :, head].mean(0)
         return z
 
     hooks = [
-        (f"blocks.{layer}.attn.hook_z", partial(averaged, head=head)) for layer, head in places
+        (f"blocks.{layer}.attn.hook_z", partial(average_head, head=head)) for layer, head in places
     ]
     without = model.run_with_hooks(batch.inputs, fwd_hooks=hooks)
     losses = [

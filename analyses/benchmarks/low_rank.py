@@ -44,7 +44,7 @@ from prooflens.machine import one_thread
 from prooflens.roles import find_roles
 from prooflens.tasks import Batch
 
-__all__ = ["LowRank", "low_rank", "planted_low_rank"]
+__all__ = ["LowRank", "low_rank", "plant_low_rank"]
 
 _SCORED, _TUNED = 7000, 9000
 """The first seed of the models that judge, and of those that settings were looked at on."""
@@ -71,7 +71,7 @@ class LowRank:
     roles: Mapping[str, int]
 
 
-def planted_low_rank(seed: int) -> LowRank:
+def plant_low_rank(seed: int) -> LowRank:
     """The model of a seed: d_head 8 or 16, eight or sixteen times as many tokens."""
     generator = torch.Generator().manual_seed(seed)
     d_head, times = (8, 16)[seed % 2], (8, 16)[seed // 2 % 2]
@@ -110,7 +110,7 @@ def planted_low_rank(seed: int) -> LowRank:
                 (attn.W_V, _WRITES * value), (attn.W_O, sign * out),
             ):  # fmt: skip
                 wanted = wanted.mT if weights is attn.W_O else wanted
-                weights[head] = sides.blurred(wanted)
+                weights[head] = sides.add_noise(wanted)
     named = torch.stack([torch.randperm(vocabulary, generator=generator) for _ in range(_ROWS)])
     drawn = torch.randint(_TOKENS, (_ROWS, _LENGTH), generator=generator)
     tokens = named.gather(1, drawn)
@@ -149,7 +149,7 @@ class _Sides:
             other[self._half : 2 * self._half] *= -1
         return basis, -basis if kind == "avoided" else other
 
-    def blurred(self, weights: Tensor) -> Tensor:
+    def add_noise(self, weights: Tensor) -> Tensor:
         """Weights with noise of a fifth of their size."""
         size = weights.square().mean().sqrt()
         return weights + _NOISE * size * self.normal(*weights.shape)
@@ -180,7 +180,7 @@ def low_rank(models: int = 60, *, tune: bool = False) -> dict[str, Any]:
     for seed in track(
         range(first, first + models), "models", console=console, disable=not console.is_terminal
     ):
-        one = planted_low_rank(seed)
+        one = plant_low_rank(seed)
         roles = find_roles(one.model, one.rows, targets=False, seed=seed)
         confirmed = roles[roles["status"] == "confirmed"]
         for role in _ROLES:

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from analyses.benchmarks.circuits import CircuitLayout, Sizes, construct_circuit, spec_of
 from analyses.benchmarks.known import Built
-from analyses.benchmarks.located import located
+from analyses.benchmarks.located import locate_roles
 from prooflens.architectures import SequenceTransformer
 from prooflens.tasks import InContextTemplate, RepeatedTokens, SuccessorWalk
 
-__all__ = ["Planting", "planted", "train_around"]
+__all__ = ["Planting", "plant_model", "train_around"]
 
 _RATE, _BATCH, _SMALL = 2e-3, 32, 0.05
 _OF_HEADS = ("W_Q", "W_K", "W_V", "W_O")
@@ -46,7 +46,7 @@ class Planting:
     steps: int = 300
 
 
-def planted(one: Planting, seed: int) -> Built:
+def plant_model(one: Planting, seed: int) -> Built:
     """Plant, train the rest, and locate who does what."""
     model, task = train_around(one, seed)
     sizes = one.sizes
@@ -54,7 +54,7 @@ def planted(one: Planting, seed: int) -> Built:
     bos = 0 if sizes.bos else -1
     lengths = (max(2, longest // 3), longest)
     repeated = RepeatedTokens(sizes.vocabulary, sizes.length, lengths, bos=bos)
-    truth, exempt = located(model, task.sample(96, seed=78), repeated.sample(96, seed=77))
+    truth, exempt = locate_roles(model, task.sample(96, seed=78), repeated.sample(96, seed=77))
     return Built(model, truth, exempt, bos)
 
 

@@ -40,7 +40,7 @@ from prooflens.architectures import SequenceTransformer, TransformerSpec
 from prooflens.roles import find_roles
 from prooflens.tasks import Batch, Memory
 
-__all__ = ["KINDS", "PlantedFFN", "confirmed", "main", "plant"]
+__all__ = ["KINDS", "PlantedFFN", "confirmed_roles", "main", "plant"]
 
 KINDS = {
     "gating": "gating",
@@ -135,7 +135,7 @@ def plant(kind: str, seed: int, decoy: str = "") -> PlantedFFN:
     return PlantedFFN(model.eval(), rows, (memory,), *found)
 
 
-def confirmed(one: PlantedFFN) -> set[tuple[str, str]]:
+def confirmed_roles(one: PlantedFFN) -> set[tuple[str, str]]:
     """The confirmed roles of the FFN, with their targets."""
     roles = find_roles(one.model, one.rows, memories=one.memories)
     ffns = roles[(roles["component"] == "ffn") & (roles["status"] == "confirmed")]
@@ -232,15 +232,15 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    write_result(measured(range(options.seeds)), options.out)
+    write_result(measure_recall(range(options.seeds)), options.out)
 
 
-def measured(seeds: Sequence[int]) -> dict[str, Any]:
+def measure_recall(seeds: Sequence[int]) -> dict[str, Any]:
     """Recall of what is planted, and what is found where it is not."""
     hits: dict[str, list[bool]] = {}
     wrong, false, taken, decoys = [], 0, 0, 0
     for name, kind, one in _models(seeds):
-        found, planted = confirmed(one), {(one.role, one.target)} if one.role else set()
+        found, planted = confirmed_roles(one), {(one.role, one.target)} if one.role else set()
         if planted:
             hits.setdefault(kind, []).append(planted <= found)
             false += len(found - planted)

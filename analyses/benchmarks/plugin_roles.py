@@ -19,17 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from analyses.benchmarks import cases
-from analyses.benchmarks.pool import measured
+from analyses.benchmarks.pool import measure_all
 from analyses.benchmarks.result import write_result
 from analyses.benchmarks.scoring import Claim, Outcome, score
 from prooflens.errors import ArgumentError
 from prooflens.roles import ROLES, find_roles
 from prooflens.tasks import Batch
 
-__all__ = ["main", "scored"]
+__all__ = ["main", "score_role"]
 
 
-def scored(name: str, *, decoys: int | None = None) -> dict[str, Any]:
+def score_role(name: str, *, decoys: int | None = None) -> dict[str, Any]:
     """F1 of one role on its own cases, and the rate of false alarms on decoys.
 
     Args:
@@ -81,5 +81,5 @@ def main() -> None:
     if not asked:
         known = ", ".join(added) or "none"
         raise SystemExit(f"no such role of an installed package (there are: {known})")
-    found = measured(scored, asked, options.workers)
+    found = measure_all(score_role, asked, options.workers)
     write_result(dict(zip(asked, found, strict=True)), options.out)

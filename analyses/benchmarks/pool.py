@@ -10,13 +10,13 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import track
 
-__all__ = ["measured"]
+__all__ = ["measure_all"]
 
 Case = TypeVar("Case")
 Found = TypeVar("Found")
 
 
-def measured(
+def measure_all(
     measure: Callable[[Case], Found], cases: Sequence[Case], workers: int
 ) -> Iterator[Found]:
     """Yield what ``measure`` gives for each case, in order, computed by ``workers`` processes."""

@@ -90,7 +90,7 @@ def _relation(
     return Case(name, construct, relation)
 
 
-def _passed_on(relation: str, number: int) -> str:
+def _other_value(relation: str, number: int) -> str:
     others = [value for value in _VALUES if value != _KEPT[relation]]
     return others[number % len(others)]
 
@@ -106,7 +106,7 @@ _IN_THREE: tuple[str, ...] = (
 """Relations of roles that another relation shows as well, or that one size tells as much of."""
 
 RELATIONS: tuple[Case, ...] = tuple(
-    _relation(relation, _passed_on(relation, number + place), size, 500 + number)
+    _relation(relation, _other_value(relation, number + place), size, 500 + number)
     for place, relation in enumerate(_KEPT)
     for number, size in enumerate(_SIZES[: 3 if relation in _IN_THREE else None])
 )
@@ -121,7 +121,7 @@ TUNED_RELATIONS: tuple[Case, ...] = tuple(
 _UNUSED: tuple[str, ...] = ("unread", "silent", "constant")
 
 DECOYS: tuple[Case, ...] = tuple(
-    _relation(relation, _passed_on(relation, place), size, 600 + place, wiring)
+    _relation(relation, _other_value(relation, place), size, 600 + place, wiring)
     for wiring in _UNUSED
     for place, relation in enumerate(_KEPT)
     for size in (_SIZES[place % len(_SIZES)],)

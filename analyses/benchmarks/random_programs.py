@@ -42,13 +42,13 @@ from prooflens.crasp import (
     Smaller,
     Symbol,
     Term,
-    built_in,
     children,
     depth,
     evaluate_codes,
+    find_predicate,
 )
 
-__all__ = ["LETTERS", "drawn_program", "observed_depth", "random_program"]
+__all__ = ["LETTERS", "draw_program", "observed_depth", "random_program"]
 
 LETTERS = ("a", "b", "c")
 _RELATIONS: tuple[Relation, ...] = ("==", "!=", "<", ">", "<=", ">=")
@@ -67,13 +67,13 @@ def random_program(seed: int, *, deepest: int = 3, predicates: bool = False) -> 
     wanted = 1 + seed % deepest
     refused = 0
     while True:
-        program = drawn_program(generator, wanted, predicates)
+        program = draw_program(generator, wanted, predicates)
         if depth(program) == wanted and observed_depth(program) == wanted:
             return program, refused
         refused += 1
 
 
-def drawn_program(generator: np.random.Generator, levels: int, predicates: bool) -> Program:
+def draw_program(generator: np.random.Generator, levels: int, predicates: bool) -> Program:
     """Draw a program of at most this depth, which may be shallower than it looks."""
     draw = _Draw(generator, predicates)
     lines: list[Assignment] = []
@@ -81,13 +81,13 @@ def drawn_program(generator: np.random.Generator, levels: int, predicates: bool)
         for _ in range(int(generator.integers(1, 3))):
             formula = draw.comparison()
             if generator.random() < 0.5:
-                formula = draw.joined(formula, draw.leaf())
+                formula = draw.connect(formula, draw.leaf())
             lines.append(Assignment(f"v{len(lines)}", formula))
         draw.known = [FormulaName(line.name) for line in lines]
         if level == levels - 1 and generator.random() < 0.5:
-            joined = draw.joined(draw.leaf(), FormulaName(lines[-1].name))
+            joined = draw.connect(draw.leaf(), FormulaName(lines[-1].name))
             lines.append(Assignment(f"v{len(lines)}", joined))
-    imports = [built_in(name) for name in _IMPORTS] if predicates else []
+    imports = [find_predicate(name) for name in _IMPORTS] if predicates else []
     return Program(tuple(lines), imports=tuple(p for p in imports if p is not None))
 
 
@@ -104,9 +104,9 @@ class _Draw:
         right: Term = Constant(int(self.generator.integers(-2, 5)))
         if self.generator.random() < 0.4:
             right = self.term(1)
-        return Comparison(relation, self.counted(), right)
+        return Comparison(relation, self.count_term(), right)
 
-    def counted(self) -> Term:
+    def count_term(self) -> Term:
         """Draw a count, alone or in a sum, a difference, a minimum …."""
         term: Term = self.count()
         kind = self.generator.integers(8)
@@ -132,7 +132,9 @@ class _Draw:
 
     def count(self) -> Count:
         """Draw a count of one leaf or of two leaves joined."""
-        of = self.leaf() if self.generator.random() < 0.5 else self.joined(self.leaf(), self.leaf())
+        of = (
+            self.leaf() if self.generator.random() < 0.5 else self.connect(self.leaf(), self.leaf())
+        )
         guard = None
         if self.predicates and self.generator.random() < 0.25:
             guard = ("pred", "pred3")[int(self.generator.integers(2))]
@@ -148,7 +150,7 @@ class _Draw:
             return self.known[-1 if latest else int(self.generator.integers(len(self.known)))]
         return Symbol(LETTERS[int(self.generator.integers(2))])
 
-    def joined(self, left: Formula, right: Formula) -> Formula:
+    def connect(self, left: Formula, right: Formula) -> Formula:
         """Two formulas with a connective, one of them perhaps negated; one alone if both are it."""
         if left == right:
             return left
@@ -159,8 +161,8 @@ class _Draw:
 
 def observed_depth(program: Program) -> int:
     """The observed depth of a program: see the module's text."""
-    program = _trimmed(program)
-    asked = _asked(program)
+    program = _trim(program)
+    asked = _inner_formulas(program)
     lines = [Assignment(f"x{number}", part) for number, part in enumerate(asked)]
     everything = Program((*program.lines, *lines), imports=program.imports)
     columns: list[np.ndarray] = []
@@ -185,7 +187,7 @@ def observed_depth(program: Program) -> int:
     return depth(program) if found is None else found
 
 
-def _trimmed(program: Program) -> Program:
+def _trim(program: Program) -> Program:
     """The program with 0 for counts that make no difference, one after another, last ones first."""
     wanted = _answers(program)
     number = sum(isinstance(part, Count) for part in _parts(program))
@@ -228,7 +230,7 @@ def _without(program: Program, place: int) -> Program:
     return Program(lines, imports=program.imports)
 
 
-def _asked(program: Program) -> list[Expression]:
+def _inner_formulas(program: Program) -> list[Expression]:
     """All formulas that are counted or that compare, each after the ones inside it."""
     found: dict[Expression, None] = {}
 

@@ -49,17 +49,17 @@ import torch
 
 from analyses.benchmarks import by_content, cases, composed, language
 from analyses.benchmarks.cases import Subject
-from analyses.benchmarks.doors import measured_doors
-from analyses.benchmarks.known import LanguageSubject, loaded
-from analyses.benchmarks.pool import measured
+from analyses.benchmarks.doors import measure_doors
+from analyses.benchmarks.known import LanguageSubject, load_back
+from analyses.benchmarks.pool import measure_all
 from analyses.benchmarks.result import write_result
 from analyses.benchmarks.scoring import LANGUAGE_ROLES, PEERS, ROLES, Claim, Outcome, score
 from analyses.benchmarks.trained_models import SCORED
-from analyses.benchmarks.trained_roles import measured_trained
+from analyses.benchmarks.trained_roles import trained_block
 from prooflens.errors import Problems
 from prooflens.proofs import Construction
 from prooflens.roles import LANGUAGE, find_roles, rows_of, token_trials
-from prooflens.tasks import answers_of, memories_of, sought_of
+from prooflens.tasks import answers_of, memories_of, role_variables
 
 __all__ = ["main", "measure", "measure_language", "truth_of"]
 
@@ -102,7 +102,7 @@ def measure(subject: Subject) -> Outcome:
         batch,
         memories=memories_of(construction.task),
         answers=answers_of(construction.task),
-        sought=[latent for latent in sought_of(construction.task) if latent.role in ROLES],
+        sought=[latent for latent in role_variables(construction.task) if latent.role in ROLES],
         targets=False,
         seed=subject.seed,
     )
@@ -124,7 +124,7 @@ def measure_language(subject: LanguageSubject) -> Outcome:
     """Find the roles of one language model."""
     torch.set_num_threads(1)
     built = subject.make()
-    model = loaded(built, subject.name)
+    model = load_back(built, subject.name)
     start = time.perf_counter()
     trials, _ = token_trials(model, seed=subject.seed)
     rows = rows_of(trials) | ({} if subject.rows is None else {"rows": subject.rows()})
@@ -191,18 +191,18 @@ def main() -> None:
     options = parser.parse_args()
     found: dict[str, Any] = {}
     if options.profile in ("task", "all"):
-        found |= _scored((cases,), measure, ROLES, options)
+        found |= _score_profile((cases,), measure, ROLES, options)
     if options.profile in ("language", "all"):
         models = (language, by_content, composed)
-        found["language"] = _scored(models, measure_language, LANGUAGE_ROLES, options)
+        found["language"] = _score_profile(models, measure_language, LANGUAGE_ROLES, options)
     if options.profile == "trained":
-        found["trained"] = _trained(options)
+        found["trained"] = _score_trained(options)
     if options.doors or (options.profile == "all" and not options.tune):
-        found |= measured_doors(options.workers, options.only)
+        found |= measure_doors(options.workers, options.only)
     write_result(found, options.out)
 
 
-def _trained(options: argparse.Namespace) -> dict[str, Any]:
+def _score_trained(options: argparse.Namespace) -> dict[str, Any]:
     problems = Problems("roles")
     rule = "must say where trained models are kept"
     problems.need(options.folder is not None, "--folder", rule, options.folder, "give one")
@@ -211,10 +211,10 @@ def _trained(options: argparse.Namespace) -> dict[str, Any]:
     problems.raise_if_any()
     options.folder.mkdir(parents=True, exist_ok=True)
     chosen = {"seeds": options.seeds, "tuning": options.tune, "only": options.only}
-    return measured_trained(options.folder, workers=options.workers, **chosen)
+    return trained_block(options.folder, workers=options.workers, **chosen)
 
 
-def _scored(
+def _score_profile(
     sources: Sequence[Any],
     one: Callable[[Any], Outcome],
     roles: Sequence[str],
@@ -224,7 +224,7 @@ def _scored(
     start = time.perf_counter()
     tried = [of(tuning=options.tune) for some in sources for of in (some.subjects, some.decoys)]
     chosen = [subject for some in tried for subject in some if options.only in subject.name]
-    outcomes = list(measured(one, chosen, options.workers))
+    outcomes = list(measure_all(one, chosen, options.workers))
     slowest = sorted(((found["seconds"], found["name"]) for found in outcomes), reverse=True)[:10]
     result = score(outcomes, roles) | {"seconds": time.perf_counter() - start, "slowest": slowest}
     _say(result)

@@ -32,7 +32,7 @@ from analyses.benchmarks.rotary_formats import (
     Matrices,
     RotarySizes,
     empty,
-    laid_out,
+    model_from_matrices,
     turning,
 )
 
@@ -41,7 +41,7 @@ __all__ = [
     "ROTARY_NEEDED",
     "construct_rotary",
     "construct_rotary_needed",
-    "untrained",
+    "untrained_model",
 ]
 
 
@@ -211,7 +211,7 @@ def construct_rotary_needed(
 
 
 @torch.no_grad()
-def untrained(sizes: RotarySizes, layers: int, seed: int) -> Any:
+def untrained_model(sizes: RotarySizes, layers: int, seed: int) -> Any:
     """A model of these sizes with the weights that training begins with."""
     torch.manual_seed(seed)
     layout = _Layout(sizes)
@@ -319,4 +319,4 @@ class _Weights:
             embed=self.embed @ turn,
             unembed=turn.T @ self.unembed,
         )
-        return laid_out(found, self.layout.sizes)
+        return model_from_matrices(found, self.layout.sizes)

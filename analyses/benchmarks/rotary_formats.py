@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-__all__ = ["BASE", "FORMATS", "Matrices", "RotarySizes", "empty", "laid_out", "turning"]
+__all__ = ["BASE", "FORMATS", "Matrices", "RotarySizes", "empty", "model_from_matrices", "turning"]
 
 Format = Literal["llama", "pythia"]
 
@@ -71,7 +71,7 @@ def turning(form: Format, d_head: int) -> int:
 
 
 @torch.no_grad()
-def laid_out(found: Matrices, sizes: RotarySizes) -> Any:
+def model_from_matrices(found: Matrices, sizes: RotarySizes) -> Any:
     """The model with these weights."""
     layers, _, width, d_head = found.Q.shape
     made = empty(sizes, layers, width, d_head)
@@ -112,7 +112,7 @@ def _llama(into: Mapping[str, Tensor], out: Tensor) -> dict[str, Tensor]:
     for layer in range(len(out)):
         name = f"model.layers.{layer}.self_attn."
         for kind, every in (("Q", 1), ("K", 2), ("V", 2)):  # two heads share keys and values
-            found[f"{name}{kind.lower()}_proj.weight"] = _joined(into[kind][layer, ::every])
+            found[f"{name}{kind.lower()}_proj.weight"] = _join_heads(into[kind][layer, ::every])
         found[f"{name}o_proj.weight"] = out[layer].flatten(0, 1).T
     return found
 
@@ -122,12 +122,12 @@ def _pythia(into: Mapping[str, Tensor], out: Tensor) -> dict[str, Tensor]:
     for layer in range(len(out)):
         name = f"gpt_neox.layers.{layer}.attention."
         together = torch.cat([into[kind][layer] for kind in "QKV"], dim=-1)  # head by head
-        found[f"{name}query_key_value.weight"] = _joined(together)
+        found[f"{name}query_key_value.weight"] = _join_heads(together)
         found[f"{name}dense.weight"] = out[layer].flatten(0, 1).T
     return found
 
 
-def _joined(heads: Tensor) -> Tensor:
+def _join_heads(heads: Tensor) -> Tensor:
     """``[head, width, d_head]`` → the rows of a linear map, head after head."""
     return heads.permute(0, 2, 1).flatten(0, 1)
 

@@ -56,7 +56,7 @@ def differences(
         unsought: Role → why the other door could not look for it.
     """
     first, second, unsought = statuses(reference), statuses(asked), unsought or {}
-    first = first if causes else _ungrouped(first)
+    first = first if causes else _drop_groups(first)
     missing = _missing(asked)
     found = []
     for place in sorted({*first, *second}):
@@ -76,7 +76,7 @@ def differences(
     return found
 
 
-def _ungrouped(roles: Mapping[Place, str]) -> dict[Place, str]:
+def _drop_groups(roles: Mapping[Place, str]) -> dict[Place, str]:
     """The rows without groups of heads that share a job, and without their names."""
     return {
         (*place[:3], "" if "+L" in place[3] else place[3], *place[4:]): status

@@ -68,7 +68,7 @@ def score(outcomes: Sequence[Outcome], roles: Sequence[str] = ROLES) -> dict[str
     hits, alarms, misses = Counter[str](), Counter[str](), Counter[str]()
     wrong = []
     for one in real:
-        found = _scored(one)
+        found = _scored_claims(one)
         hits.update(c[3] for c in found & one["truth"])
         alarms.update(c[3] for c in found - one["truth"])
         misses.update(c[3] for c in one["truth"] - found)
@@ -95,7 +95,7 @@ def score(outcomes: Sequence[Outcome], roles: Sequence[str] = ROLES) -> dict[str
     }
 
 
-def _scored(one: Outcome) -> set[Claim]:
+def _scored_claims(one: Outcome) -> set[Claim]:
     """What was confirmed, less what nobody knows: components with a job of another kind, claims
     that may be made or not, and how a head attends of which a mechanism says only that it
     copies."""

@@ -168,7 +168,7 @@ class TokenTerms:
         def of_keys(values: Tensor) -> Tensor:
             return values[:, None] * (1 - first)
 
-        def numbered(part: str, values: Tensor) -> list[str]:
+        def part_labels(part: str, values: Tensor) -> list[str]:
             return [f"{part} {i}" for i in range(values.shape[-1])]
 
         spelt = [repr(self.decode(one)) for one in self.common]
@@ -209,7 +209,7 @@ class TokenTerms:
             ("query that sees itself", itself),
             ("pair", pairs),
         ):
-            add(values, numbered(part, values))
+            add(values, part_labels(part, values))
         return Terms(torch.cat(found, -1), tuple(names))
 
 

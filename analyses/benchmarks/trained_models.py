@@ -6,7 +6,7 @@ truth does is asked of the model (:mod:`analyses.benchmarks.trained_truth`), nev
 
 Models are trained family by family as one ensemble and kept in a folder, a family a folder, so that
 a second run of the benchmark reads them. A model that did not learn its task has no mechanism to be
-found and is left out by :func:`solved`.
+found and is left out by :func:`reaches_bound`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,15 @@ from typing import Any
 from prooflens.tasks import AdaptiveMemory, Task
 from prooflens.trained import Fit, TrainingRun, recipes, train
 
-__all__ = ["FAMILIES", "SCORED", "TUNED", "TrainedFamily", "runs_of", "solved", "trained_family"]
+__all__ = [
+    "FAMILIES",
+    "SCORED",
+    "TUNED",
+    "TrainedFamily",
+    "reaches_bound",
+    "runs_of",
+    "train_family",
+]
 
 SCORED, TUNED = tuple(range(100, 200)), (200, 201)
 """Seeds that judge, the first five if nothing else is asked, and seeds that floors were looked at
@@ -58,14 +66,14 @@ def runs_of(family: TrainedFamily, seeds: Sequence[int]) -> list[TrainingRun]:
         test = None if recipe.test is None else _test_task(recipe.test, task)
         length = getattr(task, "length", None)
         shipped: Any = recipe.spec
-        fitted = {"n_ctx": length} if _fixed(length, task) else {}
+        fitted = {"n_ctx": length} if _has_task_length(length, task) else {}
         spec = replace(shipped, **{**fitted, **family.spec})
         training = replace(recipe.training, **{**family.training, "seed": seed})
         found.append(TrainingRun(f"{family.name}-{seed}", task, spec, training, test))
     return found
 
 
-def trained_family(
+def train_family(
     family: TrainedFamily, seeds: Sequence[int], folder: Path, *, progress: bool = False
 ) -> Iterator[tuple[TrainingRun, Fit]]:
     """The family's models, trained in its folder or read from there.
@@ -79,14 +87,14 @@ def trained_family(
     yield from zip(runs, fits, strict=True)
 
 
-def solved(family: TrainedFamily, fit: Fit) -> bool:
+def reaches_bound(family: TrainedFamily, fit: Fit) -> bool:
     """Whether a model reached what the family's task asks."""
     metric, bound = family.reached
     value = fit.metrics[metric]
     return value <= bound if metric in ("error", "loss") else value >= bound
 
 
-def _fixed(length: int | None, task: Task) -> bool:
+def _has_task_length(length: int | None, task: Task) -> bool:
     """Whether a model's context is the task's length."""
     return length is not None and not task.to_dict()["kind"].startswith("template")
 
@@ -99,7 +107,7 @@ def _test_task(test: Any, task: Any) -> Any:
 _LAGS = ((1, 4, 7, 10), (1, 3, 6, 8), (2, 3, 5, 9), (1, 2, 5, 7), (2, 4, 6, 9))
 
 
-def _lagged(length: int) -> Callable[[AdaptiveMemory, int], Task]:
+def _vary_lags(length: int) -> Callable[[AdaptiveMemory, int], Task]:
     """Other lags and tables of the same task."""
 
     def of(task: AdaptiveMemory, seed: int) -> Task:
@@ -115,18 +123,30 @@ def _other(**changes: Any) -> Callable[[Any, int], Task]:
 
 FAMILIES = (
     TrainedFamily(
-        "adaptive", "adaptive-memory", True, ("error", 0.002), _lagged(18), training={"steps": 2000}
+        "adaptive",
+        "adaptive-memory",
+        True,
+        ("error", 0.002),
+        _vary_lags(18),
+        training={"steps": 2000},
     ),
-    TrainedFamily("adaptive-gated", "adaptive-memory-gated", False, ("error", 0.002), _lagged(18)),
     TrainedFamily(
-        "nested-2", "nested-memory-2", True, ("error", 0.005), _lagged(20), training={"batch": 48}
+        "adaptive-gated", "adaptive-memory-gated", False, ("error", 0.002), _vary_lags(18)
+    ),
+    TrainedFamily(
+        "nested-2",
+        "nested-memory-2",
+        True,
+        ("error", 0.005),
+        _vary_lags(20),
+        training={"batch": 48},
     ),
     TrainedFamily(
         "concurrent",
         "concurrent-memory",
         True,
         ("error", 0.01),
-        _lagged(16),
+        _vary_lags(16),
         training={"steps": 3000},
     ),
     TrainedFamily(

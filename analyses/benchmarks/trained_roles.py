@@ -33,26 +33,26 @@ import torch
 from rich.console import Console
 
 import prooflens
-from analyses.benchmarks.pool import measured
+from analyses.benchmarks.pool import measure_all
 from analyses.benchmarks.scoring import ROLES, Claim, Outcome, score
 from analyses.benchmarks.trained_models import (
     FAMILIES,
     SCORED,
     TUNED,
     TrainedFamily,
+    reaches_bound,
     runs_of,
-    solved,
-    trained_family,
+    train_family,
 )
 from analyses.benchmarks.trained_truth import claims_of
 from prooflens.architectures import build
 from prooflens.files import digest, output_file
 from prooflens.probes import locate
 from prooflens.roles import find_roles
-from prooflens.tasks import answers_of, memories_of, sought_of
+from prooflens.tasks import answers_of, memories_of, role_variables
 from prooflens.trained import TrainingRun
 
-__all__ = ["TRAINED_ROLES", "TrainedSubject", "measure_trained", "measured_trained", "subjects"]
+__all__ = ["TRAINED_ROLES", "TrainedSubject", "measure_trained", "subjects", "trained_block"]
 
 TRAINED_ROLES = (
     *(role for role in ROLES if role not in ("sink", "local", "uniform")),
@@ -88,8 +88,8 @@ def subjects(
     """A family's solved models and a decoy of its shape, and the names of those that did not
     learn."""
     found, left = [], []
-    for run, fit in trained_family(family, seeds, folder, progress=progress):
-        if solved(family, fit):
+    for run, fit in train_family(family, seeds, folder, progress=progress):
+        if reaches_bound(family, fit):
             found.append(TrainedSubject(family.name, fit.model, run, folder))
         else:
             left.append(run.name)
@@ -108,14 +108,14 @@ def measure_trained(subject: TrainedSubject) -> Outcome:
     also: set[Claim] = set()
     if not subject.decoy:
         of = depends_on(run, detectors=False, given=[_PAIRS])
-        located = kept(file, "located", of, lambda: _locate(subject))
+        located = measure_once(file, "located", of, lambda: _locate(subject))
         truth, unknown, also = claims_of(pd.DataFrame(located), run.task)
     of = depends_on(run, detectors=True, given=[_ROWS])
     return Outcome(
         name=subject.name,
         decoy=subject.decoy,
         truth=truth,
-        found=_singles(kept(file, "roles", of, lambda: _confirmed(subject))),
+        found=_singles(measure_once(file, "roles", of, lambda: _confirmed_claims(subject))),
         unscored=unknown,
         exempt=also,
         peers=None,
@@ -128,14 +128,14 @@ def _locate(subject: TrainedSubject) -> list[dict[Any, Any]]:
     return locate(subject.model, task, rows=_PAIRS, seed=seed).to_dict("records")
 
 
-def _confirmed(subject: TrainedSubject) -> list[Claim]:
+def _confirmed_claims(subject: TrainedSubject) -> list[Claim]:
     task, seed = subject.run.task, subject.run.training.seed
     roles = find_roles(
         subject.model,
         task.sample(_ROWS, seed=seed + 5000),
         memories=memories_of(task),
         answers=answers_of(task),
-        sought=sought_of(task),
+        sought=role_variables(task),
         targets=False,
         seed=seed,
     )
@@ -154,7 +154,7 @@ def _claim(row: Any) -> Claim:
     return row.component, int(row.layer), int(row.head), role, target
 
 
-def measured_trained(
+def trained_block(
     folder: Path, *, seeds: int, tuning: bool, workers: int, only: str = ""
 ) -> dict[str, Any]:
     """The ``trained`` block."""
@@ -169,7 +169,7 @@ def measured_trained(
     for number, (pair, family) in enumerate(parts, 1):
         began = time.perf_counter()
         models, unsolved = subjects(family, pair, folder, progress=console.is_terminal)
-        found = list(measured(measure_trained, models, workers))
+        found = list(measure_all(measure_trained, models, workers))
         chosen, outcomes, left = [*chosen, *models], [*outcomes, *found], [*left, *unsolved]
         took.append(time.perf_counter() - began)
         done = _families(models, found).get(family.name, dict.fromkeys(_COUNTED, 0))
@@ -229,7 +229,7 @@ def depends_on(run: TrainingRun, *, detectors: bool, given: Sequence[Any] = ()) 
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def kept(file: Path, name: str, of: str, measure: Callable[[], Any]) -> Any:
+def measure_once(file: Path, name: str, of: str, measure: Callable[[], Any]) -> Any:
     """What ``measure`` gives, as JSON has it, or what the file has of it.
 
     Args:

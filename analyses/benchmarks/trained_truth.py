@@ -92,7 +92,7 @@ def _of_heads(held: pd.DataFrame, kind: str) -> Iterator[Claim]:
                 name = f"x[{content[1]}]"
                 yield (*head, "memory-location", name)
                 number = content[1].removeprefix("t-t_")
-                if number.isdigit() and _nested(held, int(number)):
+                if number.isdigit() and _is_nested(held, int(number)):
                     yield "layer", int(row.layer), -1, "nested-round", name
             elif latent == "source" and row.circuit == "attention" and induces:
                 yield (*head, "induction", "")
@@ -104,7 +104,7 @@ def _of_heads(held: pd.DataFrame, kind: str) -> Iterator[Claim]:
                 yield (*head, "counting", "")
 
 
-def _nested(held: pd.DataFrame, number: int) -> bool:
+def _is_nested(held: pd.DataFrame, number: int) -> bool:
     """Whether a round passes an address on, or has it from the round before."""
     rounds = {f"token[t-t_{number}]", f"token[t-t_{number - 1}]"}
     return bool(rounds & set(held["latent"]))
@@ -129,11 +129,11 @@ def _of_groups(table: pd.DataFrame, held: pd.DataFrame, kind: str) -> Iterator[C
         if average:
             parts = _parts(table, row)
             yield from (("head", at, h, "memory-location", str(row.latent)) for h in parts)
-        if row.latent in _MIXED and "+" in row.heads and not _owned(held, row):
+        if row.latent in _MIXED and "+" in row.heads and not _has_own_memory(held, row):
             yield from (("head", at, h, "memory-mixture", "") for h in _parts(table, row))
 
 
-def _owned(held: pd.DataFrame, group: Any) -> bool:
+def _has_own_memory(held: pd.DataFrame, group: Any) -> bool:
     """Whether a head of the layer holds a memory of its own."""
     mine = held[(held["layer"] == group.layer) & held["heads"].str.fullmatch(r"\d+")]
     return bool(mine["latent"].str.fullmatch(_CONTENT.pattern).any())

@@ -36,10 +36,10 @@ def list_claims(
     ] = False,
 ) -> None:
     """Print every claim of the ledger: id, source, statement, what would refute it, profiles."""
-    from analyses.papers.ledger import chosen, read_ledger
+    from analyses.papers.ledger import read_ledger, select_claims
 
     ledger = read_ledger()
-    listed = chosen(ledger, [], paper or [], not paper)
+    listed = select_claims(ledger, [], paper or [], not paper)
     keys = ("id", "source", "statement", "refuted_by", "rule")
     facts(claims=[{key: getattr(claim, key) for key in keys} for claim in listed])
     for claim in listed:
@@ -86,11 +86,11 @@ def run(
 ) -> None:
     """Run claims by the ledger's rules; write a folder for each and report.html."""
     from analyses.papers.claims_report import write_report
-    from analyses.papers.ledger import chosen, read_ledger
+    from analyses.papers.ledger import read_ledger, select_claims
     from analyses.papers.run import Order, run_claims
 
     ledger = read_ledger()
-    claims = chosen(ledger, ids or [], paper or [], every)
+    claims = select_claims(ledger, ids or [], paper or [], every)
     order = Order(
         profile,
         seeds,

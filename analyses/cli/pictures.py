@@ -37,11 +37,11 @@ def real_heads(
     docs: Annotated[Path, typer.Option(help="Folder of the page and its picture.")] = Path("docs"),
 ) -> None:
     """Keep what the page needs of an inspection, if one is given; write page and picture."""
-    from analyses.pictures.real_heads import keep, kept, picture_in_words, write
+    from analyses.pictures.real_heads import keep, picture_in_words, read_tables, write
 
     written = [] if folder is None else [keep(folder)]
     written += write(docs)
-    words = picture_in_words(kept())
+    words = picture_in_words(read_tables())
     facts(written=[str(path) for path in written], picture=words)
     for path in written:
         typer.echo(str(path))

@@ -27,9 +27,9 @@ def train_language(
     minutes: Annotated[float, typer.Option(help="Minutes between two saves.")] = 5.0,
 ) -> None:
     """Train a language model by its recipe, and write it with its numbers and a card."""
-    from analyses.language.card import made_by_language, write_language
+    from analyses.language.card import is_made_by_language, write_language
     from analyses.language.recipe import RECIPE, read_language_recipe
-    from analyses.language.train import LanguageRun, prepare, trained_steps
+    from analyses.language.train import LanguageRun, prepare, take_steps
     from prooflens.files import LOCK, check_output, drop, sweep
     from prooflens.trained import partial_of, training_place
 
@@ -40,7 +40,7 @@ def train_language(
 
     def begin() -> None:
         """Look at what is there: before all, and when no other process may train here."""
-        if resume and made_by_language(out, plan):
+        if resume and is_made_by_language(out, plan):
             sweep(out.absolute().parent)
             drop(partial)
             typer.echo(f"{out} holds what this recipe makes: nothing is left to train")
@@ -59,7 +59,7 @@ def train_language(
             typer.echo("reading the sources and training the vocabulary", err=True)
             prepare(plan, partial)
             training = LanguageRun(plan, partial, resume=True)
-            steps = trained_steps(training, minutes=minutes, told=_say)
+            steps = take_steps(training, minutes=minutes, told=_say)
             left = range(plan.steps - training.step)
             for _ in zip(progress(plan.name)(left), steps, strict=True):
                 pass
@@ -70,10 +70,10 @@ def train_language(
         raise typer.Exit(130) from None
     numbers = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
     typer.echo(f"{plan.name}: {numbers}; written to {out}")
-    for words in plan.missed(metrics):
+    for words in plan.missed_bounds(metrics):
         typer.echo(f"note: {words}")
     about = {"name": plan.name, "checkpoint": out, "metrics": metrics}
-    facts(models=[about | {"missed": plan.missed(metrics)}])
+    facts(models=[about | {"missed": plan.missed_bounds(metrics)}])
 
 
 def _say(line: dict[str, Any]) -> None:

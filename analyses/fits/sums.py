@@ -315,7 +315,7 @@ def fit_sum(
     price = rounding_price(heads, unit_roundoff)
 
     def value(at: NDArray[np.float64]) -> float:
-        slopes = rounded(grid(positions, heads, at[0], at[1]), unit_roundoff)
+        slopes = round_slopes(grid(positions, heads, at[0], at[1]), unit_roundoff)
         if len(set(slopes)) < heads:
             return 1e3
         return _solve(target, positions, slopes, price, iterations=15).value
@@ -324,9 +324,9 @@ def fit_sum(
     start = min(starts, key=value)
     options = {"maxfev": 45, "xatol": 0.02, "fatol": 0.0, "initial_simplex": start + _SIMPLEX}
     best = minimize(value, start, method="Nelder-Mead", options=options).x
-    slopes = rounded(grid(positions, heads, best[0], best[1]), unit_roundoff)
+    slopes = round_slopes(grid(positions, heads, best[0], best[1]), unit_roundoff)
     found = _solve(target, positions, slopes, price, iterations=60)
-    return _held(target, positions, slopes, found, price, unit_roundoff)
+    return _round_fit(target, positions, slopes, found, price, unit_roundoff)
 
 
 def floor(
@@ -398,7 +398,7 @@ def _check(
     problems.raise_if_any()
 
 
-def rounded(slopes: NDArray[np.float64], unit_roundoff: float) -> list[float]:
+def round_slopes(slopes: NDArray[np.float64], unit_roundoff: float) -> list[float]:
     """Round slopes to what a model of that precision holds."""
     with mpmath.workprec(round(-log2(unit_roundoff))):
         return [float(+mpmath.mpf(float(p))) for p in slopes]
@@ -420,7 +420,7 @@ def _solve(
         scale = [1 / (price * total) for total in tail(positions, p, 0)]
         lines = _lines(positions, p, near, edges)
         rows = [[_units(x * f) for x, f in zip(line, scale, strict=True)] for line in lines]
-        wanted = [_units(mpmath.mpf(v)) for v in _wanted(target, near, edges)]
+        wanted = [_units(mpmath.mpf(v)) for v in _target_values(target, near, edges)]
     as_rows, as_target = np.array(rows, dtype=object), np.array(wanted, dtype=object)
     return least_absolute(as_rows, as_target, iterations=iterations)
 
@@ -437,7 +437,7 @@ def _lines(positions: Positions, p: Sequence[Any], near: int, edges: list[int]) 
     return [*(basis(positions, p, s) for s in range(near)), *blocks, beyond[-1]]
 
 
-def _wanted(target: int | str, near: int, edges: list[int]) -> list[float]:
+def _target_values(target: int | str, near: int, edges: list[int]) -> list[float]:
     """The target's value in every row of the linear programme."""
     if isinstance(target, int):
         return [float(s == target) for s in range(near)] + [0.0] * len(edges)
@@ -451,7 +451,7 @@ def _units(value: mpmath.mpf) -> int:
     return int(mpmath.nint(mpmath.ldexp(value, BITS)))
 
 
-def _held(
+def _round_fit(
     target: int | str,
     positions: Positions,
     slopes: list[float],

@@ -26,7 +26,7 @@ from analyses.language.train import LanguageRun
 from prooflens.architectures import read_tensors
 from prooflens.files import output_folder
 
-__all__ = ["made_by_language", "write_language"]
+__all__ = ["is_made_by_language", "write_language"]
 
 _NUMBERS, _WIDTH = "training.json", 110
 _TERMS = (
@@ -48,7 +48,7 @@ _MEASURED = (
 )
 
 
-def made_by_language(place: Path, recipe: LanguageRecipe) -> bool:
+def is_made_by_language(place: Path, recipe: LanguageRecipe) -> bool:
     """Whether a folder holds what a recipe makes."""
     file = place / _NUMBERS
     if not file.is_file():
@@ -72,7 +72,7 @@ def write_language(training: LanguageRun, out: Path, *, overwrite: bool) -> dict
     Raises:
         OutputError: if the folder exists and may not be replaced, or cannot be written.
     """
-    weights = {training.step: training.model.named()}
+    weights = {training.step: training.model.weights_by_name()}
     for step in training.recipe.training.kept:
         weights[step] = read_tensors(training.folder / f"step-{step}.safetensors")[0]
     found = {}
@@ -101,7 +101,7 @@ def _write(training: LanguageRun, step: int, weights: dict[str, Tensor], place: 
     from tokenizers import Tokenizer
 
     model = GPT2(training.recipe.model)
-    for name, weight in model.named().items():
+    for name, weight in model.weights_by_name().items():
         weight.copy_(weights[name].half())
     write_gpt2(model, place)
     tokenizer = Tokenizer.from_file(str(training.folder / "tokenizer.json"))
@@ -131,7 +131,7 @@ def _tell(training: LanguageRun, found: dict[int, Measured], folder: Path) -> No
 
 
 def _card(numbers: dict[str, Any], recipe: LanguageRecipe, found: dict[int, Measured]) -> str:
-    sizes, missed = recipe.model, recipe.missed(metrics_of(found[max(found)]))
+    sizes, missed = recipe.model, recipe.missed_bounds(metrics_of(found[max(found)]))
     origin = numbers["text"]["origin"]
     minutes = numbers["processor_seconds"] / 60
     verdict = f"It misses: {'; '.join(missed)}." if missed else "It reaches what its recipe asks."

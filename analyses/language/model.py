@@ -97,7 +97,7 @@ class GPT2(nn.Module):
         found: Tensor = self.weights[name.replace(".", "/")]
         return found
 
-    def named(self) -> dict[str, Tensor]:
+    def weights_by_name(self) -> dict[str, Tensor]:
         """All parameters under Hugging Face's names."""
         return {name.replace("/", "."): weight for name, weight in self.weights.items()}
 
@@ -200,7 +200,7 @@ def write_gpt2(model: GPT2, folder: Path) -> None:
         "eos_token_id": BEGIN,
         "dtype": "float16",
     }
-    half = {name: weight.detach().half() for name, weight in model.named().items()}
+    half = {name: weight.detach().half() for name, weight in model.weights_by_name().items()}
     write_tensors(half, folder / "model.safetensors", {"format": "pt"})
     text = json.dumps(config, indent=2, sort_keys=True)
     (folder / "config.json").write_text(text + "\n", encoding="utf-8")

@@ -179,7 +179,7 @@ class LanguageRecipe:
         text = json.dumps(self.to_dict(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def missed(self, metrics: Mapping[str, float]) -> list[str]:
+    def missed_bounds(self, metrics: Mapping[str, float]) -> list[str]:
         """The bounds that the metrics miss, as sentences."""
         return [
             f"{name} is {metrics[name]:.3g}, expected at least {bound:g}"
@@ -203,7 +203,7 @@ def read_language_recipe(path: Path) -> LanguageRecipe:
     for key in ("name", "about", "stages"):
         problems.need(bool(data.get(key)), key, "must be given", data.get(key), "add it")
     problems.raise_if_any()
-    _shaped(data, problems)
+    _check_table_types(data, problems)
     corpus, expected = data.get("corpus", {}), data.get("expected", {})
     for table, keys in ((corpus, ("held_out", "folder")), (expected, _EXPECTED)):
         for key in sorted(set(table) - set(keys)):
@@ -212,9 +212,9 @@ def read_language_recipe(path: Path) -> LanguageRecipe:
     recipe = LanguageRecipe(
         data["name"],
         data["about"],
-        _made(GPT2Sizes, data.get("model", {})),
-        _made(LanguageTraining, data.get("training", {})),
-        tuple(_made(Stage, stage) for stage in data["stages"]),
+        _from_table(GPT2Sizes, data.get("model", {})),
+        _from_table(LanguageTraining, data.get("training", {})),
+        tuple(_from_table(Stage, stage) for stage in data["stages"]),
         int(corpus.get("held_out", 20)),
         expected,
         str(corpus.get("folder", "")),
@@ -223,7 +223,7 @@ def read_language_recipe(path: Path) -> LanguageRecipe:
     return recipe
 
 
-def _made(kind: type[Made], table: Mapping[str, Any]) -> Made:
+def _from_table(kind: type[Made], table: Mapping[str, Any]) -> Made:
     """A dataclass from a table, whose lists become tuples."""
     known = {f.name for f in fields(kind)}  # type: ignore[arg-type]
     unknown = sorted(set(table) - known)
@@ -246,7 +246,7 @@ def _made(kind: type[Made], table: Mapping[str, Any]) -> Made:
     return kind(**{k: tuple(v) if isinstance(v, Sequence) else v for k, v in table.items()})
 
 
-def _shaped(data: Mapping[str, Any], problems: Problems) -> None:
+def _check_table_types(data: Mapping[str, Any], problems: Problems) -> None:
     """Note values of another type than a recipe's, before anything is made of them."""
     tables = {key: data.get(key, {}) for key in ("corpus", "model", "training", "expected")}
     stages = data.get("stages")

@@ -37,7 +37,7 @@ from prooflens.errors import CheckpointError, need
 from prooflens.files import append_line, output_file
 from prooflens.trained import stop_asked
 
-__all__ = ["LanguageRun", "prepare", "trained_steps"]
+__all__ = ["LanguageRun", "prepare", "take_steps"]
 
 _STATE, _TEXT, _LOG = "state.safetensors", "text.safetensors", "log.jsonl"
 
@@ -87,7 +87,7 @@ class LanguageRun:
         self.model = GPT2(recipe.model, recipe.training.seed)
         self.seconds, self._since = 0.0, time.process_time()
         """Processor seconds of the steps before the last save."""
-        self._optimizers = _optimizers(recipe.training, self.model.named())
+        self._optimizers = _optimizers(recipe.training, self.model.weights_by_name())
         if resume and (folder / _STATE).is_file():
             self._load()
 
@@ -145,10 +145,12 @@ class LanguageRun:
 
     def _keep(self) -> None:
         with output_file(self.folder / f"step-{self.step}.safetensors", overwrite=True) as draft:
-            write_tensors(self.model.named(), draft)
+            write_tensors(self.model.weights_by_name(), draft)
 
     def _state(self) -> dict[str, Tensor]:
-        tensors = {f"weight {name}": weight for name, weight in self.model.named().items()}
+        tensors = {
+            f"weight {name}": weight for name, weight in self.model.weights_by_name().items()
+        }
         for optimizer, named in self._optimizers:
             for name, weight in named.items():
                 for kind, value in optimizer.state[weight].items():
@@ -163,7 +165,7 @@ class LanguageRun:
             )
         self.step, self.seconds = int(header["step"]), float(header["seconds"])
         with torch.no_grad():
-            for name, weight in self.model.named().items():
+            for name, weight in self.model.weights_by_name().items():
                 weight.copy_(tensors[f"weight {name}"])
         for optimizer, named in self._optimizers:
             for name, weight in named.items():
@@ -192,7 +194,7 @@ def _optimizers(
     return [(muon, matrices), (adam, rest)]
 
 
-def trained_steps(
+def take_steps(
     training: LanguageRun, *, minutes: float, told: Callable[[dict[str, Any]], None]
 ) -> Iterator[int]:
     """Take the steps that are left, saving every so many minutes and at the end.

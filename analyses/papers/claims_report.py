@@ -24,7 +24,7 @@ from analyses.papers.models import ModelPage, comparison, model_pages, short_tab
 from analyses.papers.results import THUMBNAIL, Result, read_failure, read_results
 from prooflens.errors import OutputError
 from prooflens.files import output_file
-from prooflens.pages import PageTable, Picture, in_words, rendered
+from prooflens.pages import PageTable, Picture, in_words, render_page
 
 __all__ = ["LARGEST", "MODELS", "REPORT", "write_report"]
 
@@ -122,7 +122,7 @@ class _Entry:
 
     @property
     def stale(self) -> bool:
-        return self.result is not None and self.result.outdated(self.claim)
+        return self.result is not None and self.result.is_outdated(self.claim)
 
     @property
     def before(self) -> Before | None:
@@ -191,8 +191,8 @@ def write_report(ledger: Mapping[str, Claim], out: Path) -> Path:
         _Entry(claim, results.get(claim.id), read_failure(out, claim.id))
         for claim in ledger.values()
     ]
-    models = model_pages(_named_models(entries), out / MODELS)
-    text = rendered(
+    models = model_pages(_claims_by_model(entries), out / MODELS)
+    text = render_page(
         files("analyses.papers") / "claims.html.j2",
         scripted=True,
         title="Claims and verdicts",
@@ -237,7 +237,7 @@ def _papers(entries: list[_Entry], models: list[ModelPage]) -> list[dict[str, An
     return found
 
 
-def _named_models(entries: list[_Entry]) -> dict[str, list[str]]:
+def _claims_by_model(entries: list[_Entry]) -> dict[str, list[str]]:
     """Model → the ids of the claims that speak of it."""
     names = {name for entry in entries for name in entry.models}
     return {name: [e.claim.id for e in entries if name in e.models] for name in names}

@@ -119,7 +119,7 @@ class Experiment:
         """
         found: list[tuple[Planned, Fit]] = []
 
-        def trained(planned: Sequence[Planned]) -> list[Fit]:
+        def train_planned(planned: Sequence[Planned]) -> list[Fit]:
             part = f"{self.part}-{len(found)}" if found else self.part
             fits = train_runs(self.setting, [run for _, run in planned], part)
             found.extend(zip(planned, fits, strict=True))
@@ -134,11 +134,11 @@ class Experiment:
                 needed,
                 lambda cases: [
                     [fit.metrics[y] <= level for level in levels]
-                    for fit in trained([runs[case] for case in cases])
+                    for fit in train_planned([runs[case] for case in cases])
                 ],
             )
         else:
-            trained(self.planned)
+            train_planned(self.planned)
         rows = [
             {**labels, "parameters": parameters(run.spec), **fit.metrics}
             for (labels, run), fit in found

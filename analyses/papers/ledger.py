@@ -26,7 +26,7 @@ from analyses.papers.base import Setting, Status, Verdict
 from prooflens.errors import ArgumentError, Problems
 from prooflens.files import FileTable, check_shape, fits, rule_error
 
-__all__ = ["PAPERS", "PROFILES", "Before", "Claim", "chosen", "read_ledger"]
+__all__ = ["PAPERS", "PROFILES", "Before", "Claim", "read_ledger", "select_claims"]
 
 PAPERS = ("memory", "template", "depth", "coupling", "decompile", "training")
 PROFILES = ("zoo", "quick", "full")
@@ -211,7 +211,7 @@ def _before(table: Mapping[str, Any]) -> Before:
     return Before(**words, settings=table["settings"])
 
 
-def chosen(
+def select_claims(
     ledger: Mapping[str, Claim], ids: Iterable[str], papers: Iterable[str], every: bool
 ) -> list[Claim]:
     """The claims that were asked for, in the ledger's order.

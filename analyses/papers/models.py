@@ -107,7 +107,7 @@ def _roles(folder: Path) -> PageTable:
     return _short(frame, f"Roles of {folder.name}: {words}")
 
 
-def _confirmed(roles: pd.DataFrame) -> str:
+def _confirmed_sentence(roles: pd.DataFrame) -> str:
     """Which component plays which role for sure, in a sentence."""
     sure = roles[roles["status"] == "confirmed"]
     said = [
@@ -139,7 +139,7 @@ def _measure(folder: Path, claims: Sequence[str]) -> ModelPage:
         return ModelPage(
             name,
             about["paper"],
-            [_confirmed(roles.frame), *about["words"]],
+            [_confirmed_sentence(roles.frame), *about["words"]],
             claims,
             pictures,
             tables,

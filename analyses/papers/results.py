@@ -149,7 +149,7 @@ class Result:
         """The seeds and options that were run."""
         return {"seeds": list(self.seeds), **self.options}
 
-    def outdated(self, claim: Claim) -> bool:
+    def is_outdated(self, claim: Claim) -> bool:
         """Whether the ledger's rule, or the settings that it gave then, are others today."""
         if self.rule_sha256 != claim.rule_sha256:
             return True
@@ -184,7 +184,7 @@ def write_result(
         "profile": setting.profile,
         "seeds": list(setting.seeds),
         "options": plain(setting.options),
-        "changed": {} if verdict.status == "not run" else _changed(claim, setting),
+        "changed": {} if verdict.status == "not run" else _changed_options(claim, setting),
         "seconds": round(seconds, 1),
         "versions": environment(),
         "figures": {name: drawing.alternative for name, drawing in verdict.drawings.items()},
@@ -203,7 +203,7 @@ def write_result(
     return read_result(place)
 
 
-def _changed(claim: Claim, setting: Setting) -> dict[str, Any]:
+def _changed_options(claim: Claim, setting: Setting) -> dict[str, Any]:
     """The ledger's values of the options that the user changed."""
     table: dict[str, Any] = plain(claim.profiles.get(setting.profile, {}))
     now = {**plain(setting.options), "seeds": list(setting.seeds)}
@@ -215,7 +215,7 @@ def _before(place: Path, claim: Claim) -> dict[str, Any]:
     if not (place / RESULT).exists():
         return {}
     old = read_result(place)
-    if not old.outdated(claim):
+    if not old.is_outdated(claim):
         return {"before": dict(old.before)} if old.before else {}
     names = ("rule", "rule_sha256", "status", "key", "profile", "settings")
     return {"before": {name: getattr(old, name) for name in names}}

@@ -155,9 +155,9 @@ def _check_kept(claims: Sequence[Claim], order: Order, out: Path) -> None:
         return
     there = []
     for claim in claims:
-        old = _reached(claim, out)
+        old = _stored_answer(claim, out)
         answers = order.profile in claim.profiles  # otherwise nothing would be replaced
-        if old is None or not answers or old.outdated(claim):
+        if old is None or not answers or old.is_outdated(claim):
             continue
         if not order.resume or _kept_result(claim, order.setting(claim, out), out) is None:
             there.append(f"{claim.id} ({old.profile}: {old.status})")
@@ -267,7 +267,7 @@ def _attempt(
         came = Failure(claim.id, str(error))
         setting.folder.mkdir(parents=True, exist_ok=True)
     except Exception as error:  # a mistake in one claim must not cost the others
-        came = Failure(claim.id, _traced(error, setting.folder))
+        came = Failure(claim.id, _describe_error(error, setting.folder))
     if isinstance(came, Failure):
         replace_text(setting.folder / STOPPED, came.words + "\n")
     return claim, came, kept
@@ -284,7 +284,7 @@ def _result(
     started = time.perf_counter()
     verdict = _refusal(claim, setting) or _run(function, setting)
     seconds = time.perf_counter() - started
-    old = _reached(claim, out) if verdict.status == "not run" else None
+    old = _stored_answer(claim, out) if verdict.status == "not run" else None
     result = old or write_result(claim, setting, verdict, seconds, out)
     drop(setting.folder)
     return result, old is not None
@@ -305,7 +305,7 @@ def _run(function: Callable[[Setting], Verdict], setting: Setting) -> Verdict:
 
 def _kept_result(claim: Claim, setting: Setting, out: Path) -> Result | None:
     """The stored verdict with the same rule and setting, if there is one."""
-    old = _reached(claim, out)
+    old = _stored_answer(claim, out)
     if old is None:
         return None
     same = (old.rule_sha256, old.profile, old.seeds, dict(old.options)) == (
@@ -317,7 +317,7 @@ def _kept_result(claim: Claim, setting: Setting, out: Path) -> Result | None:
     return old if same else None
 
 
-def _reached(claim: Claim, out: Path) -> Result | None:
+def _stored_answer(claim: Claim, out: Path) -> Result | None:
     """The stored result, if the claim was run to an answer."""
     if not (out / claim.id / RESULT).exists():
         return None
@@ -343,7 +343,7 @@ def _refusal(claim: Claim, setting: Setting) -> Verdict | None:
     return Verdict("not run", words) if absent else None
 
 
-def _traced(error: Exception, folder: Path) -> str:
+def _describe_error(error: Exception, folder: Path) -> str:
     """Describe an error in one line; its traceback is written to a file."""
     folder.mkdir(parents=True, exist_ok=True)
     place = folder / "traceback.txt"

@@ -33,7 +33,7 @@ from prooflens.files import output_file
 from prooflens.plot import size, style
 from prooflens.run import Array, DropKeys, Run, Site
 
-__all__ = ["MODELS", "falls", "keep", "kept", "page", "picture", "picture_in_words", "write"]
+__all__ = ["MODELS", "falls", "keep", "page", "picture", "picture_in_words", "read_tables", "write"]
 
 MODELS = {"smollm2-135m": "SmolLM2-135M", "gemma3-270m": "Gemma-3-270M"}
 """Name of a model → as the page calls it."""
@@ -144,7 +144,7 @@ def keep(folder: Path) -> Path:
     return path
 
 
-def kept() -> dict[str, Kept]:
+def read_tables() -> dict[str, Kept]:
     """What is kept, by model."""
     paths = {name: _TABLES / f"real-{name}.json" for name in MODELS}
     return {
@@ -399,23 +399,23 @@ def _section(name: str, one: Kept) -> Iterator[str]:
             for r in _rows(behaving.sort_values("strength", ascending=False))
         ],
     )
-    yield from _measured_apart(name, one["roles"])
+    yield from _apart_lines(name, one["roles"])
     yield "### Who reads whom: weights beside patching"
     yield _READING
     yield from _read(pd.DataFrame(one["reading"]))
 
 
-def _measured_apart(name: str, inspected: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _apart_lines(name: str, inspected: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """What transformers and hooks alone say of the same heads, on rows of their own, beside the
     roles found on these rows, or else those of the inspection."""
-    apart, same_rows = heads_apart.kept(name)
+    apart, same_rows = heads_apart.apart_and_roles(name)
     roles = same_rows or [*map(dict, inspected)]
     if not apart["heads"]:
         return
     found = "`find_roles` on the same rows" if same_rows else "The inspection, on rows of its own,"
     share, loss = heads_apart.LEAST_SHARE, heads_apart.LEAST_LOSS
     behaving = [one for one in apart["heads"] if max(one["previous"], one["followed"]) >= share]
-    alone = sum(heads_apart.needed(one) for one in behaving)
+    alone = sum(heads_apart.is_needed(one) for one in behaving)
     wrong = heads_apart.disagreements(apart, roles)
     said = "; ".join(
         f"{one['head']} ({one['role']}, {one['status']}; alone {one['loss']:.2f} nats, in an "
@@ -552,7 +552,7 @@ def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def write(docs: Path) -> list[Path]:
     """Write page and picture from what is kept; returns where."""
-    tables = kept()
+    tables = read_tables()
     if not tables:
         raise ArgumentError("nothing is kept: give the folder of an inspection first")
     image, text = docs / "images" / "heads-of-real-models.png", docs / "real-heads.md"

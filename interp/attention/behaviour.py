@@ -130,7 +130,7 @@ class Copying:
             if after is not None and post_norm(model, layer) is not None:
                 after = reaching(model, layer, after, torch.ones_like(after[..., :1]))
             paired = _paired_logits(share[:, real].float(), written[:, :, real], after, embedded)
-            self._sums.add(layer, heads, *_permuted(paired), counts)
+            self._sums.add(layer, heads, *_permutation_moments(paired), counts)
 
     def table(self) -> pd.DataFrame:
         """The table that :func:`copying_table` gives."""
@@ -243,7 +243,9 @@ def _paired_logits(
     return torch.einsum("rkhd,skhd->rsh", gathered, by_key).double()
 
 
-def _permuted(paired: Float[Tensor, "row content head"]) -> tuple[Tensor, Tensor, Tensor]:
+def _permutation_moments(
+    paired: Float[Tensor, "row content head"],
+) -> tuple[Tensor, Tensor, Tensor]:
     """The score of each row, and its mean and variance when rows are paired with tokens at random.
 
     Row r's score is paired[r, r]. Its mean under random pairings is half from pairs in which r

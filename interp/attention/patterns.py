@@ -47,12 +47,12 @@ def kernel_by_offset(
     """
     centred = values.astype(np.float64)
     centred = centred - centred.mean((0, 1))
-    carried = np.moveaxis(centred * _shared(centred)[..., None], -1, 0)
+    carried = np.moveaxis(centred * _common_value(centred)[..., None], -1, 0)
     sums, seen = _by_offset(np.moveaxis(pattern, 1, 0) * carried[:, :, None], mask, lags)
     return _peak_up(sums.sum(1) / np.maximum(seen.sum(0), 1.0))
 
 
-def _shared(centred: Values) -> Float[np.ndarray, "row key"]:
+def _common_value(centred: Values) -> Float[np.ndarray, "row key"]:
     """What the heads' values have in common, with mean square one: the first principal component,
     each head's values first divided by the largest of them."""
     flat = centred.reshape(-1, centred.shape[-1])

@@ -68,9 +68,15 @@ from interp.attribution.residual_decomposition import (
     Ids,
     ResidualDecomposition,
     StreamPlace,
-    decomposed,
+    decomposition_of,
 )
-from interp.attribution.unembedding import logit_offset, off_by, tolerance, uncapped, unembedding
+from interp.attribution.unembedding import (
+    logit_offset,
+    off_by,
+    tolerance,
+    uncap_logits,
+    unembedding,
+)
 from interp.errors import HookError, Problems
 from interp.hooks.site import Site
 from interp.stats.bootstrap import RESAMPLES, RowCounts, RowMeans, interval_of
@@ -117,7 +123,7 @@ class TargetLogits:
             first, last = max(low, start), min(high, stop)
             if first < last:
                 written = stack[:, first - start : last - start]
-                self._block.append(self._paired(written, group[low:high]))
+                self._block.append(self._pair_logits(written, group[low:high]))
             if first < last == high:
                 self._close(torch.cat(self._block))
                 self._block = []
@@ -149,7 +155,7 @@ class TargetLogits:
         scale = self._rows.scale(cache).flatten(0, 1)[places]
         if not bool(stream.isfinite().all()):  # named by part elsewhere
             return
-        true = uncapped(self._rows.model, output)
+        true = uncap_logits(self._rows.model, output)
         found = (stream.double() / scale) @ self._readout + self._offset
         off = off_by(found, true - true.mean(-1, keepdim=True))
         if off > tolerance(output.dtype):
@@ -159,7 +165,7 @@ class TargetLogits:
                 "ablate instead"
             )
 
-    def _paired(
+    def _pair_logits(
         self, written: Float[Tensor, "part row pos d_model"], block: Ids
     ) -> Float[Tensor, "row id score"]:
         """What the writes of some rows, and the offset, add to the targets of a block's rows."""
@@ -266,7 +272,7 @@ def direct_logit_attribution(
         HookError: for a model without TransformerLens' weight names, as a wrapped module is; for a
             store that lacks a hook.
     """
-    rows = _checked(model, source, directions, batch)
+    rows = _check_inputs(model, source, directions, batch)
     counts = RowCounts(seed, resamples)
     found: TargetLogits | _SharesByDirection
     if directions is None and not rows.real:
@@ -281,7 +287,7 @@ def direct_logit_attribution(
     return head_table(_line("direct_share", name, one) for name, one in found.results())
 
 
-def _checked(
+def _check_inputs(
     model: Any, source: Any, directions: Mapping[str, Direction] | None, batch: int
 ) -> ResidualDecomposition:
     lacking = [name for name in _WEIGHTS if not hasattr(model, name)]
@@ -298,7 +304,7 @@ def _checked(
     for name, direction in (directions or {}).items():
         _check_direction(problems, name, direction, model.cfg)
     problems.raise_if_any()
-    rows = decomposed(model, source)
+    rows = decomposition_of(model, source)
     scored, advice = sum(map(len, rows.groups)), "the null and the interval compare rows"
     rule = "must have at least 2 rows in which something is scored"
     problems.need(scored >= 2, "source", rule, scored, advice)

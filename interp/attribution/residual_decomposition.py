@@ -74,7 +74,7 @@ def residual_decomposition(
         HookError: naming what a store or wrapped module lacks; for a model whose stream is not the
             sum of these parts.
     """
-    rows, last = decomposed(model, source), int(model.cfg.n_layers)
+    rows, last = decomposition_of(model, source), int(model.cfg.n_layers)
     at = last if layer is None else layer
     problems = Problems("residual_decomposition")
     problems.need(0 <= at <= last, "layer", f"must be 0 to {last}", layer, "name a layer")
@@ -86,7 +86,7 @@ def residual_decomposition(
     return dict(zip(labels, written, strict=True))
 
 
-def decomposed(model: Any, source: Any) -> ResidualDecomposition:
+def decomposition_of(model: Any, source: Any) -> ResidualDecomposition:
     """Rows of a batch, of inputs or of a store, whose streams can be taken apart."""
     if isinstance(source, ActivationStore):
         return _Stored(model, source)
@@ -212,7 +212,7 @@ class _Live(ResidualDecomposition):
         self.length, self.real = rows.inputs.shape[1], rows.targets.is_floating_point()
 
     def need(self, places: Sequence[StreamPlace], *, scale: bool) -> None:
-        hooks = _needed(self.model, places, scale)
+        hooks = _needed_hooks(self.model, places, scale)
         lacking = [either[0] for either in hooks if either[0] not in self.model.hook_dict]
         if lacking:
             raise HookError(f"{type(self.model).__name__} has no hook {', '.join(lacking)}")
@@ -261,7 +261,7 @@ class _Stored(ResidualDecomposition):
 
     def need(self, places: Sequence[StreamPlace], *, scale: bool) -> None:
         known = {*self._store.hooks, *self._store.aliases}
-        needed = _needed(self.model, places, scale)
+        needed = _needed_hooks(self.model, places, scale)
         lacking = [" or ".join(either) for either in needed if not known & set(either)]
         if lacking:
             raise HookError(
@@ -294,7 +294,7 @@ class _Stored(ResidualDecomposition):
         return self._store.cache(rows, self.model)
 
 
-def _needed(model: Any, places: Sequence[StreamPlace], scale: bool) -> list[tuple[str, ...]]:
+def _needed_hooks(model: Any, places: Sequence[StreamPlace], scale: bool) -> list[tuple[str, ...]]:
     """The hooks that the streams are the sum of; of each tuple one hook is enough."""
     upto = max((layer for layer, _ in places), default=model.cfg.n_layers)
     spec = getattr(model, "spec", None)

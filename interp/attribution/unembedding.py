@@ -8,7 +8,7 @@ stream, the norm's bias through W_U and b_U, belongs to no component: :func:`log
 architectures multiply their logits by a number of the configuration (:func:`logit_factor`).
 
 A logit cap (tanh) after the unembedding is not linear and is left out: what is read are the
-logits before it (:func:`uncapped`).
+logits before it (:func:`uncap_logits`).
 
 *Norms behind attention* lie between a head's write z W_O and the residual stream:
 
@@ -56,7 +56,9 @@ def logit_cap(model: Any) -> float | None:
     return float(value) if value else None
 
 
-def uncapped(model: Any, logits: Float[Tensor, "*place vocab"]) -> Float[Tensor, "*place vocab"]:
+def uncap_logits(
+    model: Any, logits: Float[Tensor, "*place vocab"]
+) -> Float[Tensor, "*place vocab"]:
     """The logits before their cap, in float64."""
     wide, cap = logits.double(), logit_cap(model)
     return wide if cap is None else cap * torch.atanh(wide / cap)

@@ -206,7 +206,7 @@ def fresh(a: Affine, deviation: Array, ar: Arithmetic) -> Affine:
         return Affine(a.centre, a.generators, (a.radius + deviation) * UP)
     new = np.zeros((len(kept), cells, wide))
     new[np.arange(len(kept)), :, kept] = deviation.reshape(cells, -1)[:, kept].T
-    old = padded(a.generators, ar.symbols)
+    old = pad_symbols(a.generators, ar.symbols)
     ar.symbols += len(kept)
     generators = np.concatenate((old, new.reshape(len(kept), *a.shape)))
     return Affine(a.centre, generators, a.radius)
@@ -217,7 +217,9 @@ def add(a: Affine, b: Affine, ar: Arithmetic) -> Affine:
     n = max(len(a.generators), len(b.generators))
     centre = a.centre + b.centre
     dims = centre.ndim
-    generators = padded(lifted(a.generators, dims), n) + padded(lifted(b.generators, dims), n)
+    generators = pad_symbols(add_axes(a.generators, dims), n) + pad_symbols(
+        add_axes(b.generators, dims), n
+    )
     size = (a.magnitude + b.magnitude) * UP
     radius = (a.radius + b.radius + ar.error(2, size)) * UP
     return Affine(centre, generators, np.broadcast_to(radius, centre.shape))
@@ -268,9 +270,9 @@ def dot(a: Affine, b: Affine, ar: Arithmetic) -> Affine:
     c, d = a.centre, b.centre
     centre = (c * d).sum(-1)
     ar.multiplications += centre.size * n * (1 + 2 * symbols)
-    ga = (lifted(a.generators, dims) * d).sum(-1)
-    gb = (lifted(b.generators, dims) * c).sum(-1)
-    generators = padded(ga, symbols) + padded(gb, symbols)
+    ga = (add_axes(a.generators, dims) * d).sum(-1)
+    gb = (add_axes(b.generators, dims) * c).sum(-1)
+    generators = pad_symbols(ga, symbols) + pad_symbols(gb, symbols)
     noise = (a.deviation * b.deviation).sum(-1)
     noise = noise + (a.radius * np.abs(d)).sum(-1) + (b.radius * np.abs(c)).sum(-1)
     size = (a.magnitude * b.magnitude).sum(-1)
@@ -284,13 +286,13 @@ def _times(x: Array, weight: Float64[np.ndarray, "n m"]) -> Array:
     return (x.reshape(-1, n) @ weight).reshape(*x.shape[:-1], m)
 
 
-def lifted(generators: Array, dims: int) -> Array:
+def add_axes(generators: Array, dims: int) -> Array:
     """Room between the symbols and a shape that will be broadcast to ``dims`` axes."""
     missing = dims - (generators.ndim - 1)
     return generators.reshape(len(generators), *(1,) * missing, *generators.shape[1:])
 
 
-def padded(generators: Array, symbols: int) -> Array:
+def pad_symbols(generators: Array, symbols: int) -> Array:
     """Zeros for the symbols that a form does not have."""
     missing = symbols - len(generators)
     if missing <= 0:

@@ -49,11 +49,11 @@ from interp.bounds.affine import (
     Affine,
     Arithmetic,
     add,
+    add_axes,
     dot,
     exactly,
-    lifted,
     linear,
-    padded,
+    pad_symbols,
     scale,
 )
 
@@ -175,7 +175,7 @@ def _everywhere(x: Affine, axis: int) -> Affine:
 def _broadcast(x: Affine, like: Array) -> Affine:
     """``x`` in the shape it has together with ``like``."""
     shape = np.broadcast_shapes(x.shape, like.shape)
-    generators = lifted(x.generators, len(shape))
+    generators = add_axes(x.generators, len(shape))
     return Affine(
         np.broadcast_to(x.centre, shape),
         np.broadcast_to(generators, (len(generators), *shape)),
@@ -200,7 +200,7 @@ def pattern(
     """
     n = scores.shape[-1]
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        low, high = _normalised(scores, allowed, ar) if softmax else _numerators(scores)
+        low, high = _softmax_sums(scores, allowed, ar) if softmax else _numerators(scores)
     widened = 2.0**-45 + float(ar.error(n + 2 * EXP + 16, np.ones(())))
     relative = widened if widened < 0.5 else np.inf
     underflow = float(ar.error(4, np.zeros(())))
@@ -219,7 +219,7 @@ def _numerators(scores: Affine) -> tuple[Array, Array]:
     return np.exp(low), np.exp(high)
 
 
-def _normalised(
+def _softmax_sums(
     scores: Affine, allowed: Bool[np.ndarray, "query key"], ar: Arithmetic
 ) -> tuple[Array, Array]:
     """Σ_i e^{s_i − s_j} for each j, one key at a time: k² differences are never all in memory.
@@ -300,7 +300,7 @@ def _levers(found: Affine, half: Array, lever: Array, sizes: Array, ar: Arithmet
     unsure = half - tiny
     for row, (head, query, key) in enumerate(active):
         new[row, :, query, head] = unsure[:, head, query, key, None] * lever[:, key, head]
-    generators = np.concatenate((padded(found.generators, ar.symbols), new))
+    generators = np.concatenate((pad_symbols(found.generators, ar.symbols), new))
     ar.symbols += len(active)
     rounded = np.einsum("chqk,ckhd->cqhd", half, sizes) * 2.0**-49
     return Affine(found.centre, generators, (radius + rounded) * UP)

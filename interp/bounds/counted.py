@@ -29,7 +29,14 @@ from jaxtyping import Bool, Float64, Int
 
 from interp.bounds.affine import Affine, Arithmetic, add, linear, share
 from interp.bounds.attention import linear_heads, score_forms, weights
-from interp.bounds.network import after_attention, after_ffn, embedded, margins, normed, unmet
+from interp.bounds.network import (
+    after_attention,
+    after_ffn,
+    apply_norm,
+    embed_inputs,
+    margins,
+    unmet,
+)
 from interp.bounds.two_layers import LEAST_WEIGHT, Watch, finite, main_directions
 
 Array = Float64[np.ndarray, "..."]
@@ -117,7 +124,7 @@ class _Points:
         self.shape = (int(cells[:, 0].max()) + 1, int(cells[:, 1].max()) + 1, 2)
         longest = int(cells[:, :2].sum(1).max())
         self.entering = self._entering(ids, longest)  # [point, d_model], BOS at (0, 0, 0)
-        self.seen = normed(self.block.ln1, self.entering, ar)
+        self.seen = apply_norm(self.block.ln1, self.entering, ar)
         attn = self.block.attn
         values = linear_heads(self.seen, attn.W_V, attn.b_V, ar)
         self.values, self.off = values.centre, float(values.radius.max())
@@ -138,7 +145,7 @@ class _Points:
             ]
             rows = np.array([_letters(*place) for place in places], dtype=np.int64)
             tokens = np.concatenate((np.full((len(rows), 1), ids[0]), ids[1:][rows]), axis=1)
-            x = embedded(self.model, tokens, self.ar)
+            x = embed_inputs(self.model, tokens, self.ar)
             block = self.model.blocks[0]
             x = after_ffn(block, after_attention(block, x, self.ar, last_only=True), self.ar)
             at = tuple(np.array(places).T) if length else ...  # BOS stands in for unreached points
@@ -157,7 +164,7 @@ class _Points:
         keys = self.seen.reshape(1, *self.seen.shape)
         scores = score_forms(self.block.attn, query, keys, lags.astype(np.int64), self.ar)
         own = scores.centre[0, :, 0].reshape(-1, *self.shape)[:, : a + 1, : b + 1]
-        reached = _reached(a, b)
+        reached = _reachable_points(a, b)
         own = np.where(reached, own, -np.inf)
         looks = np.moveaxis(np.exp(own - own.max((1, 2, 3), keepdims=True)), 0, -1)
         along = np.einsum("phc,hcd->phd", self.values, self.directions)
@@ -199,7 +206,7 @@ class _Points:
             boxes = boxes[:, ~(ahead > 0)]
             if done + 2 * boxes.shape[1] > _BOXES:
                 return False
-            boxes = _halved(boxes)
+            boxes = _halve_boxes(boxes)
         return True
 
     def _ahead(self, a: int, b: int, last: int, boxes: Array, answer: int) -> Array:
@@ -236,7 +243,7 @@ def _letters(a: int, b: int, last: int) -> list[int]:
     return ([1] * b + [0] * a) if last == 0 else ([0] * a + [1] * b)
 
 
-def _reached(a: int, b: int) -> Bool[np.ndarray, "a b letter"]:
+def _reachable_points(a: int, b: int) -> Bool[np.ndarray, "a b letter"]:
     """Points that a string of a⁺b⁺ … can pass, and BOS, which stands at (0, 0, 0)."""
     of_a, of_b = np.ogrid[: a + 1, : b + 1]
     ends_in_a = (of_a > 1) | ((of_a == 1) & (of_b == 0))
@@ -284,7 +291,7 @@ def _few(boxes: Array) -> Iterator[Array]:
         yield boxes[:, start : start + _FEW]
 
 
-def _halved(boxes: Array) -> Array:
+def _halve_boxes(boxes: Array) -> Array:
     """Each box cut in halves along its longest side."""
     flat = boxes.reshape(*boxes.shape[:2], int(np.prod(boxes.shape[2:])))
     longest, rows = (flat[1] - flat[0]).argmax(-1), np.arange(flat.shape[1])

@@ -52,7 +52,7 @@ from interp.bounds.affine import (
     exactly,
     fresh,
     linear,
-    padded,
+    pad_symbols,
     scale,
 )
 from interp.bounds.attention import fetch, linear_heads, pattern, score_forms, weights
@@ -166,7 +166,9 @@ def not_covered(model: Any) -> str:
     return ""
 
 
-def embedded(model: Any, inputs: Affine | Int[np.ndarray, "cell pos"], ar: Arithmetic) -> Affine:
+def embed_inputs(
+    model: Any, inputs: Affine | Int[np.ndarray, "cell pos"], ar: Arithmetic
+) -> Affine:
     """What enters the first block, ``[cell, pos, d_model]``.
 
     Args:
@@ -177,11 +179,11 @@ def embedded(model: Any, inputs: Affine | Int[np.ndarray, "cell pos"], ar: Arith
     """
     table = weights(model.embed.W_E)
     if not isinstance(inputs, Affine):
-        return entered(model, exactly(table[inputs]), ar)
-    return entered(model, linear(inputs, table, None, ar), ar)
+        return entry_stream(model, exactly(table[inputs]), ar)
+    return entry_stream(model, linear(inputs, table, None, ar), ar)
 
 
-def entered(model: Any, x: Affine, ar: Arithmetic) -> Affine:
+def entry_stream(model: Any, x: Affine, ar: Arithmetic) -> Affine:
     """What enters the first block when ``x`` are the embedded inputs, without positions."""
     if model.pos_embed is not None:
         x = add(x, exactly(weights(model.pos_embed.W_pos)[: x.shape[1]][None]), ar)
@@ -192,14 +194,14 @@ def entered(model: Any, x: Affine, ar: Arithmetic) -> Affine:
 
 
 def output(model: Any, inputs: Affine | Int[np.ndarray, "cell pos"], ar: Arithmetic) -> Affine:
-    """The output at the last position, ``[cell, d_out]``; see :func:`embedded`."""
+    """The output at the last position, ``[cell, d_out]``; see :func:`embed_inputs`."""
     return read_out(model, last_stream(model, inputs, ar), ar)
 
 
 def last_stream(model: Any, inputs: Affine | Int[np.ndarray, "cell pos"], ar: Arithmetic) -> Affine:
     """The residual stream at the last position after all blocks, ``[cell, d_model]``; see
-    :func:`embedded`."""
-    return stream_after(model, embedded(model, inputs, ar), ar)
+    :func:`embed_inputs`."""
+    return stream_after(model, embed_inputs(model, inputs, ar), ar)
 
 
 def stream_after(model: Any, x: Affine, ar: Arithmetic, scores: Affine | None = None) -> Affine:
@@ -222,7 +224,7 @@ def stream_after(model: Any, x: Affine, ar: Arithmetic, scores: Affine | None = 
 
 def read_out(model: Any, stream: Affine, ar: Arithmetic) -> Affine:
     """The output ``[cell, d_out]`` of a last residual stream."""
-    x = normed(model.ln_final, stream, ar)
+    x = apply_norm(model.ln_final, stream, ar)
     return linear(x, weights(model.W_U), weights(model.b_U), ar)
 
 
@@ -232,7 +234,7 @@ def margins(model: Any, stream: Affine, token: int, ar: Arithmetic) -> Affine:
     Differences of columns are taken before the unembedding is applied, so what outputs share
     cancels; the rounding is that of both outputs.
     """
-    x = normed(model.ln_final, stream, ar)
+    x = apply_norm(model.ln_final, stream, ar)
     w, b = weights(model.W_U), weights(model.b_U)
     others, rest = np.delete(w, token, axis=1), np.delete(b, token)
     found = linear(x, w[:, [token]] - others, b[token] - rest, ar)
@@ -263,11 +265,11 @@ def after_ffn(block: Any, x: Affine, ar: Arithmetic) -> Affine:
     """The residual stream after a block, from that between its attention and its FFN."""
     if block.mlp is None:
         return x
-    out = _ffn(block.mlp, normed(block.ln2, x, ar), ar)
+    out = _ffn(block.mlp, apply_norm(block.ln2, x, ar), ar)
     return add(x, out, ar) if block.residual else out
 
 
-def attended(model: Any, x: Affine, layer: int, ar: Arithmetic) -> tuple[Any, Any]:
+def attention_bounds(model: Any, x: Affine, layer: int, ar: Arithmetic) -> tuple[Any, Any]:
     """Least and largest attention of the last position in a layer, ``[cell, head, key]``.
 
     Args:
@@ -279,7 +281,7 @@ def attended(model: Any, x: Affine, layer: int, ar: Arithmetic) -> tuple[Any, An
     for block in model.blocks[:layer]:
         x = after_ffn(block, after_attention(block, x, ar, last_only=False), ar)
     block = model.blocks[layer]
-    low, high, _ = _looks(block, normed(block.ln1, x, ar), ar, last_only=True, scores=None)
+    low, high, _ = _looks(block, apply_norm(block.ln1, x, ar), ar, last_only=True, scores=None)
     return low[:, :, 0], high[:, :, 0]
 
 
@@ -301,8 +303,8 @@ def attention_outside(model: Any, length: int, layer: int, head: int, lags: Sequ
         lags: How many positions back the head is said to look.
     """
     ar = Arithmetic("real", budget=0, symbols=length)
-    x = embedded(model, box(np.zeros((1, length, 1)), np.ones((length, 1))), ar)
-    high = attended(model, x, layer, ar)[1][0, head]
+    x = embed_inputs(model, box(np.zeros((1, length, 1)), np.ones((length, 1))), ar)
+    high = attention_bounds(model, x, layer, ar)[1][0, head]
     return float(np.delete(high, [length - 1 - lag for lag in lags if 0 <= lag < length]).sum())
 
 
@@ -326,7 +328,7 @@ def _attention(
     block: Any, x: Affine, ar: Arithmetic, last_only: bool, scores: Affine | None
 ) -> Affine:
     attn, spec = block.attn, block.attn.spec
-    seen = normed(block.ln1, x, ar)
+    seen = apply_norm(block.ln1, x, ar)
     low, high, allowed = _looks(block, seen, ar, last_only=last_only, scores=scores)
     rows = allowed.any(-1)  # a query that may attend to nothing fetches nothing
     whole = spec.normalizer == "softmax" and bool(rows.all())
@@ -353,7 +355,7 @@ def _ffn(ffn: Any, x: Affine, ar: Arithmetic) -> Affine:
     return linear(post, weights(ffn.W_out), weights(ffn.b_out), ar)
 
 
-def normed(norm: Any, x: Affine, ar: Arithmetic) -> Affine:
+def apply_norm(norm: Any, x: Affine, ar: Arithmetic) -> Affine:
     """LayerNorm, RMSNorm or none.
 
     y = (x − mean) s with s = 1/√(mean square + ε) in [a, b]. Either the middle of [a, b] scales the
@@ -377,13 +379,13 @@ def normed(norm: Any, x: Affine, ar: Arithmetic) -> Affine:
     noise = half * x.magnitude + ar.error(n + 8, size * UP)
     found = Affine(found.centre, found.generators, (found.radius + noise) * UP)
     if len(x.generators):
-        found = _narrower(found, _scaled(x, norm.eps, low, high, ar))
+        found = _narrower(found, _divide_by_rms(x, norm.eps, low, high, ar))
     if norm.w is not None:
         found = scale(found, weights(norm.w), ar)
     return found if norm.b is None else add(found, exactly(weights(norm.b)), ar)
 
 
-def _scaled(x: Affine, eps: float, least: Array, most: Array, ar: Arithmetic) -> Affine:
+def _divide_by_rms(x: Affine, eps: float, least: Array, most: Array, ar: Arithmetic) -> Affine:
     """x/√(mean x² + ε) with the scale as a form, which lies in [least, most]."""
     n, real = x.shape[-1], Arithmetic("real", symbols=ar.symbols, budget=ar.budget)
     squares = scale(dot(x, x, real), np.full(x.shape[:-1], 1.0 / n), real)
@@ -398,7 +400,7 @@ def _scaled(x: Affine, eps: float, least: Array, most: Array, ar: Arithmetic) ->
     slope, shift, rest = inverse_root(low, np.maximum(low, high))
     line = add(scale(squares.reshape(*low.shape), slope, real), exactly(shift), real)
     factor = fresh(line, rest, real)
-    gx, gs = (padded(form.generators, real.symbols) for form in (x, factor))
+    gx, gs = (pad_symbols(form.generators, real.symbols) for form in (x, factor))
     noise = x.radius * np.abs(factor.centre) + factor.radius * np.abs(x.centre)
     noise = noise + x.deviation * factor.deviation + ar.error(n + 8, x.magnitude * most * UP)
     ar.symbols, ar.multiplications = real.symbols, ar.multiplications + real.multiplications
@@ -411,7 +413,7 @@ def _narrower(a: Affine, b: Affine) -> Affine:
     """Of two forms of the same numbers the one that deviates less, in each row."""
     own, other = (np.nan_to_num(form.deviation.sum(-1), nan=np.inf) for form in (a, b))
     first, n = (own <= other)[..., None], max(len(a.generators), len(b.generators))
-    generators = np.where(first, padded(a.generators, n), padded(b.generators, n))
+    generators = np.where(first, pad_symbols(a.generators, n), pad_symbols(b.generators, n))
     return Affine(
         np.where(first, a.centre, b.centre), generators, np.where(first, a.radius, b.radius)
     )

@@ -13,7 +13,8 @@ the lag alone. Then what a key passes on is a function of its own token, and
 
     Σ_j A_j v_j = A_0 v(query) + A_T v(token at lag T) + (Σ_rest A_j) v̄,   v̄ ∈ hull of all tokens
 
-so the number of keys no longer matters: T and the rest enter through three weights (:func:`named`).
+so the number of keys no longer matters: T and the rest enter through three weights
+(:func:`bound_named_lag`).
 
 Neither says that the model works so: where it does not, C_s − ρ_s g and Σ_rest A_j are large.
 """
@@ -26,9 +27,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from interp.bounds.affine import UP, Affine, Arithmetic, add, exactly, linear, padded, span
+from interp.bounds.affine import UP, Affine, Arithmetic, add, exactly, linear, pad_symbols, span
 from interp.bounds.attention import fetch, linear_heads, pattern, score_forms, weights
-from interp.bounds.network import after_attention, after_ffn, embedded, normed, unmet
+from interp.bounds.network import after_attention, after_ffn, apply_norm, embed_inputs, unmet
 
 Array = Float64[np.ndarray, "..."]
 
@@ -65,7 +66,7 @@ def along(
     """
     block, n = model.blocks[0], len(rho)
     box = free.generators[np.arange(n), 0, np.arange(n), 0]
-    stream = after_attention(block, embedded(model, free, ar), ar, last_only=True)
+    stream = after_attention(block, embed_inputs(model, free, ar), ar, last_only=True)
     own = stream.generators[:n, 0, 0] / box[:, None]
     g = rho @ own / (rho @ rho)
     rest = stream.generators[:n] - ((rho * box)[:, None] * g)[:, None, None]
@@ -107,7 +108,7 @@ def not_named(model: Any) -> str:
 
 def _before(model: Any, tokens: Affine, ar: Arithmetic) -> Affine:
     """What enters the last block, of each token by itself."""
-    x = embedded(model, tokens, ar)
+    x = embed_inputs(model, tokens, ar)
     for block in model.blocks[:-1]:
         x = after_ffn(block, add(x, _idle(block, x, model.spec.n_ctx, ar), ar), ar)
     return x
@@ -119,7 +120,7 @@ def _idle(block: Any, x: Affine, length: int, ar: Arithmetic) -> Affine:
     bias = exactly(np.broadcast_to(weights(block.attn.b_O), x.shape))
     if ar.dtype == "real":
         return bias
-    seen, lags = normed(block.ln1, x, ar), np.arange(1 - length, length)[None]
+    seen, lags = apply_norm(block.ln1, x, ar), np.arange(1 - length, length)[None]
     forms = (
         score_forms(block.attn, seen, seen, lags, ar),
         linear_heads(seen, block.attn.W_V, block.attn.b_V, ar),
@@ -137,7 +138,7 @@ def values_of(model: Any, tokens: Affine, ar: Arithmetic) -> tuple[Array, Array]
         ar: The arithmetic whose rounding is counted.
     """
     block = model.blocks[-1]
-    seen = normed(block.ln1, _before(model, tokens, ar), ar)
+    seen = apply_norm(block.ln1, _before(model, tokens, ar), ar)
     low, high = linear_heads(seen, block.attn.W_V, block.attn.b_V, ar).bounds()
     return low.min((0, 1)), high.max((0, 1))
 
@@ -158,7 +159,7 @@ def weights_of_keys(
         Both ``[cell, head, 1, 3]``.
     """
     return _weights(
-        model, normed(model.blocks[-1].ln1, _before(model, query, ar), ar), lag, lengths, ar
+        model, apply_norm(model.blocks[-1].ln1, _before(model, query, ar), ar), lag, lengths, ar
     )
 
 
@@ -178,7 +179,7 @@ def _weights(
     return np.min(least, 0), np.max(most, 0)
 
 
-def named(
+def bound_named_lag(
     model: Any,
     fetched: Affine,
     query: Affine,
@@ -208,16 +209,16 @@ def named(
     """
     block, n = model.blocks[-1], max(lengths)
     x = _before(model, query, ar)
-    seen = normed(block.ln1, x, ar)
+    seen = apply_norm(block.ln1, x, ar)
     low, high = _weights(model, seen, lag, lengths, ar)
-    past = normed(block.ln1, _before(model, fetched, ar), ar)
+    past = apply_norm(block.ln1, _before(model, fetched, ar), ar)
     cells = (len(x.centre), *others[0].shape)
     rest = span(np.broadcast_to(others[0], cells), np.broadcast_to(others[1], cells), ar)
     now, then = (linear_heads(s, block.attn.W_V, block.attn.b_V, ar)[:, 0] for s in (seen, past))
     parts = (then, rest, now)
     values = Affine(
         np.stack([p.centre for p in parts], 1),
-        np.stack([padded(p.generators, ar.symbols) for p in parts], 2),
+        np.stack([pad_symbols(p.generators, ar.symbols) for p in parts], 2),
         np.stack([p.radius for p in parts], 1),
     )
     z = fetch(low, high, values, True, ar, keys=n)

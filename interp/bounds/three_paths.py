@@ -36,7 +36,7 @@ from interp.bounds.affine import (
     scale,
 )
 from interp.bounds.attention import linear_heads, score_forms, weights
-from interp.bounds.network import entered, unmet
+from interp.bounds.network import entry_stream, unmet
 
 Array = Float64[np.ndarray, "..."]
 
@@ -112,7 +112,7 @@ def tables_of(model: Any, length: int) -> Tables:
         found = _scores(model, _tokens(model, length, ar), ar).reshape(v, length, v)
     s = found.centre
     e = np.exp(s - s.max((1, 2), keepdims=True))
-    return _finished(model, length, e, s, float(found.radius.max()), ar)
+    return _finish_tables(model, length, e, s, float(found.radius.max()), ar)
 
 
 def queries_and_keys(model: Any, length: int, ar: Arithmetic) -> tuple[Affine, Affine, Affine]:
@@ -125,7 +125,7 @@ def queries_and_keys(model: Any, length: int, ar: Arithmetic) -> tuple[Affine, A
     return scale(q, np.asarray(float(attn.terms["dot"].scale)), ar), k_token, k_place
 
 
-def _finished(
+def _finish_tables(
     model: Any, length: int, e: Array, scores: Array, off: float, ar: Arithmetic
 ) -> Tables:
     """The other two paths, and what rounding takes off; scores are ``off`` by at most that."""
@@ -166,7 +166,7 @@ def _parts_of(model: Any, length: int) -> tuple[Affine, Affine]:
 def _tokens(model: Any, length: int, ar: Arithmetic) -> Affine:
     """Every token at every position, ``[token, pos, d_model]``."""
     table = weights(model.embed.W_E)
-    return entered(model, exactly(np.repeat(table[:, None], length, axis=1)), ar)
+    return entry_stream(model, exactly(np.repeat(table[:, None], length, axis=1)), ar)
 
 
 def _scores(model: Any, x: Affine, ar: Arithmetic) -> Affine:

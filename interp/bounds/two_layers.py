@@ -44,7 +44,7 @@ from jaxtyping import Float64, Int
 
 from interp.bounds.affine import Affine, Arithmetic, exactly
 from interp.bounds.attention import linear_heads, score_forms, weights
-from interp.bounds.network import entered, unmet
+from interp.bounds.network import entry_stream, unmet
 
 Array = Float64[np.ndarray, "..."]
 Watch = Callable[[Iterable[Any]], Iterable[Any]]
@@ -158,7 +158,7 @@ def _tables(model: Any, tokens: Int[np.ndarray, " token"], length: int) -> TwoLa
     """
     ar, (first, second) = Arithmetic("real"), (block.attn for block in model.blocks)
     each = exactly(np.repeat(weights(model.embed.W_E)[tokens][:, None], length, axis=1))
-    entering = entered(model, each, ar)
+    entering = entry_stream(model, each, ar)
     parts = (entering.centre, entering.generators, entering.radius)
     x = Affine(*(np.moveaxis(part, -3, -2) for part in parts))
     flat = x.reshape(1, length * len(tokens), x.shape[-1])
@@ -261,7 +261,7 @@ that is to be ahead of all others."""
 
 
 @np.errstate(all="ignore")
-def answered(
+def count_right(
     model: Any,
     symbols: Int[np.ndarray, " token"],
     listed: Sequence[Listed],
@@ -317,7 +317,7 @@ def _levels(
         for part in _parts(tables, cells):
             row = _Cells(tables, cells[part][:, places], symbols, ar)
             proved[part] = row.margins(answers[part]) > 0
-            np.add.at(looked, places, row.looked_at())
+            np.add.at(looked, places, row.look_shares())
         letters = np.flatnonzero(cells[0] == UNKNOWN)
         free = ~(symbols[None, :, None] == cells[:, None]).any(-1)  # [cell, symbol]
         count = int(free[0].sum())
@@ -404,7 +404,7 @@ class _Cells:
         total[np.arange(len(answers)), answers] = np.inf
         return np.asarray(total.min(-1))
 
-    def looked_at(self) -> Float64[np.ndarray, " pos"]:
+    def look_shares(self) -> Float64[np.ndarray, " pos"]:
         """How much the last position looks at each in the first layer, all heads and cells
         added."""
         looks = self._looks(self.length - 1, None)
@@ -450,7 +450,9 @@ class _Cells:
     ) -> Array:
         """The least that ``x @ to`` puts the answer ahead, ``[cell, own, before, logit]``."""
         base, rows = self._own(query, key, to), np.arange(len(answers))
-        passed = [p[rows, :, :, :, answers, None] - p for p in self._passed(query, key, to[0])]
+        passed = [
+            p[rows, :, :, :, answers, None] - p for p in self._head_outputs(query, key, to[0])
+        ]
         least = self._least(self._looks(query, key), passed).sum(1)
         found: Array = base[rows, :, :, answers][..., None] - base + least
         return found
@@ -467,7 +469,7 @@ class _Cells:
         Bounds are taken of deviations from it, and hold whatever it is; near the middle they are
         tighter.
         """
-        looks, passed = self._looks(query, key), self._passed(query, key, to[0])
+        looks, passed = self._looks(query, key), self._head_outputs(query, key, to[0])
         total: Any = sum(w.mean(-1, keepdims=True) for w in looks)
         sent: Any = sum((w / total * p).mean(-1) for w, p in zip(looks, passed, strict=True))
         sent = sent.sum(1)
@@ -481,7 +483,7 @@ class _Cells:
         looks = self._looks(query, key)
         passed = [
             (p * along[:, None, ..., None]).sum(-2, keepdims=True)
-            for p in self._passed(query, key, to)
+            for p in self._head_outputs(query, key, to)
         ]
         low = self._least(looks, passed).sum(1)[..., 0]
         high = self._least(looks, [-p for p in passed]).sum(1)[..., 0]
@@ -489,7 +491,7 @@ class _Cells:
 
     def _beside(self, query: int, key: int, to: Array, middle: Array) -> Array:
         """How far coordinates are from their middle at most, ``[cell, own, before, number]``."""
-        looks, passed = self._looks(query, key), self._passed(query, key, to)
+        looks, passed = self._looks(query, key), self._head_outputs(query, key, to)
         low = self._least(looks, passed).sum(1) - middle
         high = -self._least(looks, [-p for p in passed]).sum(1) - middle
         return np.asarray(np.maximum(np.abs(low), np.abs(high)))
@@ -506,7 +508,7 @@ class _Cells:
             options = self.options[place][:, None, None]
             scores = t.scores[heads, query, own[:, None, :, None], place, options]
             if query != key:
-                found.append(self._placed(place, scores[:, :, 0, :, None], key))
+                found.append(self._align_axes(place, scores[:, :, 0, :, None], key))
             elif place == key:
                 found.append(np.diagonal(scores, axis1=2, axis2=3)[..., None, None, None])
             elif place == key - 1:
@@ -516,16 +518,16 @@ class _Cells:
         top = -_smallest([-s.max(-1, keepdims=True) for s in found])
         return [np.exp(s - top) for s in found]
 
-    def _passed(self, query: int, key: int | None, to: Array) -> list[Array]:
+    def _head_outputs(self, query: int, key: int | None, to: Array) -> list[Array]:
         """What the first layer's heads pass on to a position from each place, as ``x @ to``."""
         table = self.tables.passed @ to
         heads = np.arange(len(table))[None, :, None]
         return [
-            self._placed(place, table[heads, place, self.options[place][:, None]], key)
+            self._align_axes(place, table[heads, place, self.options[place][:, None]], key)
             for place in range(query + 1)
         ]
 
-    def _placed(self, place: int, values: Array, key: int | None) -> Array:
+    def _align_axes(self, place: int, values: Array, key: int | None) -> Array:
         """``[cell, head, option, number]`` of a place on the axes of all arrays: its options stand
         on the axes of the case where the case says what is there."""
         if key is not None and place == key:
@@ -564,9 +566,9 @@ def least_ratio(
     for _ in range(_STEPS):
         terms = [w * (v - ratio[..., None]) for w, v in pairs]
         best = [term.argmin(-1)[..., None] for term in terms]
-        above = sum(_taken(w * v, at) for (w, v), at in zip(pairs, best, strict=True))
+        above = sum(_take_along(w * v, at) for (w, v), at in zip(pairs, best, strict=True))
         before = ratio
-        ratio = above / sum(_taken(w, at) for (w, _), at in zip(pairs, best, strict=True))
+        ratio = above / sum(_take_along(w, at) for (w, _), at in zip(pairs, best, strict=True))
         ar.multiplications += 2 * sum(term.size for term in terms)
         if not (np.abs(ratio - before) > 2.0**-40 * np.abs(ratio)).any():
             break
@@ -577,7 +579,7 @@ def least_ratio(
     return np.asarray(np.where(total > LEAST_WEIGHT, found, least) - off)
 
 
-def _taken(values: Array, at: Int[np.ndarray, "..."]) -> Array:
+def _take_along(values: Array, at: Int[np.ndarray, "..."]) -> Array:
     shape = (*np.broadcast_shapes(values.shape[:-1], at.shape[:-1]), values.shape[-1])
     found = np.take_along_axis(np.broadcast_to(values, shape), at, -1)
     return np.asarray(found[..., 0])

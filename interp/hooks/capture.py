@@ -131,7 +131,7 @@ def evaluating(model: Any) -> Iterator[None]:
 
 
 @contextmanager
-def attached(model: HookedModel, names: Iterable[str], function: Hooked) -> Iterator[None]:
+def attach_function(model: HookedModel, names: Iterable[str], function: Hooked) -> Iterator[None]:
     """Call ``function(name, tensor)`` whenever a hook fires, once per hook point."""
     handles, seen, points = [], set(), model.hook_dict
     try:
@@ -218,7 +218,7 @@ def _watch(
                 if _same_memory(seen, values):
                     seen.echoes.append(name)
 
-    with evaluating(model), attached(model, points, see):
+    with evaluating(model), attach_function(model, points, see):
         try:
             _run(model, inputs)
         except Exception as error:
@@ -321,7 +321,7 @@ class Capture:
     @contextmanager
     def running(self) -> Iterator[Callable[[Tensor], dict[str, Tensor]]]:
         """Give a function that runs the model on inputs and returns ``{hook name: tensor}``."""
-        with evaluating(self._model), attached(self._model, self._names, self._catch):
+        with evaluating(self._model), attach_function(self._model, self._names, self._catch):
             yield self._forward
 
     def _forward(self, inputs: Tensor) -> dict[str, Tensor]:

@@ -137,11 +137,11 @@ def _attention(model: Any, normalizer: Callable[[Tensor], Tensor] | None) -> tup
         rows, _ = attending(got, got)
         return rows.sum(-1), torch.ones_like(rows[..., 0])
 
-    def mixed(pattern: Tensor, v: Tensor, layer: int) -> Tensor:
+    def mix_values(pattern: Tensor, v: Tensor, layer: int) -> Tensor:
         shared = v.repeat_interleave(max(pattern.shape[1] // v.shape[2], 1), dim=2)
         return torch.einsum("bhqk,bkhd->bqhd", pattern.to(shared.dtype), shared)
 
-    def summed(result: Tensor, layer: int) -> Tensor:
+    def sum_results(result: Tensor, layer: int) -> Tensor:
         bias = _output_bias(model, layer)
         return result.sum(2) if bias is None else result.sum(2) + bias
 
@@ -159,11 +159,11 @@ def _attention(model: Any, normalizer: Callable[[Tensor], Tensor] | None) -> tup
     relations = [Relation(f"pattern = {of_scores}", PATTERN, (SCORES,), pattern, compare=attending)]
     if softmax:
         relations.append(Relation("pattern rows sum to 1", PATTERN, (), one, compare=to_one))
-    same = Relation(name, ATTN_OUT, (RESULT,), summed)
-    apart = Relation(name, ATTN_OUT, (RESULT,), summed, compare=constant_apart)
+    same = Relation(name, ATTN_OUT, (RESULT,), sum_results)
+    apart = Relation(name, ATTN_OUT, (RESULT,), sum_results, compare=constant_apart)
     return (
         *relations,
-        Relation("z = pattern @ v", Z, (PATTERN, V), mixed),
+        Relation("z = pattern @ v", Z, (PATTERN, V), mix_values),
         same if known else apart,
     )
 
@@ -418,14 +418,14 @@ def _patch_with_itself(model: Any, output: Any, values: Values, args: tuple[Any,
         note = "the output is not one tensor" if names else "no hook may be changed"
         return Check(relation, "model", NOT_CHECKABLE, note=note)
 
-    def patched(chosen: list[str]) -> Check:
+    def patch_hooks(chosen: list[str]) -> Check:
         own = [(n, lambda value, hook, n=n: values[n].clone()) for n in chosen]
         return _judge(relation, "model", model.run_with_hooks(*args, fwd_hooks=own), output)
 
-    together = patched(names)
+    together = patch_hooks(names)
     if together.status == PASS:
         return together
-    guilty = ", ".join(name for name in names if patched([name]).status == FAIL)
+    guilty = ", ".join(name for name in names if patch_hooks([name]).status == FAIL)
     return Check(relation, "model", FAIL, together.error, guilty or "only several together do")
 
 

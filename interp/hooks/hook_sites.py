@@ -81,13 +81,15 @@ class HookSite:
     def put(self, container: Any, value: Tensor) -> Any:
         """The container with the site's element replaced; the original object is not changed."""
         if self.side == "out":
-            return value if self.element is None else _replaced(container, self.element, value)
+            return (
+                value if self.element is None else _replace_element(container, self.element, value)
+            )
         args, kwargs = container
         if isinstance(self.element, str):
             return args, {**kwargs, self.element: value}
         if self.element is None and not args:
             return args, {**kwargs, next(iter(kwargs)): value}
-        return _replaced(args, self.element or 0, value), kwargs
+        return _replace_element(args, self.element or 0, value), kwargs
 
     def view(self, tensor: Tensor) -> Tensor:
         """The part of the tensor that is hooked, with heads as an axis of their own.
@@ -139,7 +141,7 @@ def parse_hook_site(place: str | HookSite) -> HookSite:
     )
 
 
-def _replaced(container: Any, element: int | str, value: Tensor) -> Any:
+def _replace_element(container: Any, element: int | str, value: Tensor) -> Any:
     if isinstance(container, tuple):
         items: Any = [*container]
         items[element] = value

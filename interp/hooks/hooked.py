@@ -24,7 +24,7 @@ from interp.errors import refuse_unless
 from interp.hooks.hook_names import position_axis, require_hooks
 from interp.hooks.points import Direction
 
-__all__ = ["HookedModule", "watched"]
+__all__ = ["HookedModule", "note_firing"]
 
 _OF_TRANSFORMER_LENS = (
     "add_caching_hooks",
@@ -283,7 +283,7 @@ class HookedModule(nn.Module):
         lasting, advice = not (bwd_hooks and reset_hooks_end), "call reset_hooks() after backward"
         refuse_unless(lasting, "reset_hooks_end", rule, reset_hooks_end, advice)
         fired: set[str] = set()
-        wrapped = [(name, watched(name, function, fired)) for name, function in fwd_hooks]
+        wrapped = [(name, note_firing(name, function, fired)) for name, function in fwd_hooks]
         with self.hooks(wrapped, bwd_hooks, reset_hooks_end, clear_contexts):
             output = self.forward(*inputs, **options)
         named = [name for name, _ in fwd_hooks if isinstance(name, str)]
@@ -291,7 +291,7 @@ class HookedModule(nn.Module):
         return output
 
 
-def watched(name: Any, function: Callable[..., Any], fired: set[str]) -> Callable[..., Any]:
+def note_firing(name: Any, function: Callable[..., Any], fired: set[str]) -> Callable[..., Any]:
     """Wrap ``function`` so that it also notes that the hook of this name fired."""
     if not isinstance(name, str):
         return function

@@ -177,10 +177,10 @@ def head_sites(model: Any) -> tuple[Site, ...]:
         HookError: for a model that does not say how many layers or heads it has.
     """
     heads = list(_heads(model))
-    return tuple(written_by(model, at, head) for at, n in enumerate(heads) for head in range(n))
+    return tuple(output_site(model, at, head) for at, n in enumerate(heads) for head in range(n))
 
 
-def written_by(model: Any, layer: int, head: int = -1) -> Site:
+def output_site(model: Any, layer: int, head: int = -1) -> Site:
     """Where one head writes, or the FFN of a layer where no head is named."""
     if head < 0:
         return Site(layer, "mlp_out")

@@ -31,7 +31,7 @@ from interp.interventions.components import Component, every_component, named_co
 from interp.interventions.replacement import need_rows, replacement
 from interp.ray_tasks import Backend
 from interp.run.edits import Array, Edit
-from interp.run.gate import admitted, rows_of
+from interp.run.gate import admit_batch, rows_of
 from interp.run.metrics import Loss, LossOfOthers, Metric, as_metric
 from interp.run.run import Run
 from interp.stats.bootstrap import row_interval
@@ -98,7 +98,7 @@ def ablate(
             a metric that is not finite.
         HookError: for a wrapped module without a component's hooks.
     """
-    batch = admitted(model, batch)
+    batch = admit_batch(model, batch)
     named = every_component(model) if parts is None else named_components(parts)
     chosen = tuple(dict.fromkeys(named))
     given, corrupted = corrupted, None if corrupted is None else rows_of(corrupted)

@@ -51,7 +51,7 @@ from interp.interventions.components import (
 )
 from interp.interventions.replacement import need_rows, replacement
 from interp.run.edits import Array, Edit, Through
-from interp.run.gate import admitted
+from interp.run.gate import admit_batch
 from interp.run.metrics import Loss, as_metric
 from interp.run.run import Run
 from interp.tasks.base import Batch
@@ -128,7 +128,7 @@ def patch_paths(
             does not have, or ``swap`` without corrupted inputs.
         HookError: for a model without the receiver's hook.
     """
-    batch = admitted(model, batch)
+    batch = admit_batch(model, batch)
     receiver = Receiver(receiver) if isinstance(receiver, str) else receiver
     rule, advice = "must be a Receiver", "such as Receiver('k', layer=1, head=0)"
     refuse_unless(isinstance(receiver, Receiver), "receiver", rule, receiver, advice)

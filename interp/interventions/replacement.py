@@ -73,7 +73,7 @@ def sites_of(model: Any, part: Component) -> Iterator[Site]:
         yield Site(part.layer, "mlp_out")
 
 
-def ablated(
+def ablation_outputs(
     model: HookedModel,
     inputs: Tensor,
     parts: Sequence[Component] | None = None,
@@ -106,7 +106,7 @@ def ablated(
         HookError: for a wrapped module without a component's hooks.
     """
     chosen = every_component(model) if parts is None else tuple(parts)
-    problems = Problems("ablated")
+    problems = Problems("ablation_outputs")
     need_rows(problems, model, inputs, chosen, how, reference, tokens)
     problems.raise_if_any()
     source = None if reference is None else Array(reference, "the reference")

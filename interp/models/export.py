@@ -120,7 +120,7 @@ def _config(spec: TransformerSpec, bos: int) -> dict[str, Any]:
         "n_embd": spec.d_model,
         "n_layer": spec.n_layers,
         "n_head": max(spec.heads),
-        "n_inner": _hidden(spec),
+        "n_inner": _hidden_width(spec),
         "activation_function": _ACTIVATIONS[str(spec.activation_of(0))],
         "layer_norm_epsilon": spec.norm_eps,
         "tie_word_embeddings": spec.tied_unembedding,
@@ -133,7 +133,7 @@ def _config(spec: TransformerSpec, bos: int) -> dict[str, Any]:
     }
 
 
-def _hidden(spec: TransformerSpec) -> int:
+def _hidden_width(spec: TransformerSpec) -> int:
     return max((widths[0] for widths in spec.ffn_widths if widths), default=1)
 
 
@@ -143,7 +143,7 @@ def _tensors(model: SequenceTransformer) -> dict[str, Tensor]:
         "transformer.wte.weight": model.W_E,
         "transformer.wpe.weight": model.W_pos,
         "transformer.ln_f.weight": model.ln_final.w,
-        "transformer.ln_f.bias": model.ln_final.b + _carried(model),
+        "transformer.ln_f.bias": model.ln_final.b + _norm_bias(model),
     }
     if not model.spec.tied_unembedding:
         found["lm_head.weight"] = model.W_U.T
@@ -159,7 +159,7 @@ def _block(block: Block, spec: TransformerSpec) -> dict[str, Tensor]:
         rearrange(w, "h m d -> m (h d)") for w in (attn.W_Q, attn.W_K, attn.W_V)
     ]
     biases = [b.flatten() for b in (attn.b_Q, attn.b_K, attn.b_V)]
-    wide, hidden, like = spec.d_model, _hidden(spec), attn.W_O
+    wide, hidden, like = spec.d_model, _hidden_width(spec), attn.W_O
     empty: dict[str, Tensor] = {
         "ln_2.weight": like.new_ones(wide),
         "ln_2.bias": like.new_zeros(wide),
@@ -188,7 +188,7 @@ def _affine(norm: Norm) -> tuple[Tensor, Tensor]:
     return cast("tuple[Tensor, Tensor]", (norm.w, norm.b))
 
 
-def _carried(model: SequenceTransformer) -> Tensor:
+def _norm_bias(model: SequenceTransformer) -> Tensor:
     """The bias of the final norm that makes the logits include b_U, by least squares in float64."""
     wanted, W_U = model.unembed.b_U.double(), model.W_U.double()
     if not wanted.any():

@@ -84,9 +84,9 @@ class OpenAttention(nn.Module):
         """The arguments and results of ``nn.MultiheadAttention``; ``is_causal`` is a hint there,
         and the mask, which has to be given with it, says the same."""
         batched = query.dim() == 3
-        q, k, v = self._projected([self._batch_first(x, batched) for x in (query, key, value)])
+        q, k, v = self._project_inputs([self._batch_first(x, batched) for x in (query, key, value)])
         scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / q.shape[-1] ** 0.5
-        scores = _masked(scores, attn_mask, key_padding_mask)
+        scores = _mask_scores(scores, attn_mask, key_padding_mask)
         pattern = self.pattern(self.scores(scores).softmax(-1))
         mixed = nn.functional.dropout(pattern, self.dropout, self.training)
         z = self.z(torch.einsum("bhqk,bkhd->bqhd", mixed, v))
@@ -105,7 +105,7 @@ class OpenAttention(nn.Module):
             return x[None]
         return x if self.batch_first else x.transpose(0, 1)
 
-    def _projected(self, given: list[Tensor]) -> list[Tensor]:
+    def _project_inputs(self, given: list[Tensor]) -> list[Tensor]:
         """Queries, keys and values, ``[batch, pos, head, d_head]``."""
         weights: Any = (
             self.in_proj_weight.chunk(3)
@@ -266,19 +266,19 @@ def _is_norm(module: nn.Module) -> bool:
     return type(module).__name__.endswith("Norm")
 
 
-def _masked(scores: Tensor, mask: Tensor | None, padding: Tensor | None) -> Tensor:
+def _mask_scores(scores: Tensor, mask: Tensor | None, padding: Tensor | None) -> Tensor:
     """Scores ``[batch, head, query, key]`` with a mask ``[query, key]`` or ``[batch·head, query,
     key]`` and a padding mask ``[batch, key]`` added; of Booleans, True forbids."""
     if mask is not None:
         mask = mask.view(scores.shape) if mask.dim() == 3 else mask
-        scores = scores + _added(mask, scores)
+        scores = scores + _additive_mask(mask, scores)
     if padding is not None:
         padding = padding[None] if padding.dim() == 1 else padding
-        scores = scores + _added(padding, scores)[:, None, None]
+        scores = scores + _additive_mask(padding, scores)[:, None, None]
     return scores
 
 
-def _added(mask: Tensor, scores: Tensor) -> Tensor:
+def _additive_mask(mask: Tensor, scores: Tensor) -> Tensor:
     if mask.dtype != torch.bool:
         return mask.to(scores.dtype)
     return torch.zeros(mask.shape).to(scores).masked_fill(mask, -torch.inf)

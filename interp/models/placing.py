@@ -38,7 +38,7 @@ def check_place(device: str, dtype: str | None) -> None:
     problems.raise_if_any()
 
 
-def placed(model: Any, *, device: str = "cpu", dtype: str | None = None) -> Any:
+def place_model(model: Any, *, device: str = "cpu", dtype: str | None = None) -> Any:
     """The model itself, moved to a device and rounded to a dtype.
 
     Args:

@@ -30,10 +30,10 @@ from interp.hooks.conformance import ConformanceReport, conformance
 from interp.hooks.site import Site
 from interp.hooks.transformer_lens_adapter import HookedModel
 from interp.models.card import ModelCard
-from interp.models.placing import check_place, placed
+from interp.models.placing import check_place, place_model
 from interp.models.refusals import refusal, stated_class
 from interp.weights.head_weights.adapter import LoraAdapter, merge, read_adapter
-from interp.weights.head_weights.analysed import analysed
+from interp.weights.head_weights.analysed import describe_model
 from interp.weights.head_weights.architectures import ARCHITECTURES
 from interp.weights.head_weights.calling_transformers import one_line, quiet_transformers
 from interp.weights.head_weights.config import check_sizes
@@ -107,12 +107,12 @@ def load_pretrained(
     """
     check_place(device, dtype)
     lora = None if adapter is None else read_adapter(adapter)
-    found = _loaded(str(path_or_id), revision, trust_remote_code, device, dtype, lora)
-    placed(found.model, device=device, dtype=dtype)
+    found = _load_model(str(path_or_id), revision, trust_remote_code, device, dtype, lora)
+    place_model(found.model, device=device, dtype=dtype)
     return found
 
 
-def _loaded(
+def _load_model(
     name: str,
     revision: str | None,
     trust_remote_code: bool,
@@ -131,7 +131,7 @@ def _loaded(
     source = find_source(name, revision=revision, whole=True)
     added = ARCHITECTURES.get(str(source.config.get("model_type")))
     if added and added.load and adapter is None:
-        return _checked(_added(source, added.load, dtype))
+        return _check_hooks(_load_plugin(source, added.load, dtype))
     _check_config(source, trust_remote_code)
     options = {"revision": revision, "trust_remote_code": trust_remote_code}
     options["local_files_only"] = not trust_remote_code
@@ -155,9 +155,9 @@ def _loaded(
         n_ctx=n_ctx,
         bos=bos,
         tokenizer=tokenizer,
-        analysed=analysed(source, run_in=dtype or "float32"),
+        analysed=describe_model(source, run_in=dtype or "float32"),
     )
-    return _checked(found)
+    return _check_hooks(found)
 
 
 def _own(name: str, device: str, dtype: str | None) -> Pretrained:
@@ -168,12 +168,14 @@ def _own(name: str, device: str, dtype: str | None) -> Pretrained:
     if spec.input != "tokens":
         raise CheckpointError(f"{name} takes real values: only models of tokens can be inspected")
     bos = (about.get("task") or {}).get("bos", -1)
-    told = analysed(live_source(model), run_in=dtype or "")
+    told = describe_model(live_source(model), run_in=dtype or "")
     sizes: dict[str, Any] = {"vocabulary": spec.d_in, "n_ctx": spec.n_ctx, "bos": int(bos)}
     return Pretrained(name, **sizes, analysed=told, model=model)
 
 
-def _added(source: TensorSource, load: Callable[[Path], Any], dtype: str | None) -> Pretrained:
+def _load_plugin(
+    source: TensorSource, load: Callable[[Path], Any], dtype: str | None
+) -> Pretrained:
     """A model of an architecture that an installed package adds."""
     config = source.config
     check_sizes(source.name, config)
@@ -190,7 +192,7 @@ def _added(source: TensorSource, load: Callable[[Path], Any], dtype: str | None)
     n_ctx = next((int(v) for n in _CONTEXTS if (v := config.get(n))), 1024)
     bos = config.get("bos_token_id")
     bos = bos if isinstance(bos, int) and 0 <= bos < vocabulary else -1
-    told = analysed(source, run_in=dtype or "")
+    told = describe_model(source, run_in=dtype or "")
     sizes: dict[str, Any] = {"vocabulary": vocabulary, "n_ctx": n_ctx, "bos": bos}
     kind = str(config["model_type"])
     return Pretrained(source.name, kind, **sizes, analysed=told, model=model)
@@ -343,7 +345,7 @@ def _row(vocabulary: int, n_ctx: int) -> torch.Tensor:
     return torch.randint(vocabulary, (2, min(_ROW, n_ctx)), generator=generator)
 
 
-def _checked(found: Pretrained) -> Pretrained:
+def _check_hooks(found: Pretrained) -> Pretrained:
     """The model with notes on its hooks; hooks that carry what their names do not say are
     refused."""
     tokens = _row(found.vocabulary, found.n_ctx)
@@ -353,7 +355,7 @@ def _checked(found: Pretrained) -> Pretrained:
             warnings.filterwarnings("ignore", message=words)
         with one_line(f"{found.name} cannot be wrapped by TransformerBridge"):
             read = conformance(found.model, tokens, changes=False)
-            known, notes = _understood(found, tokens) if read.failures else (set(), [])
+            known, notes = _expected_failures(found, tokens) if read.failures else (set(), [])
         unread = [check for check in read.failures if check.relation not in known]
         ConformanceReport(tuple(unread)).raise_if_failed(found.name)
         with one_line(f"{found.name} cannot be wrapped by TransformerBridge"):
@@ -367,7 +369,7 @@ def _checked(found: Pretrained) -> Pretrained:
     return replace(found, notes=tuple(notes))
 
 
-def _understood(found: Pretrained, tokens: torch.Tensor) -> tuple[set[str], list[str]]:
+def _expected_failures(found: Pretrained, tokens: torch.Tensor) -> tuple[set[str], list[str]]:
     """Relations that fail by what the model or its wrapping is, and what a reader should know.
 
     TransformerLens fires the pattern under the name of the scores in some wrappings; a model with

@@ -83,7 +83,7 @@ def _text(config: Config) -> Config:
     return {**config, **inner} if isinstance(inner, Mapping) else config
 
 
-def _quantised(config: Config) -> str:
+def _quantisation(config: Config) -> str:
     given = config.get("quantization_config")
     if not isinstance(given, Mapping):
         return ""
@@ -152,7 +152,7 @@ REFUSALS = (
     Refusal(
         "quantised",
         "is quantised by {found}: dequantise it first, and save it in float32, float16 or bfloat16",
-        _quantised,
+        _quantisation,
     ),
     Refusal(
         "encoder-decoder",

@@ -79,7 +79,7 @@ class WrappedModule(HookedModule):
             HookError: if a hook fires twice, or one in use does not fire.
         """
         self._fired.clear()
-        with self._attached(), _step_by_step():
+        with self._attach_hooks(), _step_by_step():
             out = self.module(*args, **kwargs)
         silent = [
             name
@@ -87,11 +87,11 @@ class WrappedModule(HookedModule):
             if point.has_hooks() and not self._fired[name]
         ]
         if silent:
-            raise HookError(f"these hooks did not fire: {self._described(silent)}")
+            raise HookError(f"these hooks did not fire: {self._describe_hooks(silent)}")
         return _pick_output(out, self.output)
 
     @contextmanager
-    def _attached(self) -> Iterator[None]:
+    def _attach_hooks(self) -> Iterator[None]:
         handles = []
         try:
             for name, site in self.sites.items():
@@ -119,8 +119,8 @@ class WrappedModule(HookedModule):
         self._fired[name] += 1
         if self._fired[name] > 1:
             raise HookError(
-                f"{self._described([name])} fires more than once in a run: the submodule is shared "
-                "or called repeatedly, so the name would not say which call it means"
+                f"{self._describe_hooks([name])} fires more than once in a run: the submodule is "
+                "shared or called repeatedly, so the name would not say which call it means"
             )
         point = self.hook_dict[name]
         if not point.has_hooks():
@@ -128,16 +128,16 @@ class WrappedModule(HookedModule):
         try:
             tensor = site.find(container)
         except (IndexError, KeyError, TypeError, StopIteration):
-            raise HookError(f"{self._described([name])} has no element there") from None
+            raise HookError(f"{self._describe_hooks([name])} has no element there") from None
         if not isinstance(tensor, Tensor):
             raise HookError(
-                f"{self._described([name])} is a {type(tensor).__name__}, not a tensor: name an "
-                "element, like ':out[0]' or ':in[1]'"
+                f"{self._describe_hooks([name])} is a {type(tensor).__name__}, not a tensor: name "
+                "an element, like ':out[0]' or ':in[1]'"
             )
         try:
             viewed = site.view(tensor)
         except HookError as error:
-            raise HookError(f"{self._described([name])}: {error}") from None
+            raise HookError(f"{self._describe_hooks([name])}: {error}") from None
         if site.side == "read":
             return self._show(name, point, viewed)
         # A copy: what a hook changes in place must not reach another reader of the same memory.
@@ -152,7 +152,7 @@ class WrappedModule(HookedModule):
     def _show(self, name: str, point: HookPoint, viewed: Tensor) -> None:
         if point.has_hooks("bwd"):
             raise HookError(
-                f"{self._described([name])} may only be read: it takes no backward hook"
+                f"{self._describe_hooks([name])} may only be read: it takes no backward hook"
             )
         before = viewed.detach().clone()
         after = point(viewed)
@@ -161,11 +161,11 @@ class WrappedModule(HookedModule):
         )
         if not same:
             raise HookError(
-                f"{self._described([name])} may only be read: other code reads the same tensor and "
-                "would not see the change"
+                f"{self._describe_hooks([name])} may only be read: other code reads the same "
+                "tensor and would not see the change"
             )
 
-    def _described(self, names: list[str]) -> str:
+    def _describe_hooks(self, names: list[str]) -> str:
         paths: dict[int, list[str]] = {}
         for path, submodule in self.module.named_modules(remove_duplicate=False):
             paths.setdefault(id(submodule), []).append(path or "the module itself")
@@ -237,7 +237,7 @@ def wrap(
     if cfg is None:
         model.cfg = _config_seen(cache)
     if check:
-        reference = _unhooked(module, output)
+        reference = _plain_run(module, output)
         model.report = conformance(model, example, reference, normalizer=normalizer)
         model.report.raise_if_failed("the hooks are not what their names say")
     return model
@@ -294,7 +294,7 @@ def _config_seen(cache: Mapping[str, Tensor]) -> SimpleNamespace:
     return SimpleNamespace(**seen)
 
 
-def _unhooked(module: nn.Module, output: Output) -> Callable[..., Any]:
+def _plain_run(module: nn.Module, output: Output) -> Callable[..., Any]:
     def run(*args: Any) -> Any:
         with _step_by_step():
             return _pick_output(module(*args), output)

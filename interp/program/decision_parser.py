@@ -20,7 +20,7 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedTok
 
 from interp.program import syntax
 from interp.program.parser import Mistake, ProgramError
-from interp.program.predicates import BUILT_IN, built_in
+from interp.program.predicates import BUILT_IN, find_predicate
 from interp.program.syntax import Allow, Assignment, Expression, Next, Output, Program, Score
 from interp.reading import read_text
 
@@ -106,7 +106,7 @@ def parse(text: str, *, name: str = "program") -> Program:
     outputs: list[Output] = []
     mistakes: list[Mistake] = []
     sources = re.split(r"\r\n|\r|\n", text)
-    imports = {n[1]: p for s in sources if (n := _IMPORT.match(s)) and (p := built_in(n[1]))}
+    imports = {n[1]: p for s in sources if (n := _IMPORT.match(s)) and (p := find_predicate(n[1]))}
     tree = _TreeBuilder({predicate.name for predicate in imports.values() if predicate.arity == 1})
     for number, source in enumerate(sources, 1):
         if not source.strip() or source.lstrip().startswith("//"):

@@ -86,7 +86,7 @@ def shortest_difference(
     parts = _Parts()
     differ = parts.either(parts.answer(one, yes), parts.answer(other, yes))
     spelt = tuple(sorted(parts.letters)) if letters is None else tuple(letters)
-    asked = parts.asked(differ)
+    asked = parts.mentioned_sums(differ)
     free = [number for number in asked if not parts.grows(number)]
     again = sum(asked[number] for number in free)
     automaton = _Automaton(parts, differ, free, [n for n in asked if n not in free])
@@ -288,7 +288,7 @@ class _Parts:
             return 1
         return self._add("at least", _place(self.sums, tuple(terms)), k)
 
-    def asked(self, of: int) -> dict[int, bool]:
+    def mentioned_sums(self, of: int) -> dict[int, bool]:
         """The sums that a formula speaks of: whether such a comparison is counted again."""
         found: dict[int, bool] = {}
         todo, seen = [(of, False)], set()

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from interp.errors import Problems, need
 from interp.program import syntax
 from interp.program.analysis import alphabet
-from interp.program.predicates import Predicate, built_in
+from interp.program.predicates import Predicate, find_predicate
 from interp.program.syntax import Assignment, Expression, Program, Term, children
 
 NONE = -1
@@ -84,7 +84,7 @@ class Vocabulary:
         rank[[c for *_, c in sorted(keys)]] = np.arange(len(self.texts))
         return rank
 
-    def shifted(self, tokens: NDArray[np.int64], by: NDArray[np.int64]) -> NDArray[np.int64]:
+    def shift_tokens(self, tokens: NDArray[np.int64], by: NDArray[np.int64]) -> NDArray[np.int64]:
         """The tokens that write numbers larger by ``by``; none where there is none."""
         tokens, by = np.broadcast_arrays(tokens, by)
         if not self.numbers:
@@ -219,7 +219,7 @@ def run(program: Program, rows: Int[np.ndarray, "row pos"], vocabulary: Vocabula
     _check(program, vocabulary)
     size = max(1, _AT_ONCE // max(rows.shape[1] ** 2, 1))
     found = [
-        _decided(program, rows[start : start + size], vocabulary)
+        _evaluate_rows(program, rows[start : start + size], vocabulary)
         for start in range(0, len(rows), size)
     ]
     if program.objective == "sets":
@@ -249,7 +249,7 @@ def keys(
     """Which earlier positions satisfy a condition, seen from every position."""
     one = _Evaluator(rows, vocabulary)
     one.lines(lines)
-    return one.chosen(where)
+    return one.chosen_keys(where)
 
 
 def _check(program: Program, vocabulary: Vocabulary) -> None:
@@ -263,7 +263,7 @@ def _check(program: Program, vocabulary: Vocabulary) -> None:
     need("program", not unknown, "tokens", rule, unknown, "give the rows that the program is for")
 
 
-def _decided(program: Program, rows: NDArray[np.int64], vocabulary: Vocabulary) -> Values:
+def _evaluate_rows(program: Program, rows: NDArray[np.int64], vocabulary: Vocabulary) -> Values:
     one = _Evaluator(rows, vocabulary, program.imports)
     one.lines(program.lines)
     if program.objective == "sets":
@@ -354,9 +354,9 @@ class _Evaluator:
                 codes = [self.vocabulary.codes[token] for token in tokens]
                 return np.isin(self.value(value, pair=pair), codes)
             case syntax.Comparison():
-                return self._compared(part, pair)
+                return self._compare_sides(part, pair)
             case syntax.Operation():
-                return self._computed(part, pair)
+                return self._apply_operator(part, pair)
             case syntax.Smaller(left, right) | syntax.Larger(left, right):
                 extreme = np.minimum if isinstance(part, syntax.Smaller) else np.maximum
                 return np.asarray(
@@ -368,10 +368,10 @@ class _Evaluator:
                     self.value(then, pair=pair),
                     self.value(other, pair=pair),
                 )
-        found = self._looked(part)
+        found = self._context_values(part)
         return found[:, :, None] if pair else found
 
-    def _looked(self, part: Expression) -> Values:
+    def _context_values(self, part: Expression) -> Values:
         """Values ``[row, pos]`` of what needs more than one position, or a table."""
         match part:
             case syntax.Symbol(token):
@@ -381,29 +381,29 @@ class _Evaluator:
                 held[:, self.start :] = self._table(predicate)
                 return held
             case syntax.Count():
-                return self._counted(part)
+                return self._count_values(part)
             case syntax.CountWhere(where):
-                return np.asarray(self.chosen(where).sum(-1))
+                return np.asarray(self.chosen_keys(where).sum(-1))
             case syntax.Average(value, where):
-                chosen = self.chosen(where)
+                chosen = self.chosen_keys(where)
                 total = (self.value(value, pair=True) * chosen).sum(-1)
                 return np.asarray(total / np.maximum(chosen.sum(-1), 1))
             case syntax.Pick():
-                return self._picked(part)
+                return self._pick_value(part)
             case syntax.Table():
-                return self._tabulated(part)
+                return self._look_up_table(part)
         raise TypeError(f"{type(part).__name__} is no part of the language")
 
-    def _counted(self, count: syntax.Count) -> Int[np.ndarray, "row pos"]:
+    def _count_values(self, count: syntax.Count) -> Int[np.ndarray, "row pos"]:
         """The value of ``# φ`` at every position; what is not inside does not count, nor BOS."""
-        held = self._held(count).astype(np.int64)
+        held = self._holds_inside(count).astype(np.int64)
         if count.guard is not None:
             found = held.astype(np.float64) @ self._guarding(count.guard).T
             return np.rint(found).astype(np.int64)
         past = held.cumsum(axis=1)
         return past[:, -1:] - past + held if count.future else past
 
-    def _held(self, count: syntax.Count) -> Bool[np.ndarray, "row pos"]:
+    def _holds_inside(self, count: syntax.Count) -> Bool[np.ndarray, "row pos"]:
         """Where the formula of a count holds inside the string."""
         return np.asarray(self.here(count.of) & self.inside) & (
             np.arange(self.rows.shape[1]) >= self.start
@@ -411,7 +411,7 @@ class _Evaluator:
 
     def _table(self, name: str) -> Bool[np.ndarray, "..."]:
         """Where a predicate holds, by positions after the start."""
-        predicate = self.imports.get(name) or built_in(name)
+        predicate = self.imports.get(name) or find_predicate(name)
         if predicate is None:
             raise ValueError(f"{name} is neither imported nor built in")
         return predicate.table(max(self.rows.shape[1] - self.start, 0))
@@ -423,21 +423,21 @@ class _Evaluator:
         found[self.start :, self.start :] = np.tril(self._table(name))
         return found
 
-    def chosen(self, where: Expression) -> NDArray[np.bool_]:
+    def chosen_keys(self, where: Expression) -> NDArray[np.bool_]:
         """The keys that satisfy a condition or that ``# φ`` counts, ``[row, query, key]``."""
         if isinstance(where, syntax.Count):
             guard = True if where.guard is None else self._guarding(where.guard) > 0
-            return np.asarray(self._held(where)[:, None, :] & self.seen & guard)
+            return np.asarray(self._holds_inside(where)[:, None, :] & self.seen & guard)
         return np.asarray(self.value(where, pair=True) & self.seen)
 
-    def _picked(self, part: syntax.Pick) -> Values:
-        chosen = self.chosen(part.where)
+    def _pick_value(self, part: syntax.Pick) -> Values:
+        chosen = self.chosen_keys(part.where)
         value = np.broadcast_to(self.value(part.value, pair=True), chosen.shape)
         n = chosen.shape[-1]
         if part.which in ("first", "last"):
             rank = np.broadcast_to(np.arange(n), chosen.shape)
         else:
-            rank = self._ranked(value, self.kind(part.value))
+            rank = self._ranks(value, self.kind(part.value))
         if part.which in ("commonest", "rarest"):
             equals = -rank if part.which == "commonest" else rank
             rank = _times(rank, chosen) * (np.ptp(rank) + 1) + equals
@@ -449,29 +449,29 @@ class _Evaluator:
         empty: Values = np.asarray(NONE if self.kind(part.value) == "token" else 0)
         return np.where(chosen.any(-1), found, empty).astype(value.dtype)
 
-    def _compared(self, part: syntax.Comparison, pair: bool) -> Values:
+    def _compare_sides(self, part: syntax.Comparison, pair: bool) -> Values:
         left, right = (self.value(side, pair=pair) for side in (part.left, part.right))
         if self.kind(part.left) != "token" or part.relation in ("==", "!="):
             return np.asarray(_COMPARE[part.relation](left, right))
         known = (left != NONE) & (right != NONE)
-        ranks = self._ranked(left, "token"), self._ranked(right, "token")
+        ranks = self._ranks(left, "token"), self._ranks(right, "token")
         return np.asarray(_COMPARE[part.relation](*ranks) & known)
 
-    def _ranked(self, value: Values, kind: str) -> NDArray[np.int64]:
+    def _ranks(self, value: Values, kind: str) -> NDArray[np.int64]:
         if kind != "token":
             return value.astype(np.int64)
         return np.where(value == NONE, NONE, self.vocabulary.order[value]).astype(np.int64)
 
-    def _computed(self, part: syntax.Operation, pair: bool) -> Values:
+    def _apply_operator(self, part: syntax.Operation, pair: bool) -> Values:
         left, right = (self.value(side, pair=pair) for side in (part.left, part.right))
         if self.kind(part.left) == "token":
             by = np.asarray(-right if part.operator == "-" else right)  # of a number: no axes
-            return self.vocabulary.shifted(left, by)
+            return self.vocabulary.shift_tokens(left, by)
         if part.operator == "%":
             right = np.where(right == 0, 1, right)
         return np.asarray(_ARITHMETIC[part.operator](left, right))
 
-    def _tabulated(self, table: syntax.Table) -> Values:
+    def _look_up_table(self, table: syntax.Table) -> Values:
         arguments = [self.here(argument) for argument in table.arguments]
         found = self.here(table.default).copy()
         for texts, value in table.entries:

@@ -35,7 +35,7 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedToken
 
 from interp.errors import ProoflensError
 from interp.program import syntax
-from interp.program.predicates import BUILT_IN, Predicate, built_in
+from interp.program.predicates import BUILT_IN, Predicate, find_predicate
 from interp.program.syntax import Assignment, Expression, Formula, Program, Term
 from interp.reading import read_text
 
@@ -160,16 +160,16 @@ def parse_line(source: str, line: int) -> Tree[Token] | Mistake | None:
         advice = _INSTEAD.get(found, "it is no part of the language")
         return Mistake(line, error.column, f"unexpected {found}: {advice}", source)
     except UnexpectedToken as error:
-        return _unexpected(error, source, line)
+        return _token_mistake(error, source, line)
 
 
-def _unexpected(error: UnexpectedToken, source: str, line: int) -> Mistake:
+def _token_mistake(error: UnexpectedToken, source: str, line: int) -> Mistake:
     token = error.token
     if token.type == "$END":  # borrows its place from the last token
-        message = f"the line ends where {_expected(error)} is expected"
+        message = f"the line ends where {_expectation(error)} is expected"
         return Mistake(line, int(token.end_column or 1), message, source)
     advice = _advice(token, error)
-    message = f"unexpected {token}: {advice or _expected(error) + ' is expected'}"
+    message = f"unexpected {token}: {advice or _expectation(error) + ' is expected'}"
     return Mistake(line, int(token.column or 1), message, source, len(token))
 
 
@@ -184,7 +184,7 @@ def _advice(token: Token, error: UnexpectedToken) -> str | None:
     return _WORDS.get(str(token))
 
 
-def _expected(error: UnexpectedToken) -> str:
+def _expectation(error: UnexpectedToken) -> str:
     accepts = set(error.accepts)
     if "NUMBER" in accepts:
         return "a formula or a number"
@@ -333,7 +333,7 @@ class _Resolver:
         """Whether the token names an imported predicate of two positions."""
         name = str(token)
         if name not in self.scope.imports:
-            known = built_in(name)
+            known = find_predicate(name)
             advice = f"add #import {name}" if known else "import a predicate of two positions"
             self.wrong(token, f"{name} is not imported: {advice}")
             return False
@@ -371,7 +371,7 @@ class _Resolver:
         if later := [number for number, other in sorted(given.items()) if other == name]:
             where = "this line itself" if later[0] == self.line else f"line {later[0]}"
             return f"{name} is given on {where}: a name is given before it is used"
-        if built_in(name) is not None:
+        if find_predicate(name) is not None:
             return f"{name} is not imported: add #import {name}"
         known = [*self.scope.values, *self.scope.imports]
         close = get_close_matches(name, known, n=1)
@@ -439,7 +439,7 @@ def _imports(
         if tree.data != "imported":
             continue
         token = _first_name(tree)
-        found[str(token)] = known.get(str(token)) or built_in(str(token))
+        found[str(token)] = known.get(str(token)) or find_predicate(str(token))
         if found[str(token)] is None:
             message = f"there is no predicate {token}: there are {', '.join([*known, BUILT_IN])}"
             source = sources[number - 1]

@@ -80,7 +80,7 @@ def binary(name: str, function: Callable[[int, int], bool]) -> Predicate:
     return Predicate(name, 2, np.vectorize(function, otypes=[bool]))
 
 
-def built_in(name: str) -> Predicate | None:
+def find_predicate(name: str) -> Predicate | None:
     """The built-in predicate of this name; None if there is none."""
     if found := _PRED.fullmatch(name):
         lag = int(found[1] or 1)

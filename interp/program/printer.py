@@ -79,10 +79,10 @@ def _operator(part: Expression) -> tuple[str, int]:
         case syntax.And(left, right):
             return f"{_at(left, _AND)} && {_at(right, _COMPARISON)}", _AND
         case syntax.Not(of):
-            return f"!{_prefixed(of)}", _COMPARISON
+            return f"!{_prefix_operand(of)}", _COMPARISON
         case syntax.Count(of, guard, future):
             sign = "#>" if future else "#" if guard is None else f"#[{guard}]"
-            return f"{sign} {_prefixed(of)}", _PREFIX
+            return f"{sign} {_prefix_operand(of)}", _PREFIX
         case syntax.Comparison(relation, left, right):
             return f"{_at(left, _SUM)} {relation} {_at(right, _SUM)}", _COMPARISON
         case syntax.In(value, tokens):
@@ -105,7 +105,7 @@ def _table(table: syntax.Table) -> str:
     )
 
 
-def _prefixed(part: Expression) -> str:
+def _prefix_operand(part: Expression) -> str:
     """The operand of ``!`` or ``#``: another ``!`` needs no brackets here."""
     return _at(part, _COMPARISON if isinstance(part, syntax.Not) else _PREFIX)
 

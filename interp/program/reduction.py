@@ -27,8 +27,8 @@ from interp.program.syntax import (
     Program,
     Truth,
     children,
-    exchanged,
     kind_of,
+    replace_part,
     value_of,
     with_value,
 )
@@ -54,7 +54,7 @@ def smallest(program: Program, *, letters: Sequence[str] | None = None, yes: str
     """
     spelt = letters_asked(program, yes=yes) if letters is None else tuple(letters)
     shortest_difference(program, program, letters=spelt, yes=yes)  # refused before any work
-    program = _used(program.lines, program.outputs, program)
+    program = _drop_unused(program.lines, program.outputs, program)
     while True:
         for smaller in sorted(_cut(program), key=lambda cut: cut.nodes):
             with suppress(ArgumentError):  # a cut about which nothing can be decided
@@ -74,13 +74,13 @@ def _cut(program: Program) -> set[Program]:
         for new in _less(line.expression, known):
             with suppress(ArgumentError):  # a part that means nothing where it was put
                 changed = (*lines[:at], Assignment(line.name, new), *lines[at + 1 :])
-                found.add(_used(changed, outputs, program))
+                found.add(_drop_unused(changed, outputs, program))
         known[line.name] = kind_of(line.expression, known)
     for at, output in enumerate(outputs):
         for new in _less(value_of(output), known):
             with suppress(ArgumentError):
                 changed_outputs = (*outputs[:at], with_value(output, new), *outputs[at + 1 :])
-                found.add(_used(lines, changed_outputs, program))
+                found.add(_drop_unused(lines, changed_outputs, program))
     return {cut for cut in found if cut.nodes < program.nodes}
 
 
@@ -92,10 +92,10 @@ def _less(whole: Expression, known: dict[str, Kind]) -> Iterator[Expression]:
         inside = [p for p in children(old, deep=True) if p != old and kind_of(p, known) == kind]
         for new in (*_CONSTANTS[kind], *dict.fromkeys(inside)):
             if new != old:
-                yield exchanged(whole, old, new)
+                yield replace_part(whole, old, new)
 
 
-def _used(lines: Sequence[Assignment], outputs: tuple[Output, ...], old: Program) -> Program:
+def _drop_unused(lines: Sequence[Assignment], outputs: tuple[Output, ...], old: Program) -> Program:
     """The program of the lines that its answer depends on."""
     program = replace(old, lines=tuple(lines), outputs=outputs)
     used = used_names(program)

@@ -507,7 +507,7 @@ def rebuilt(expression: Expression, change: Callable[[Expression], Expression]) 
     return change(expression if whole else replace(expression, **inside))
 
 
-def exchanged(part: Expression, old: Expression, new: Expression) -> Expression:
+def replace_part(part: Expression, old: Expression, new: Expression) -> Expression:
     """The expression with one part of it replaced wherever it stands."""
     return rebuilt(part, lambda inner: new if inner == old else inner)
 

@@ -73,7 +73,7 @@ def _builders(rank: int) -> dict[type, Callable[..., Construction]]:
         RealMemory: construct_kernel_memory,
         TokenRelation: construct_relation,
         TemplateTask: construct_template,
-        PrefixPrediction: _compiled,
+        PrefixPrediction: _compile_task,
         PodCoupling: partial(construct_pod, m_h=rank),
     }
 
@@ -84,7 +84,7 @@ def _of_signs(task: Any, **options: Any) -> Construction:
     return construct_adaptive_memory(replace(task, inputs="signs"), **options)
 
 
-def _compiled(task: Any, **options: Any) -> Construction:
+def _compile_task(task: Any, **options: Any) -> Construction:
     """The task's own program compiled to a transformer, which answers in bits."""
     from interp.proofs.depth.compiler import compile_program
 
@@ -130,7 +130,7 @@ def _name(build: _Build) -> str:
     return "-".join([task.name, str(seed), *map(str, build.keywords.values())])
 
 
-def _fixed() -> Iterator[_Build]:
+def _fixed_builds() -> Iterator[_Build]:
     tasks = [
         FixedMemory((1, 3), "multiplexer"),
         FixedMemory((2, 4), "majority"),
@@ -164,7 +164,7 @@ def _adaptive() -> Iterator[_Build]:
     yield partial(construct_adaptive_memory, replace(spread, bits=3), gate="dot")
 
 
-def _nested() -> Iterator[_Build]:
+def _nested_builds() -> Iterator[_Build]:
     two = AdaptiveMemory((1, 2, 4), rounds=2, readout="parity", length=24)
     mixed = AdaptiveMemory((1, 2, 3), rounds=2, concurrent=2, readout="majority", length=24)
     four = AdaptiveMemory((1, 2), rounds=4, readout="table", bits=3, length=16)
@@ -191,6 +191,8 @@ def _sparse() -> Iterator[_Build]:
 
 _ALL = tuple(
     Case(_name(build), build, family)
-    for family, make in zip(FAMILIES, (_fixed, _real, _adaptive, _nested, _sparse), strict=True)
+    for family, make in zip(
+        FAMILIES, (_fixed_builds, _real, _adaptive, _nested_builds, _sparse), strict=True
+    )
     for build in make()
 )

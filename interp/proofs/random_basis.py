@@ -73,7 +73,9 @@ def random_basis(construction: Construction, seed: int) -> Construction:
         task=construction.task,
         model=model,
         mechanism=_in_basis(construction.mechanism, basis, heads),
-        certificate=certify(model) if certify is not None else _carried(construction.certificate),
+        certificate=certify(model)
+        if certify is not None
+        else _dense_certificate(construction.certificate),
         certify=certify,
     )
 
@@ -220,14 +222,16 @@ def _in_basis(mechanism: Mechanism, basis: Square, heads: list[Tensor]) -> Mecha
         part if part.head is None else replace(part, head=places[part.layer][part.head])
         for part in mechanism.parts
     )
-    return replace(mechanism, parts=parts, directions=_turned(mechanism.directions, basis))
+    return replace(
+        mechanism, parts=parts, directions=_rotate_directions(mechanism.directions, basis)
+    )
 
 
-def _turned(directions: Mapping[str, Tensor], basis: Square) -> dict[str, Tensor]:
+def _rotate_directions(directions: Mapping[str, Tensor], basis: Square) -> dict[str, Tensor]:
     return {name: (_wide(v) @ basis).to(v.dtype) for name, v in directions.items()}
 
 
-def _carried(certificate: Certificate) -> Certificate:
+def _dense_certificate(certificate: Certificate) -> Certificate:
     dense = certificate.error_in_any_basis
     if dense is not None:
         return replace(certificate, error=dense)

@@ -75,7 +75,14 @@ from torch import Tensor
 
 from interp.bounds.affine import UP, Affine, Arithmetic, exactly, linear, scale
 from interp.bounds.attention import linear_heads, weights
-from interp.bounds.network import embedded, entered, normed, not_covered, read_out, stream_after
+from interp.bounds.network import (
+    apply_norm,
+    embed_inputs,
+    entry_stream,
+    not_covered,
+    read_out,
+    stream_after,
+)
 from interp.errors import Problems, need
 from interp.hooks.site import Site
 from interp.models.attention.heads import Attention
@@ -571,14 +578,14 @@ def _any_string(model: Any, task: TemplateTask, template: str, ar: Arithmetic) -
         block = names.index(letter) * n
         generators[block : block + n, 0, t] = half
     ar.symbols = len(generators)
-    return entered(model, Affine(centre, generators, radius), ar)
+    return entry_stream(model, Affine(centre, generators, radius), ar)
 
 
 def _score_tables(model: Any, length: int, ar: Arithmetic) -> tuple[Table, Table]:
     """Least and largest first-layer score of any two tokens at any two positions, query first."""
     vocabulary, attn = model.spec.d_in, model.blocks[0].attn
     ids = np.repeat(np.arange(vocabulary)[:, None], length, axis=1)
-    seen = normed(model.blocks[0].ln1, embedded(model, ids, ar), ar)
+    seen = apply_norm(model.blocks[0].ln1, embed_inputs(model, ids, ar), ar)
     shape = (vocabulary * length, *attn.W_Q.shape[::2])
     q = linear_heads(seen, attn.W_Q, attn.b_Q, ar).reshape(*shape)
     k = linear_heads(seen, attn.W_K, attn.b_K, ar).reshape(*shape)

@@ -102,7 +102,7 @@ class Known(Protocol):
     def clean_values(self, site: Site, rows: Tensor, inputs: Array | None = None) -> Tensor:
         """The values at a site on some of the run's rows, or on rows of other inputs."""
 
-    def written(self, edit: Edit, rows: Tensor) -> Tensor:
+    def write_difference(self, edit: Edit, rows: Tensor) -> Tensor:
         """By how much an edit changes what its part writes to the stream."""
 
     def __len__(self) -> int:
@@ -152,7 +152,7 @@ class Edit:
         where = ", at one position a row" if isinstance(self.at, tuple) else where
         return f"{self.site}: {self.act}{where}"
 
-    def changed(self, own: Tensor, fetched: Fetched, rows: Tensor) -> Tensor:
+    def changed_values(self, own: Tensor, fetched: Fetched, rows: Tensor) -> Tensor:
         """The site's values with the change made.
 
         Args:
@@ -168,7 +168,7 @@ class Edit:
     def to_json(self) -> dict[str, Any]:
         """JSON data that :func:`Edit.from_json` reads."""
         return {"edit": type(self).__name__} | {
-            one.name: _packed(getattr(self, one.name)) for one in fields(self)
+            one.name: _encode_value(getattr(self, one.name)) for one in fields(self)
         }
 
     @classmethod
@@ -183,7 +183,7 @@ class Edit:
         rule = f"must be one of {', '.join(sorted(kinds))}"
         problems.need(name in kinds, "edit", rule, name, "correct it")
         problems.raise_if_any()
-        return kinds[str(name)](**{k: _unpacked(v) for k, v in data.items() if k != "edit"})
+        return kinds[str(name)](**{k: _decode_value(v) for k, v in data.items() if k != "edit"})
 
 
 Edits = tuple[Edit, ...]
@@ -385,7 +385,7 @@ class Through(Edit):
         return f"sees ({self.sender}) alone"
 
     def fetch(self, known: Known, rows: Tensor) -> Tensor:  # noqa: D102
-        return known.written(self.sender, rows)
+        return known.write_difference(self.sender, rows)
 
     def instead(self, own: Tensor, fetched: Tensor) -> Tensor:  # noqa: D102
         return own + fetched.to(own)
@@ -421,7 +421,7 @@ class Lookup(Edit):
     def fetch(self, known: Known, rows: Tensor) -> Tensor:  # noqa: D102
         return known.clean_values(self.reads, rows)
 
-    def mixed(self, stream: Tensor) -> Tensor:
+    def entry_weights(self, stream: Tensor) -> Tensor:
         """How much each entry counts at some places, ``[…, entry]``, of the stream there."""
         weights, knots = self.weights.tensor.to(stream), self.knots.tensor.to(stream)
         numbers = stream @ weights[:-1] + weights[-1]
@@ -435,7 +435,7 @@ class Lookup(Edit):
 
     def instead(self, own: Tensor, fetched: Tensor) -> Tensor:  # noqa: D102
         stream = fetched.to(own)
-        return self.mixed(stream) @ self.entries.tensor.to(own)
+        return self.entry_weights(stream) @ self.entries.tensor.to(own)
 
 
 def as_edits(edits: Edit | tuple[Edit, ...] | list[Edit]) -> Edits:
@@ -478,7 +478,7 @@ def _at_positions(
     return torch.where(here.reshape(shape).to(own.device), new, own)
 
 
-def _packed(value: Any) -> Any:
+def _encode_value(value: Any) -> Any:
     if isinstance(value, Site):
         return {"site": value.name, "head": value.head}
     if isinstance(value, Array | Edit):
@@ -486,7 +486,7 @@ def _packed(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _unpacked(value: Any) -> Any:
+def _decode_value(value: Any) -> Any:
     if isinstance(value, Mapping):
         if "site" in value and "edit" not in value:
             return Site.of(value["site"], value["head"])

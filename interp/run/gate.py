@@ -83,7 +83,7 @@ def by_length(tokens: Tensor, attention_mask: Tensor) -> Iterator[tuple[Tensor, 
         yield rows, tokens[rows][kept[rows]].reshape(len(rows), length)
 
 
-def admitted(model: Any, batch: Any, attention_mask: Tensor | None = None) -> Batch:
+def admit_batch(model: Any, batch: Any, attention_mask: Tensor | None = None) -> Batch:
     """The rows as a batch that the model can take.
 
     Args:

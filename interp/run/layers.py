@@ -115,7 +115,7 @@ class Layers(ABC):
 
         def record(module: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
             kept = {k: v for k, v in keywords.items() if k not in ("hidden_states", *_CACHES)}
-            calls.append((tuple(_uncached(value) for value in args[1:]), kept))
+            calls.append((tuple(_drop_cache(value) for value in args[1:]), kept))
 
         with self._entering(record):
             self._forward(inputs[:1])
@@ -150,7 +150,7 @@ class HookedLayers(Layers):
 
     @contextmanager
     def acting(self, acts: Acts) -> Iterator[None]:  # noqa: D102
-        with hooked(self.model, acts):
+        with hook_model(self.model, acts):
             yield
 
     def _forward(self, inputs: Tensor) -> None:
@@ -163,7 +163,7 @@ def run_whole(model: Any, inputs: Tensor, acts: Acts) -> Tensor:
     Raises:
         ArgumentError: for ids or positions that the model's tables do not have.
     """
-    with hooked(model, acts):
+    with hook_model(model, acts):
         try:
             found: Tensor = model(inputs)
         except IndexError as error:
@@ -176,7 +176,7 @@ def run_whole(model: Any, inputs: Tensor, acts: Acts) -> Tensor:
 
 
 @contextmanager
-def hooked(model: Any, acts: Acts) -> Iterator[None]:
+def hook_model(model: Any, acts: Acts) -> Iterator[None]:
     """Functions act at the hooks of a model.
 
     Raises:
@@ -236,5 +236,5 @@ def _tensor(out: Any) -> Tensor:
     return out if isinstance(out, Tensor) else out[0]
 
 
-def _uncached(value: Any) -> Any:
+def _drop_cache(value: Any) -> Any:
     return None if hasattr(value, "get_seq_length") else value

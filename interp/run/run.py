@@ -35,7 +35,7 @@ from interp.hooks.site import Site
 from interp.machine import keep_large_blocks_apart
 from interp.ray_tasks import Backend, need_backend
 from interp.run.edits import Array, Edit, Edits, Fetched, as_edits, sentence
-from interp.run.gate import admitted, need_finite, not_finite
+from interp.run.gate import admit_batch, need_finite, not_finite
 from interp.run.layers import Acts, Layers, run_whole
 from interp.run.metrics import Loss, Metric, Places, as_metric
 from interp.run.plain import runners_of
@@ -90,7 +90,7 @@ class Run:
         tokens: int = _TOKENS,
         room: int = _ROOM,
     ) -> None:
-        self.model, self.batch = model, admitted(model, batch, attention_mask)
+        self.model, self.batch = model, admit_batch(model, batch, attention_mask)
         self.edits: Edits = ()
         told = bool(getattr(getattr(model, "spec", None), "causal", True))
         self.causal = told if causal is None else causal
@@ -128,7 +128,7 @@ class Run:
         """The run with other positions scored, ``[row, pos]``; its streams and means are shared.
         Where these hold the run's own, it knows what the other one has measured."""
         other = copy.copy(self)
-        other.batch = admitted(self.model, replace(self.batch, mask=mask))
+        other.batch = admit_batch(self.model, replace(self.batch, mask=mask))
         other._values, other._slopes, other._scored_more = {}, {}, []
         if bool((other.batch.mask | ~self.batch.mask).all()):
             self._scored_more.append(other)
@@ -285,7 +285,7 @@ class Run:
             self._last = key, self._read([site], rows, ())[site]
         return self._last[1]
 
-    def written(self, edit: Edit, rows: Tensor) -> Tensor:
+    def write_difference(self, edit: Edit, rows: Tensor) -> Tensor:
         """By how much an edit changes what its part alone writes to the stream."""
         site = edit.site.every_head
         if site.kind not in ("resid_pre", "resid_post", "attn_out", "mlp_out"):
@@ -392,7 +392,7 @@ class Run:
                 own = edit.site.take(pieces[copy_])
                 if edit.read is not None:  # as it is in the changed run
                     fetched = seen[edit.read].split(len(rows))[copy_]
-                new = edit.changed(own, fetched, rows)
+                new = edit.changed_values(own, fetched, rows)
                 pieces[copy_] = edit.site.put(pieces[copy_], new)
             return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
@@ -597,7 +597,7 @@ class Run:
     def _first_order(self, edit: Edit, value: Tensor, grad: Tensor, rows: Tensor) -> Tensor:
         with torch.no_grad():
             own = edit.site.take(value)
-            change = edit.changed(own, edit.fetch(self, rows), rows) - own
+            change = edit.changed_values(own, edit.fetch(self, rows), rows) - own
             product = change * edit.site.take(grad)
         return product.flatten(1).sum(1, dtype=torch.float64).cpu()
 

@@ -10,7 +10,7 @@ from uuid import uuid4
 import torch
 from torch import Tensor
 
-from interp.ray_tasks import built_once, ray_results
+from interp.ray_tasks import ray_results, worker_model
 from interp.run.edits import Edits, sentence
 from interp.run.metrics import Metric
 
@@ -59,7 +59,7 @@ def _rises(
     rows: Sequence[int],
 ) -> list[Tensor]:
     torch.set_num_threads(threads)
-    run = built_once(build, name)
+    run = worker_model(build, name)
     found: list[Tensor] = list(run.with_(*edits, only=True).rises(many, metric, rows))
     run.forget()
     return found

@@ -42,7 +42,7 @@ from jaxtyping import Float64
 from interp.stats.p_values import Null
 from interp.stats.table_format import COLUMNS, IDENTITY
 
-__all__ = ["ANY_TARGET", "COLUMNS", "TEST", "adjust", "finished", "head_table", "score_row"]
+__all__ = ["ANY_TARGET", "COLUMNS", "TEST", "adjust", "complete_table", "head_table", "score_row"]
 
 TEST = ("metric", "circuit", "target", "site", "method", "null", "trial")
 """The default family: rows that agree in every column that says what was tested."""
@@ -104,10 +104,10 @@ def head_table(rows: Iterable[Mapping[str, Any]], *, family: Sequence[str] = TES
         family: Columns in which the rows of one family agree.
     """
     given = [name for name in COLUMNS if name not in ("q", "effect")]
-    return finished(pd.DataFrame(list(rows), columns=given), family=family)
+    return complete_table(pd.DataFrame(list(rows), columns=given), family=family)
 
 
-def finished(table: pd.DataFrame, *, family: Sequence[str] = TEST) -> pd.DataFrame:
+def complete_table(table: pd.DataFrame, *, family: Sequence[str] = TEST) -> pd.DataFrame:
     """A frame with scores, nulls and p as a head table: with effect, q and the missing columns.
 
     Args:

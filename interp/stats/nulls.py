@@ -101,7 +101,7 @@ def permutations_least(rows: int) -> float:
 def correlation_squared(predicted: Predictions, actual: Predictions) -> float:
     """Squared correlation over all rows and positions; 0 where it is negative or undefined."""
     centred = predicted - predicted.mean(), actual - actual.mean()
-    return float(_squared(_sums(*centred).sum(0)))
+    return float(_r_squared(_sums(*centred).sum(0)))
 
 
 def balanced_accuracy(
@@ -148,8 +148,8 @@ def swaps_null(
     actual = actual - actual.mean()
     one, two = (_sums(_standard(predicted), actual) for predicted in (first, second))
     swap = rng.random((draws, len(actual))) < 0.5
-    mixed = _squared(swap @ two + ~swap @ one) - _squared(swap @ one + ~swap @ two)
-    score = float(_squared(one.sum(0)) - _squared(two.sum(0)))
+    mixed = _r_squared(swap @ two + ~swap @ one) - _r_squared(swap @ one + ~swap @ two)
+    score = float(_r_squared(one.sum(0)) - _r_squared(two.sum(0)))
     return from_draws(score if abs(score) > _ROUNDING else 0.0, mixed, name="swaps")
 
 
@@ -185,7 +185,7 @@ def correlation_interval(
     terms = np.stack([_sums(side - side.mean(), actual) for side in sides], axis=1)
 
     def more(drawn: Float[np.ndarray, "resample side 3"]) -> Float[np.ndarray, " resample"]:
-        found = _squared(drawn)
+        found = _r_squared(drawn)
         return found[:, 0] if than is None else found[:, 0] - found[:, 1]
 
     return row_interval(terms, more, seed=seed)
@@ -202,7 +202,7 @@ def _sums(predicted: Predictions, actual: Predictions) -> Float[np.ndarray, "row
     )
 
 
-def _squared(sums: Float[np.ndarray, "*draw 3"]) -> Float[np.ndarray, "*draw"]:
+def _r_squared(sums: Float[np.ndarray, "*draw 3"]) -> Float[np.ndarray, "*draw"]:
     """Squared correlations from these sums; 0 where the correlation is negative or undefined."""
     product, size = np.maximum(sums[..., 0], 0.0), sums[..., 1] * sums[..., 2]
     return np.divide(product**2, size, out=np.zeros_like(product), where=size > 0)

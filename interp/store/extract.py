@@ -303,15 +303,15 @@ def _run(
 ) -> None:
     from interp.store import pipeline
 
-    def sealed(entry: dict[str, Any]) -> None:
+    def append_entry(entry: dict[str, Any]) -> None:
         layout.append_index(out, entry)
 
     if backend == "ray":
         pipeline.run_on_ray(
-            todo, loader or model, plan, out, sealed=sealed, advanced=progress.advance
+            todo, loader or model, plan, out, sealed=append_entry, advanced=progress.advance
         )
     else:
-        pipeline.write_parts(todo, model, plan, out, sealed=sealed, advanced=progress.advance)
+        pipeline.write_parts(todo, model, plan, out, sealed=append_entry, advanced=progress.advance)
 
 
 def _finish(out: Path) -> None:

@@ -74,7 +74,7 @@ def dataset(file: h5py.File, name: str, shape: Shape | None = None) -> h5py.Data
         StoreError: if there is none of that name, shape and kind in the file itself.
     """
     place = f"{file.filename}: {name.strip('/')}"
-    found = reading(place, lambda: _linked(file, name))
+    found = reading(place, lambda: _resolve_name(file, name))
     if not isinstance(found, h5py.Dataset):
         raise StoreError(f"{place}: is no data set: see prooflens store --verify")
     if faults := reading(place, lambda: _faults(found, shape)):
@@ -82,7 +82,7 @@ def dataset(file: h5py.File, name: str, shape: Shape | None = None) -> h5py.Data
     return found
 
 
-def _linked(file: h5py.File, name: str) -> object:
+def _resolve_name(file: h5py.File, name: str) -> object:
     """What the name leads to without leaving the file."""
     found: object = file
     for step in name.strip("/").split("/"):

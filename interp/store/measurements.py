@@ -71,7 +71,7 @@ def write_measurement(
         ArgumentError: if the name, a column or the provenance cannot be stored.
         StoreError: if the table is there already, the store is in use, or the disk fails.
     """
-    text = _checked(name, table, provenance)
+    text = _check_measurement(name, table, provenance)
     if not folder.is_dir():
         raise StoreError(f"{folder}: not a store's folder: measurements are sealed into a folder")
     layout.read_manifest(folder)
@@ -134,7 +134,7 @@ def settle_replacements(folder: Path) -> None:
     layout.rewrite_index(folder, settled)
 
 
-def _checked(name: str, table: pandas.DataFrame, provenance: dict[str, Any]) -> str:
+def _check_measurement(name: str, table: pandas.DataFrame, provenance: dict[str, Any]) -> str:
     import pandas as pd
 
     problems = Problems("measurement")
@@ -207,7 +207,7 @@ def _write_column(group: h5py.Group, name: str, column: pandas.Series[Any]) -> N
     made.dims[0].label = "row"
 
 
-def _sealed(folder: Path, name: str) -> Path:
+def _sealed_path(folder: Path, name: str) -> Path:
     entries = _entries(folder)
     if name not in entries:
         known = ", ".join(entries) or "none"
@@ -234,7 +234,7 @@ def read_provenance(folder: Path, name: str) -> dict[str, Any]:
     Raises:
         StoreError: if there is no such table, or it is damaged.
     """
-    path = _sealed(folder, name)
+    path = _sealed_path(folder, name)
     with open_hdf5(path) as file:
         text = read_words(file, "provenance")
     found: dict[str, Any] = parse_json(text, f"{path}: provenance", StoreError, dict[str, Any])
@@ -249,7 +249,7 @@ def read_measurement(folder: Path, name: str) -> pandas.DataFrame:
     """
     import pandas as pd
 
-    path = _sealed(folder, name)
+    path = _sealed_path(folder, name)
     with open_hdf5(path) as file:
         text = read_words(file, "order")
         order = parse_json(text, f"{path}: order", StoreError, list[str])

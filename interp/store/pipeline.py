@@ -35,7 +35,7 @@ from torch import Tensor
 from interp import telling
 from interp.errors import HookError, StoreError
 from interp.hooks.capture import Capture, model_device
-from interp.ray_tasks import built_once, ray_results
+from interp.ray_tasks import ray_results, worker_model
 from interp.store.layout import part_name
 from interp.store.plan import StorePlan, weights_sha256
 from interp.store.selection import to_array
@@ -245,7 +245,7 @@ def _write_part(
     found: list[dict[str, Any]] = []
     write_parts(
         [part],
-        built_once(model, run, lambda built: _check_weights(built, plan)),
+        worker_model(model, run, lambda built: _check_weights(built, plan)),
         plan,
         Path(folder),
         sealed=found.append,

@@ -195,7 +195,7 @@ def make_plan(
     problems = Problems("extract")
     selection.check(found.hooks, problems)
     problems.raise_if_any()
-    stored = _stored(found, selection)
+    stored = _stored_hooks(found, selection)
     row_bytes = sum(math.prod(h["shape"]) * _itemsize(h["dtype"]) for h in stored.values())
     per_part = part_rows or _part_rows(row_bytes, batch)
     record = {
@@ -233,7 +233,7 @@ def _check_options(
     arrays.check_compression(compression)
 
 
-def _stored(found: Survey, selection: Selection) -> dict[str, dict[str, Any]]:
+def _stored_hooks(found: Survey, selection: Selection) -> dict[str, dict[str, Any]]:
     hooks = {}
     for hook in found.hooks:
         dtype = selection.stored_dtype(hook)

@@ -229,25 +229,25 @@ class ActivationStore:
             chosen[_axis(name, labels, ("head",), "heads")] = heads
         if positions is not None:
             chosen[_axis(name, labels, ("pos", "query"), "positions")] = positions
-        values = self.stored(f"activations/{name}", rows, labels, chosen)
+        values = self.read_raw(f"activations/{name}", rows, labels, chosen)
         return arrays.decode(values, self.dtype(name))
 
     def inputs(self, rows: RowSelector = None) -> NDArray[Any]:
         """The model's inputs ``[row, pos(, channel)]``."""
-        return self.stored("inputs", rows)
+        return self.read_raw("inputs", rows)
 
     def targets(self, rows: RowSelector = None) -> NDArray[Any]:
         """The targets ``[row, pos(, output)]``; :exc:`StoreError` if the source had none."""
-        return self.stored("targets", rows)
+        return self.read_raw("targets", rows)
 
     def mask(self, rows: RowSelector = None) -> NDArray[Any]:
         """Where targets are scored, ``[row, pos]``; :exc:`StoreError` if the source had none."""
-        return self.stored("mask", rows)
+        return self.read_raw("mask", rows)
 
     def latents(self, rows: RowSelector = None) -> dict[str, NDArray[Any]]:
         """The latents from which the task was built: name → ``[row, pos, …]``."""
         names = self._index.datasets("latents/")
-        return {n.removeprefix("latents/"): self.stored(n, rows) for n in names}
+        return {n.removeprefix("latents/"): self.read_raw(n, rows) for n in names}
 
     def batches(self, size: int, rows: RowSelector = None) -> Iterator[RowBatch]:
         """Rows in batches of one length each, ascending within a length.
@@ -320,7 +320,7 @@ class ActivationStore:
         """Seal a table into the store; see :func:`interp.store.measurements.write_measurement`."""
         write_measurement(self.path, name, table, provenance, overwrite=overwrite)
 
-    def stored(
+    def read_raw(
         self,
         dataset: str,
         rows: RowSelector = None,
@@ -354,7 +354,7 @@ class ActivationStore:
             (places, read_rows(self._files.dataset(part, dataset), offsets, picks))
             for part, offsets, places in found
         ]
-        return _assembled(pieces, len(wanted))
+        return _assemble_rows(pieces, len(wanted))
 
 
 def _shape(part: SealedPart, dataset: str) -> tuple[int, ...]:
@@ -363,7 +363,7 @@ def _shape(part: SealedPart, dataset: str) -> tuple[int, ...]:
     return part.shapes[dataset]
 
 
-def _assembled(pieces: list[tuple[Indices, NDArray[Any]]], rows: int) -> NDArray[Any]:
+def _assemble_rows(pieces: list[tuple[Indices, NDArray[Any]]], rows: int) -> NDArray[Any]:
     if len(pieces) == 1 and np.array_equal(pieces[0][0], np.arange(rows)):
         return pieces[0][1]
     out = np.empty((rows, *pieces[0][1].shape[1:]), pieces[0][1].dtype)

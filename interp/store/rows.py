@@ -113,7 +113,9 @@ def read_batches(
         problems.need(kept == "all", "store", "must hold all positions", kept, "extract them all")
     problems.raise_if_any()
     return (
-        _stored(source, hooks, batch) if stored else _live(source, as_batch(inputs), hooks, batch)
+        _rows_from_store(source, hooks, batch)
+        if stored
+        else _live(source, as_batch(inputs), hooks, batch)
     )
 
 
@@ -163,18 +165,18 @@ def _live(model: Any, rows: Batch, hooks: Sequence[str], batch: int) -> Iterator
         with capture.running() as forward:  # whoever asked gets the model back as it was
             caught = forward(some.inputs.to(device))
         values = {
-            hook: _cut(hook, _widened(caught[name].detach().cpu()), labels[hook], widths)
+            hook: _cut(hook, _widen_bfloat16(caught[name].detach().cpu()), labels[hook], widths)
             for hook, name in names.items()
         }
         yield Rows(some.inputs, some.mask, some.latents, values, None, labels, seen)
 
 
-def _widened(values: Tensor) -> Tensor:
+def _widen_bfloat16(values: Tensor) -> Tensor:
     """bfloat16 as float32, exactly, as a store gives it: NumPy has no such type."""
     return values.float() if values.dtype == torch.bfloat16 else values
 
 
-def _stored(store: ActivationStore, hooks: Sequence[str], batch: int) -> Iterator[Rows]:
+def _rows_from_store(store: ActivationStore, hooks: Sequence[str], batch: int) -> Iterator[Rows]:
     plan = store.manifest["plan"]
     heads = plan.get("heads")
     widths = {} if heads else _head_counts((plan.get("model") or {}).get("spec"))

@@ -190,7 +190,7 @@ class HuggingFaceRows:
             tokens = self._tokens(ids)
             if len(tokens):
                 mask = row.get("attention_mask") if self.column == "input_ids" else None
-                yield from unpadded(tokens[None], None if mask is None else [mask])
+                yield from strip_pads(tokens[None], None if mask is None else [mask])
 
     def _rows(self) -> Iterator[Mapping[str, Any]]:
         try:
@@ -345,7 +345,7 @@ def _from_iterable(source: Iterable[Any], rows: int | None) -> RowSource:
     return RowSource(description, rows, blocks)
 
 
-def unpadded(ids: Tensor, attention_mask: Any) -> Iterator[Columns]:
+def strip_pads(ids: Tensor, attention_mask: Any) -> Iterator[Columns]:
     """Yield rows of ids without their pads: all at once, or row by row where a mask marks pads.
 
     Args:
@@ -391,7 +391,7 @@ def _blocks(item: Any) -> Iterator[Columns]:
     mask = item.get("attention_mask")
     if ids.ndim == 1:
         ids, mask = ids[None], None if mask is None else [np.asarray(mask)]
-    yield from unpadded(ids, mask)
+    yield from strip_pads(ids, mask)
 
 
 def _cut(columns: Columns, rows: int) -> Columns:
@@ -452,7 +452,7 @@ def parts(source: RowSource, part_rows: int) -> Iterator[PartRows]:
         held[kind] += n
         if held[kind] < part_rows:
             continue
-        rows, columns = _joined(kept)
+        rows, columns = _join_rows(kept)
         whole = len(rows) // part_rows * part_rows
         for start in range(0, whole, part_rows):
             at = slice(start, start + part_rows)
@@ -463,12 +463,12 @@ def parts(source: RowSource, part_rows: int) -> Iterator[PartRows]:
         if whole < len(rows):
             kept.append((rows[whole:], {name: v[whole:].clone() for name, v in columns.items()}))
     for kind in sorted(+held, key=_length):
-        rows, columns = _joined(waiting[kind])
+        rows, columns = _join_rows(waiting[kind])
         yield PartRows(number, rows, columns)
         number += 1
 
 
-def _joined(kept: list[tuple[Rows, Columns]]) -> tuple[Rows, Columns]:
+def _join_rows(kept: list[tuple[Rows, Columns]]) -> tuple[Rows, Columns]:
     rows = np.concatenate([rows for rows, _ in kept])
     names = kept[0][1]
     return rows, {name: torch.cat([columns[name] for _, columns in kept]) for name in names}

@@ -90,7 +90,7 @@ def sampler(sample: Callable[..., Batch]) -> Callable[..., Batch]:
     :exc:`~interp.errors.ArgumentError`."""
 
     @wraps(sample)
-    def checked(task: Any, n: int, *, seed: int, device: str = "cpu") -> Batch:
+    def checked_sample(task: Any, n: int, *, seed: int, device: str = "cpu") -> Batch:
         problems = Problems("sample")
         problems.need(is_count(n), "n", "must be a number of rows", n, "give a whole number")
         problems.need(is_count(seed), "seed", "must be at least 0", seed, "give a whole number")
@@ -98,7 +98,7 @@ def sampler(sample: Callable[..., Batch]) -> Callable[..., Batch]:
         problems.raise_if_any()
         return sample(task, int(n), seed=int(seed), device=device)
 
-    return checked
+    return checked_sample
 
 
 @dataclass(frozen=True)

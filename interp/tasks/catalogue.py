@@ -205,7 +205,7 @@ def task_from_dict(data: Mapping[str, Any]) -> Task:
     for key, value in given.items():
         most = _MOST_SEED if "seed" in key else _MOST
         rule = f"must be numbers of at most {most:,}"
-        problems.need(_bounded(value, most), key, rule, data.get(key), "lower it")
+        problems.need(_is_bounded(value, most), key, rule, data.get(key), "lower it")
     problems.raise_if_any()
     try:
         task: Task = KINDS[str(kind)](**given)
@@ -219,9 +219,9 @@ def task_from_dict(data: Mapping[str, Any]) -> Task:
     return task
 
 
-def _bounded(value: Any, most: int) -> bool:
+def _is_bounded(value: Any, most: int) -> bool:
     if isinstance(value, tuple):
-        return all(_bounded(item, most) for item in value)
+        return all(_is_bounded(item, most) for item in value)
     return not isinstance(value, int | float) or abs(value) <= most
 
 

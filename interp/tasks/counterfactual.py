@@ -56,7 +56,7 @@ def variables_of(task: Any) -> tuple[Variable, ...]:
     return () if told is None else tuple(told())
 
 
-def sought_of(task: Any) -> tuple[Variable, ...]:
+def role_variables(task: Any) -> tuple[Variable, ...]:
     """The variables of a task by whose exchange the role of a head is decided: counts and what
     rests on one, and the weights of an average."""
     return tuple(variable for variable in variables_of(task) if variable.role)

@@ -61,7 +61,7 @@ class RepeatedTokens:
     chunk: int = 0
 
     def __post_init__(self) -> None:
-        problems, need = _checked("repeated_tokens", self.vocabulary, self.bos)
+        problems, need = _check_bos("repeated_tokens", self.vocabulary, self.bos)
         whole = self.chunk >= 0 and all(p % max(self.chunk, 1) == 0 for p in self.periods)
         need(whole, "chunk", f"must divide the periods {self.periods}", self.chunk, "change one")
         rising = len(self.periods) == 2 and 2 <= self.periods[0] <= self.periods[1]
@@ -98,7 +98,7 @@ class RepeatedTokens:
         places = np.arange(self.length + 1 - start)
         at = places % period[:, None]
         if self.chunk:
-            at = _reordered(rng, at, places // period[:, None], self.chunk)
+            at = _reorder_pieces(rng, at, places // period[:, None], self.chunk)
         rows = _after_bos(np.take_along_axis(blocks, at, axis=1), self.bos)
         inputs, targets = rows[:, :-1], rows[:, 1:]
         since = np.arange(self.length) - start  # place in the body, −1 at BOS
@@ -146,7 +146,7 @@ class InContextTemplate:
     shuffled: bool = False
 
     def __post_init__(self) -> None:
-        problems, need = _checked("in_context_template", self.vocabulary, self.bos)
+        problems, need = _check_bos("in_context_template", self.vocabulary, self.bos)
         known = get_args(_Template)
         rule = f"must be one of {', '.join(known)}"
         need(self.template in known, "template", rule, self.template, "take one")
@@ -192,9 +192,11 @@ class InContextTemplate:
         elif not self.shuffled:
             triples[..., 2] = triples[..., 0]
         rows = _after_bos(triples.reshape(n, -1), self.bos)
-        return self._scored(rows, same, shown, device)
+        return self._template_batch(rows, same, shown, device)
 
-    def _scored(self, rows: Ids, same: NDArray[Any], shown: NDArray[Any], device: str) -> Batch:
+    def _template_batch(
+        self, rows: Ids, same: NDArray[Any], shown: NDArray[Any], device: str
+    ) -> Batch:
         start = int(self.bos >= 0)
         inputs, targets = rows[:, :-1], rows[:, 1:]
         place = np.arange(self.length) - start
@@ -247,7 +249,7 @@ def _token_at(base: Batch, marked: Tensor) -> Tensor:
     return token.masked_fill(marked.sum(-1) != 1, UNKNOWN)
 
 
-def _checked(kind: str, vocabulary: int, bos: int) -> tuple[Problems, Any]:
+def _check_bos(kind: str, vocabulary: int, bos: int) -> tuple[Problems, Any]:
     problems = Problems(kind)
     rule = f"must be −1 (none) or a token below the vocabulary of {vocabulary}"
     problems.need(-1 <= bos < vocabulary, "bos", rule, bos, "take one of them")
@@ -261,7 +263,7 @@ def _distinct(rng: np.random.Generator, n: int, most: int, vocabulary: int, bos:
     return drawn + (drawn >= bos) if bos >= 0 else drawn
 
 
-def _reordered(rng: np.random.Generator, at: Ids, turn: Ids, chunk: int) -> Ids:
+def _reorder_pieces(rng: np.random.Generator, at: Ids, turn: Ids, chunk: int) -> Ids:
     """The places in the block for every position, with the block's pieces in a new random order in
     every repeat after the first."""
     piece, rows = at // chunk, np.arange(len(at))[:, None]

@@ -111,7 +111,7 @@ class TokenRelation:
             found[symbols, symbols % _CLASSES] = 1.0
             return found
         worth = -_SCALE if self.value == "negative" else _SCALE
-        found[symbols, self._exchanged() if self.value == "relabel" else symbols] = worth
+        found[symbols, self._partner_symbols() if self.value == "relabel" else symbols] = worth
         return found
 
     def table(self) -> Float64[Tensor, "token token"]:
@@ -189,7 +189,7 @@ class TokenRelation:
             start = torch.randint(1, self.symbols + 1, (n, 1), generator=generator)
         return torch.cat([start, tokens], dim=1)
 
-    def _exchanged(self) -> Int[Tensor, " symbol"]:
+    def _partner_symbols(self) -> Int[Tensor, " symbol"]:
         """The other symbol that each symbol is exchanged for: the next one on a random circle."""
         generator = torch.Generator().manual_seed(self.seed)
         circle = torch.randperm(self.symbols, generator=generator)

@@ -32,7 +32,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from interp.stats.head_table import ANY_TARGET, finished, head_table
+from interp.stats.head_table import ANY_TARGET, complete_table, head_table
 from interp.stats.p_values import gamma_tail
 from interp.weights.head_weights.circuit import Circuit
 from interp.weights.head_weights.families import head_weights
@@ -87,7 +87,7 @@ def composition_table(
             writers.append(writer)
     if not blocks:
         return head_table([])
-    return finished(pd.concat(blocks, ignore_index=True), family=ANY_TARGET)
+    return complete_table(pd.concat(blocks, ignore_index=True), family=ANY_TARGET)
 
 
 def _reader(layer: LayerHeadWeights, kind: str, fold_norm: bool) -> _Stack | None:

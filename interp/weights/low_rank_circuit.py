@@ -101,7 +101,7 @@ def low_rank_circuit(
     if spectrum or c:
         singular = _singular(gram_left.double(), gram_right.double(), min(r, n))
     if c:
-        singular = _shifted_singular(left.double(), right.double(), c)
+        singular = _shifted_spectrum(left.double(), right.double(), c)
         fourth = float((singular**4).sum())
     if spectrum:
         cross = (right.mT @ left).double()
@@ -132,7 +132,9 @@ def low_rank_circuits(circuit: Circuit, *, spectrum: bool = False) -> Iterator[L
     def of(head: int) -> LowRankCircuit:
         left, right = circuit.pair(head)
         bias = circuit.inner_bias(head)
-        return low_rank_circuit(left, right, circuit.added(head), bias=bias, spectrum=spectrum)
+        return low_rank_circuit(
+            left, right, circuit.identity_scalar(head), bias=bias, spectrum=spectrum
+        )
 
     with workers(min(torch.get_num_threads(), _AT_ONCE)) as pool:
         yield from pool.map(of, range(circuit.n_heads))
@@ -166,7 +168,7 @@ def _singular(gram_left: Tensor, gram_right: Tensor, rank: int) -> NDArray[np.fl
     return squares.clamp_min(0).sqrt().numpy()
 
 
-def _shifted_singular(left: Tensor, right: Tensor, c: float) -> NDArray[np.float64]:
+def _shifted_spectrum(left: Tensor, right: Tensor, c: float) -> NDArray[np.float64]:
     span = torch.linalg.qr(torch.cat((left, right), dim=1)).Q
     core = (span.mT @ left) @ (span.mT @ right).mT + c * torch.eye(span.shape[1])
     inside = torch.linalg.svdvals(core).numpy()

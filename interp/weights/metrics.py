@@ -104,23 +104,23 @@ def _identity_coefficient(m: LowRankCircuit) -> float:
     return m.trace / m.width
 
 
-def _required(found: _T | None) -> _T:
+def _require_spectrum(found: _T | None) -> _T:
     if found is None:
         raise ArgumentError("spectrum must be True for this metric, got False: ask for it")
     return found
 
 
 def _sigma(m: LowRankCircuit) -> NDArray[np.float64]:
-    return _required(m.singular)
+    return _require_spectrum(m.singular)
 
 
 def _copying(m: LowRankCircuit) -> float:
-    eigen = _required(m.eigen)
+    eigen = _require_spectrum(m.eigen)
     return _ratio(float(eigen.real.sum()), float(np.abs(eigen).sum()))
 
 
 def _symmetric_share(m: LowRankCircuit) -> float:
-    return 0.5 + 0.5 * _ratio(_required(m.square_trace), m.energy)
+    return 0.5 + 0.5 * _ratio(_require_spectrum(m.square_trace), m.energy)
 
 
 def _key_bias(m: LowRankCircuit) -> float:
@@ -162,20 +162,20 @@ def _sample_null(of: Callable[[NDArray[np.float64]], NDArray[np.float64]], scale
     return null
 
 
-def _signed(variance: Callable[[LowRankCircuit], float]) -> Null:
-    return _rotated(lambda m, _: WeightNull(0.0, math.sqrt(variance(m))))
+def _signed_null(variance: Callable[[LowRankCircuit], float]) -> Null:
+    return _rotation_null(lambda m, _: WeightNull(0.0, math.sqrt(variance(m))))
 
 
-def _rotated(null: Null) -> Null:
+def _rotation_null(null: Null) -> Null:
     """A null by random rotations; undefined for a circuit of width 1, which no rotation changes."""
     return lambda m, spectrum: null(m, spectrum) if m.width > 1 else UNDEFINED
 
 
 METRICS: dict[str, WeightMetric] = {
-    "trace_share": WeightMetric(_trace_share, _signed(lambda m: m.width**-2)),
-    "diag_ratio": WeightMetric(_diag_ratio, _rotated(_null_diag_ratio), tail="gamma"),
+    "trace_share": WeightMetric(_trace_share, _signed_null(lambda m: m.width**-2)),
+    "diag_ratio": WeightMetric(_diag_ratio, _rotation_null(_null_diag_ratio), tail="gamma"),
     "identity_coefficient": WeightMetric(
-        _identity_coefficient, _signed(lambda m: m.energy / m.width**3), scales=True
+        _identity_coefficient, _signed_null(lambda m: m.energy / m.width**3), scales=True
     ),
     "frobenius_norm": WeightMetric(
         _norm, _sample_null(lambda s: np.sqrt((s**2).sum(-1)), scales=True), scales=True
@@ -196,10 +196,10 @@ METRICS: dict[str, WeightMetric] = {
         _sample_null(effective_rank, scales=False),
         spectral=True,
     ),
-    "copying_score": WeightMetric(_copying, _rotated(_null_copying), spectral=True),
+    "copying_score": WeightMetric(_copying, _rotation_null(_null_copying), spectral=True),
     "symmetric_share": WeightMetric(
         _symmetric_share,
-        _rotated(lambda m, _: WeightNull(0.5 + 0.5 / m.width, math.sqrt(0.5) / m.width)),
+        _rotation_null(lambda m, _: WeightNull(0.5 + 0.5 / m.width, math.sqrt(0.5) / m.width)),
         spectral=True,
     ),
     "key_bias_energy": WeightMetric(_key_bias, _null_key_bias),

@@ -104,8 +104,8 @@ class _Sight:
     @classmethod
     def of(cls, circuit: Circuit, *, entries: bool) -> _Sight:
         """The token matrices of a circuit; both of its bases must be there."""
-        left = _gained(circuit.left_basis, circuit.left_gain, circuit.left)
-        right = _gained(circuit.right_basis, circuit.right_gain, circuit.right)
+        left = _scale_basis(circuit.left_basis, circuit.left_gain, circuit.left)
+        right = _scale_basis(circuit.right_basis, circuit.right_gain, circuit.right)
         same = torch.equal(left, right)
         wide = left if same else torch.cat((left, right), dim=1)
         if len(wide) > wide.shape[1]:
@@ -125,7 +125,7 @@ class _Sight:
         return replace(found, width=len(self.left), diagonal_energy=energy)
 
 
-def _gained(basis: Tensor | None, gain: Tensor | None, factor: Tensor) -> Tensor:
+def _scale_basis(basis: Tensor | None, gain: Tensor | None, factor: Tensor) -> Tensor:
     seen = torch.eye(factor.shape[1], dtype=factor.dtype) if basis is None else basis
     return seen if gain is None else seen * gain
 
@@ -298,4 +298,8 @@ def circuit_crop(
     stack = head_weights(model).layer(layer).circuit(circuit, **options)
     left, right = (factor[:size] for factor in stack.pair(head))
     crop = left @ right.mT
-    return (crop + stack.added(head) * torch.eye(*crop.shape, dtype=crop.dtype)).float().numpy()
+    return (
+        (crop + stack.identity_scalar(head) * torch.eye(*crop.shape, dtype=crop.dtype))
+        .float()
+        .numpy()
+    )

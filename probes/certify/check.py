@@ -67,10 +67,10 @@ def _verdict(domain: _Json, proof: _Json, model: Any) -> CheckResult:
         if domain["kind"] == "rows" and not not_three_paths(model):
             found = _maximum(model, task, proof) if cover == "caps" else _every_row(model, task)
         else:
-            bound = _whole if _WHOLE.get(cover) == domain["kind"] and not error else _covered
+            bound = _whole if _WHOLE.get(cover) == domain["kind"] and not error else _cell_bound
             found, off = bound(model, task, domain, proof)
         lemmas = tuple(_lemmas(model, task, domain, proof, off))
-        note = _told_otherwise(proof["lemmas"], lemmas)
+        note = _lemma_mismatch(proof["lemmas"], lemmas)
     holds = not note and (found <= claimed if error else found >= claimed)
     return CheckResult(proof["strategy"], claimed, found, bool(holds), note, lemmas)
 
@@ -95,10 +95,10 @@ def _unfit(model: Any, task: Any, domain: _Json, proof: _Json) -> str:
     return fits.get(cover, lambda m: "")(model)
 
 
-def _covered(model: Any, task: Any, domain: _Json, proof: _Json) -> tuple[float, float]:
+def _cell_bound(model: Any, task: Any, domain: _Json, proof: _Json) -> tuple[float, float]:
     """The bound, and how far answers are off at middles of cells."""
-    makers = {"signs": _signs, "strings": _strings, "templates": _listed, "rows": _listed}
-    makers |= {"averages": _averages, "addressed": _addressed}
+    makers = {"signs": _signs, "strings": _strings, "templates": _row_chunks, "rows": _row_chunks}
+    makers |= {"averages": _averages, "addressed": _address_cells}
     worst, middle, right, total, error = 0.0, 0.0, 0, 0, proof["kind"] == "error"
     budget = {"points": 0, "multisets": 0, "boxes": 2**22}.get(proof["data"]["cover"], 2**24)
     cover = makers[domain["kind"]](model, task, domain, proof)
@@ -144,7 +144,7 @@ def _strings(model: Any, task: Any, domain: _Json, proof: _Json) -> Iterator[Any
     yield from ((*each, 0) for each in asks(task, domain["length"], most=_CHUNK))
 
 
-def _listed(model: Any, task: Any, domain: _Json, proof: _Json) -> Iterator[Any]:
+def _row_chunks(model: Any, task: Any, domain: _Json, proof: _Json) -> Iterator[Any]:
     every = task.every_row()
     while part := list(islice(every, _CHUNK)):
         rows, told = (np.array(each) for each in zip(*part, strict=True))
@@ -166,7 +166,7 @@ def _averages(model: Any, task: Any, domain: _Json, proof: _Json) -> Iterator[An
         yield inputs[proof["data"]["cover"]], target, None, t + 2
 
 
-def _addressed(model: Any, task: Any, domain: _Json, proof: _Json) -> Iterator[Any]:
+def _address_cells(model: Any, task: Any, domain: _Json, proof: _Json) -> Iterator[Any]:
     """Last token and fetched token by address and interval; with boxes all but the address free."""
     past, now = (_tokens(task, domain, proof["data"], symbol) for symbol in (1, 0))
     others = passed_on.values_of(model, past, Arithmetic(proof["arithmetic"], symbols=2))
@@ -175,7 +175,7 @@ def _addressed(model: Any, task: Any, domain: _Json, proof: _Json) -> Iterator[A
         lag = task.location_tables()[0][place * 2**task.bits // len(now.centre)]
         if proof["data"]["cover"] == "pairs":
             again = now[[place] * len(past.centre)]
-            stream = partial(passed_on.named, model, past, again, lag, lengths, others)
+            stream = partial(passed_on.bound_named_lag, model, past, again, lag, lengths, others)
             yield stream, past[:, 0, :1], None, 2
         for n in lengths if proof["data"]["cover"] == "boxes" else ():
             centre, wide = np.zeros((1, n, 1 + task.bits)), np.ones((n, 1 + task.bits))
@@ -232,7 +232,7 @@ def _whole(model: Any, task: Any, domain: _Json, proof: _Json) -> tuple[float, A
         cells = counts_and_blocks(task, domain["length"])
         return counted.share_right(model, letters_of(task), *cells, Arithmetic()), 0.0
     symbols, listed = np.array(task.symbols), task.by_last_and_answer()
-    found = two_layers.answered(model, symbols, listed, Arithmetic())
+    found = two_layers.count_right(model, symbols, listed, Arithmetic())
     return share(sum(found.right), found.rows), found.elsewhere
 
 
@@ -250,14 +250,14 @@ def _lemmas(model: Any, task: Any, domain: _Json, proof: _Json, off: Any) -> Ite
             most = [network.attention_outside(model, t, layer, head, lags) for t in lengths]
             yield role, f"head {layer}.{head}", words, max(most)
     elif cover == "multisets":
-        x, same = network.embedded(model, letters_of(task)[None], ar), np.zeros((3, 3), int)
-        x = network.normed(block.ln1, x, ar) if block else x
+        x, same = network.embed_inputs(model, letters_of(task)[None], ar), np.zeros((3, 3), int)
+        x = network.apply_norm(block.ln1, x, ar) if block else x
         found = attention.score_forms(block.attn, x, x, same, ar) if block else exactly(same)
         apart = (found.bounds()[1].max(-1) - found.bounds()[0].min(-1)).max()
         yield "counter", "layer 0", "largest difference of scores", apart
     elif cover == "slices":
         rho = MemoryKernel.parse(task.kernels[0]).values(np.arange(float(n)))[::-1]
-        rows = network.embedded(model, exactly(np.eye(n + 1, n)[..., None]), ar)
+        rows = network.embed_inputs(model, exactly(np.eye(n + 1, n)[..., None]), ar)
         passed = network.after_attention(block, rows, ar, last_only=True).centre[:, 0]
         own = passed[:-1] - passed[-1]
         beside = np.abs(own - np.outer(rho, rho @ own) / (rho @ rho)).sum() / np.abs(own).sum()
@@ -288,7 +288,7 @@ def _lemmas(model: Any, task: Any, domain: _Json, proof: _Json, off: Any) -> Ite
         yield "readout", "ffn 0", "answers at middles of cases are off by at most this", off
 
 
-def _told_otherwise(told: list[_Json], found: tuple[Any, ...]) -> str:
+def _lemma_mismatch(told: list[_Json], found: tuple[Any, ...]) -> str:
     """Where the lemmas of a file are not those that were found; empty if they are."""
     words = [[said[key] for key in ("role", "component", "statement")] for said in told]
     if words != [list(lemma[:3]) for lemma in found]:

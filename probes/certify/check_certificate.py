@@ -119,13 +119,13 @@ class Model:
         """Most that n roundings of terms of this size add, the model's and ours (Higham, §3.1)."""
         return sum(n * u / (1 - n * u) for u in (self.unit, OURS)) * size * UP + n * self.tiny
 
-    def rounded(self, x: Ball, n: int = 1) -> Ball:
+    def add_rounding(self, x: Ball, n: int = 1) -> Ball:
         """A ball after n more roundings."""
         return [(v, r * UP + self.error(n, abs(v) + r)) for v, r in x]
 
     def add(self, a: Ball, b: Ball) -> Ball:
         """The sum of two balls."""
-        return self.rounded([(v + w, r + s) for (v, r), (w, s) in zip(a, b, strict=True)])
+        return self.add_rounding([(v + w, r + s) for (v, r), (w, s) in zip(a, b, strict=True)])
 
     def linear(self, x: Ball, matrix: Matrix) -> Ball:
         """x W + b."""
@@ -139,7 +139,7 @@ class Model:
             raise RefusedError(2, "numbers inside of the model may overflow")
         return found
 
-    def normed(self, norm: tuple[list[float], Ball], x: Ball) -> Ball:
+    def normalize(self, norm: tuple[list[float], Ball], x: Ball) -> Ball:
         """LayerNorm, RMSNorm or none."""
         kind, n, eps = self.spec["norm"], len(x), self.spec["norm_eps"]
         if kind == "none":
@@ -147,15 +147,15 @@ class Model:
         if kind == "layernorm":
             mean, off = sum(v for v, _ in x) / n, sum(r for _, r in x) / n
             off += self.error(n + 2, sum(abs(v) for v, _ in x) / n + off)
-            x = self.rounded([(v - mean, r + off) for v, r in x])
+            x = self.add_rounding([(v - mean, r + off) for v, r in x])
         lost = 2 * n * self.tiny  # squares that underflow, and an ε that does
         high = sum((abs(v) + r) ** 2 for v, r in x) / n * UP + eps + lost
         low = sum(max(abs(v) - r, 0.0) ** 2 for v, r in x) / n / UP - lost
         a, b = high**-0.5 / UP, (max(low, 0.0) + max(eps - lost, 0.0)) ** -0.5 * UP
         middle, half = (a + b) / 2, (b - a) / 2 * UP
         x = [(v * middle, half * (abs(v) + r) + middle * r) for v, r in x]
-        pairs = zip(self.rounded(x, n // 2 + 6), norm[0], strict=True)
-        return self.add(self.rounded([(v * f, r * abs(f)) for (v, r), f in pairs]), norm[1])
+        pairs = zip(self.add_rounding(x, n // 2 + 6), norm[0], strict=True)
+        return self.add(self.add_rounding([(v * f, r * abs(f)) for (v, r), f in pairs]), norm[1])
 
     def score(self, q: Ball, k: Ball) -> tuple[float, float]:
         """⟨q, k⟩ / √d."""
@@ -200,7 +200,7 @@ class Model:
     def step(self, x: Ball, cache: list[list[Any]]) -> Ball:
         """The stream after all layers; ``cache`` has earlier positions of each, and gets this."""
         for layer, past in zip(self.layers, cache, strict=True):
-            seen, z, w = self.normed(layer["ln1"], x), [], self.spec["d_head"]
+            seen, z, w = self.normalize(layer["ln1"], x), [], self.spec["d_head"]
             past.append({kind: self.linear(seen, layer[kind]) for kind in "QKV" if kind in layer})
             for head in range(self.spec["n_heads"]):
                 own, scores = slice(head * w, head * w + w), [(0.0, 0.0)] * len(past)
@@ -212,11 +212,11 @@ class Model:
                 z += self.fetch(scores, [each["V"][own] for each in past])
             x = self.add(x, self.linear(z, layer["O"]))
             if "in" in layer:
-                pre = self.linear(self.normed(layer["ln2"], x), layer["in"])
-                x = self.add(x, self.linear([self.activated(*each) for each in pre], layer["out"]))
+                pre = self.linear(self.normalize(layer["ln2"], x), layer["in"])
+                x = self.add(x, self.linear([self.activate(*each) for each in pre], layer["out"]))
         return x
 
-    def activated(self, v: float, r: float) -> tuple[float, float]:
+    def activate(self, v: float, r: float) -> tuple[float, float]:
         """ReLU, or GELU x Φ(x), whose second derivative is below .798."""
         if self.spec["activation"] == "relu":
             return max(v, 0.0), r if v + r > 0 else 0.0
@@ -227,7 +227,7 @@ class Model:
 
     def right(self, x: Ball, answer: int) -> bool:
         """Whether one output exceeds every other: by differences of columns, not of outputs."""
-        x, (best, _, c) = self.normed(self.final, x), self.unembedding[answer]
+        x, (best, _, c) = self.normalize(self.final, x), self.unembedding[answer]
         (values, radii), most = zip(*x, strict=True), [abs(v) + r for v, r in x]
         for w, _, b in self.unembedding[:answer] + self.unembedding[answer + 1 :]:
             apart = list(map(sub, best, w))
@@ -291,7 +291,7 @@ def run_through(model: Model, domain: Domain) -> float | Fraction:
                 del past[len(inputs) - 1 :]
             x = model.step(model.enter(inputs[-1], len(inputs) - 1), cache)
         if weight and real:
-            ((v, r),) = model.linear(model.normed(model.final, x), model.unembedding)
+            ((v, r),) = model.linear(model.normalize(model.final, x), model.unembedding)
             worst = max(worst, (abs(v - answer) + r) * UP)
         elif weight:
             right += weight * model.right(x, answer)
@@ -321,13 +321,13 @@ def split_rows(model: Model, v: int, n: int) -> Fraction:
     x, paths, right = [model.enter(t, p) for p in range(n) for t in range(v)], [], 0
     keys = [model.linear(each, layer["K"]) for each in x]
     for each in x:
-        value = model.rounded(model.linear(each, layer["V"]), 2 * n + 4)  # that of the mean
-        paths.append(model.linear(model.rounded(model.linear(value, layer["O"])), bare))
+        value = model.add_rounding(model.linear(each, layer["V"]), 2 * n + 4)  # that of the mean
+        paths.append(model.linear(model.add_rounding(model.linear(value, layer["O"])), bare))
     off = max(r + 16 * OURS * abs(u) for path in paths for u, r in path)
     for q, stream in enumerate(x[-v:]):
         query = model.linear(stream, layer["Q"])
         ends = model.ends([model.score(query, key) for key in keys])
-        own = model.linear(model.rounded(stream), model.unembedding)
+        own = model.linear(model.add_rounding(stream), model.unembedding)
         slack = 2 * (off + max(r + 16 * OURS * abs(u) for u, r in own)) * UP
         for m in range(q, v):
             terms: list[list[list[float]]] = [[] for _ in range(n)]  # position, token ≤ m, c

@@ -25,7 +25,7 @@ from jaxtyping import Float64, Int
 
 from interp.bounds.affine import Affine, Arithmetic, span, subtract
 from interp.bounds.attention import weights
-from interp.bounds.network import embedded, entered, margins, read_out, stream_after
+from interp.bounds.network import embed_inputs, entry_stream, margins, read_out, stream_after
 from probes.certify.lemmas import Lemma, readout
 
 _CENTRE = "answer at the cell's centre"
@@ -100,16 +100,16 @@ def streams(model: Any, cells: Cells, ar: Arithmetic) -> Affine:
     """What enters the first block, for every cell."""
     if isinstance(cells.inputs, Affine):
         ar.symbols = max(ar.symbols, cells.symbols)
-        return embedded(model, cells.inputs, ar)
+        return embed_inputs(model, cells.inputs, ar)
     if not (cells.inputs == UNKNOWN).any():
-        return embedded(model, cells.inputs, ar)
+        return embed_inputs(model, cells.inputs, ar)
     table = weights(model.embed.W_E)
     known = table[np.maximum(cells.inputs, 0)]
     some = table if cells.vocabulary is None else table[cells.vocabulary]
     unknown = (cells.inputs == UNKNOWN)[..., None]
     low = np.where(unknown, some.min(0), known)
     high = np.where(unknown, some.max(0), known)
-    return entered(model, span(low, high, ar), ar)
+    return entry_stream(model, span(low, high, ar), ar)
 
 
 @np.errstate(all="ignore")
@@ -152,7 +152,7 @@ def prove(
             if count == 0 or most.max() > worst:
                 worst, parts = float(most.max()), _parts(found, int(most.argmax()), cells)
         else:
-            sure, middle = _answered(model, stream, target, ar)
+            sure, middle = _right_answers(model, stream, target, ar)
             right += float(cells.weight[sure].sum())
             wrong += float(cells.weight[~sure].sum())
             seen += float(cells.weight[middle].sum())
@@ -206,7 +206,7 @@ def _share(right: float, wrong: float, total: float) -> float:
     return max(0.0, float(np.nextafter(min(right / total, 1.0) * (1 - off), 0)))
 
 
-def _answered(
+def _right_answers(
     model: Any, stream: Affine, target: Any, ar: Arithmetic
 ) -> tuple[np.ndarray, np.ndarray]:
     """Whether every input of a cell is answered rightly (the target's output exceeds all others),

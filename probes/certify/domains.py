@@ -570,9 +570,9 @@ class Strings(OfLetters):
                     if ways:
                         rows[key] = rows.get(key, 0.0) + float(ways * strings)
             if rows:
-                yield self._counted(i, rows)
+                yield self._cells_by_count(i, rows)
 
-    def _counted(self, i: int, rows: dict[tuple[int, int, int], float]) -> Cells:
+    def _cells_by_count(self, i: int, rows: dict[tuple[int, int, int], float]) -> Cells:
         letters = np.zeros((len(rows), i), dtype=np.int64)
         for row, (a, last, _) in enumerate(rows):
             letters[row, : i - a] = 1  # b's first, then a's, and the last letter in its place

@@ -27,7 +27,7 @@ from jaxtyping import Float64, Int
 
 from interp.bounds.affine import UP, Affine, Arithmetic, box
 from interp.bounds.attention import score_forms
-from interp.bounds.network import after_attention, attention_outside, embedded, normed
+from interp.bounds.network import after_attention, apply_norm, attention_outside, embed_inputs
 from interp.bounds.passed_on import weights_of_keys
 from interp.bounds.three_paths import Tables
 from interp.tasks.depth.languages import language
@@ -115,7 +115,7 @@ def orderless(model: Any, ids: Int[np.ndarray, " token"]) -> tuple[Lemma, ...]:
     spread = 0.0
     if model.spec.n_layers:
         ar = Arithmetic("real", budget=0)
-        x = normed(model.blocks[0].ln1, embedded(model, ids[None], ar), ar)
+        x = apply_norm(model.blocks[0].ln1, embed_inputs(model, ids[None], ar), ar)
         lags = np.zeros((len(ids), len(ids)), dtype=np.int64)
         low, high = score_forms(model.blocks[0].attn, x, x, lags, ar)[0].bounds()
         spread = float((high.max(-1) - low.min(-1)).max() * UP)
@@ -134,7 +134,7 @@ def beside_average(model: Any, rho: Float64[np.ndarray, " pos"], size: float) ->
     n = len(rho)
     ar = Arithmetic("real", symbols=n)
     inputs = box(np.zeros((1, n, 1)), np.full((n, 1), size))
-    stream = embedded(model, inputs, ar)
+    stream = embed_inputs(model, inputs, ar)
     own = after_attention(model.blocks[0], stream, ar, last_only=True).generators[:n, 0, 0]
     rest = own - np.outer(rho, rho @ own / (rho @ rho))
     share = float(np.abs(rest).sum() / np.abs(own).sum())
@@ -209,7 +209,7 @@ def after_the_earlier(elsewhere: Float64[np.ndarray, " head"]) -> tuple[Lemma, .
 
     Args:
         elsewhere: Most attention of each head to other keys, over all strings
-            (:func:`~interp.bounds.two_layers.answered`).
+            (:func:`~interp.bounds.two_layers.count_right`).
     """
     words = "attention outside the token after an earlier equal one is at most this"
     return tuple(

@@ -37,7 +37,14 @@ import pandas as pd
 
 from interp.bounds.affine import UP, Affine, Arithmetic
 from interp.bounds.network import not_covered
-from interp.bounds.passed_on import along, named, not_along, not_named, not_orderless, values_of
+from interp.bounds.passed_on import (
+    along,
+    bound_named_lag,
+    not_along,
+    not_named,
+    not_orderless,
+    values_of,
+)
 from interp.bounds.three_paths import Tables, not_three_paths, tables_of
 from interp.bounds.two_layers import Watch
 from interp.errors import ArgumentError, Problems, ProoflensError, need
@@ -94,13 +101,13 @@ def mechanism(model: Any, domain: Domain, lags: Lags) -> MechanismProof | str:
         lags: (layer, head) → the lags it looks at (:func:`lags_of`).
     """
     if isinstance(domain, Signs):
-        return _fixed(model, domain, lags)
+        return _lag_cases(model, domain, lags)
     if isinstance(domain, Strings):
         return _counts(model, domain)
     if isinstance(domain, Averages):
         return _kernel(model, domain)
     if isinstance(domain, Addressed):
-        return _addressed(model, domain)
+        return _address_pairs(model, domain)
     return "where letters stand decides, so each string is a case: no fewer than brute force"
 
 
@@ -124,7 +131,7 @@ def lags_of(roles: pd.DataFrame, task: Any) -> dict[tuple[int, int], tuple[int, 
     return found
 
 
-def _fixed(model: Any, domain: Signs, said: Lags) -> MechanismProof | str:
+def _lag_cases(model: Any, domain: Signs, said: Lags) -> MechanismProof | str:
     named = (0, *sorted({lag for lags in said.values() for lag in lags}))
     if len(named) > 14:
         return f"{len(named)} lags are too many cases"
@@ -159,7 +166,7 @@ def _kernel(model: Any, domain: Averages) -> MechanismProof | str:
     return MechanismProof(cells, {"cover": "slices", "slices": SLICES}, final)
 
 
-def _addressed(model: Any, domain: Addressed) -> MechanismProof | str:
+def _address_pairs(model: Any, domain: Addressed) -> MechanismProof | str:
     if domain.task.rounds != 1 or domain.task.concurrent or domain.task.readout != "single":
         return "only one round that is passed on as it is"
     if reason := not_named(model):
@@ -176,7 +183,7 @@ def _addressed(model: Any, domain: Addressed) -> MechanismProof | str:
         ar.symbols = cells.symbols
         others = values_of(m, every, Arithmetic(ar.dtype, symbols=1))
         lag = int(domain.lags[domain.code_of(pair.centre[0, 1, 1:])])
-        return named(m, pair[:, :1], pair[:, 1:], lag, lengths, others, ar)
+        return bound_named_lag(m, pair[:, :1], pair[:, 1:], lag, lengths, others, ar)
 
     return MechanismProof(cells, {"cover": "pairs", "pieces": PIECES}, final)
 
@@ -304,7 +311,7 @@ def certify(
         raise ArgumentError(f"certify: no strategy fits: {reasons}")
     sign = 1 if domain.kind == "error" else -1
     proofs.sort(key=lambda p: (bool(p.vacuous), sign * p.bound, p.multiplications))
-    measured, where = attempts.measured(proofs)
+    measured, where = attempts.measured_value(proofs)
     weights = (model.spec.to_dict(), weights_of(model))
     about = (*weights, domain.describe(), domain.statement, domain.kind, domain.trivial)
     return TheoremFile(name, *about, tuple(proofs), measured, where, skipped)
@@ -352,7 +359,7 @@ class _Attempts:
         if strategy == "brute force":
             return self._brute_force()
         if strategy == "black box":
-            found = self._proved("black box", self.domain.boxes, budget=2**22)
+            found = self._prove_cover("black box", self.domain.boxes, budget=2**22)
             return replace(found, data={"cover": "boxes"})
         if strategy == "mechanism":
             return "" if isinstance(self.domain, AllRows) else self._mechanism()
@@ -383,7 +390,7 @@ class _Attempts:
         work *= max(1, spec.d_out // 32)
         if work > _PATIENCE and not self.asked:
             return f"{size} inputs would take long: ask for it with --strategy 'brute force'"
-        found = self._proved("brute force", self.domain.points, budget=0)
+        found = self._prove_cover("brute force", self.domain.points, budget=0)
         return replace(found, data={"cover": "points"})
 
     def _mechanism(self) -> Proof | str:
@@ -400,7 +407,7 @@ class _Attempts:
         task, about = self.domain.task, self.domain.describe()  # type: ignore[attr-defined]
         lemmas = lemmas_of(self.model, task, about, found.data)
         how = {"budget": budget, "final": found.final, "lemmas": lemmas}
-        return replace(self._proved("mechanism", found.cells, **how), data=found.data)
+        return replace(self._prove_cover("mechanism", found.cells, **how), data=found.data)
 
     def _lags(self) -> Lags:
         if self.lags is None:
@@ -419,7 +426,7 @@ class _Attempts:
                 self.lags = lags_of(roles, task)
         return self.lags or {}
 
-    def _proved(self, strategy: str, cover: Callable[[], Any], **options: Any) -> Proof:
+    def _prove_cover(self, strategy: str, cover: Callable[[], Any], **options: Any) -> Proof:
         """In the model's dtype if that costs at most a twentieth of the bound, else for the model
         as a real function alone.
 
@@ -444,7 +451,7 @@ class _Attempts:
         near = full.bound <= 1.05 * real.bound if error else full.bound >= real.bound - 0.001
         return full if near else real
 
-    def measured(self, proofs: Sequence[Proof]) -> tuple[float, str]:
+    def measured_value(self, proofs: Sequence[Proof]) -> tuple[float, str]:
         """The worst error or the accuracy that was seen, in float64."""
         exact = [p for p in proofs if p.data.get("cover") in ("points", "multisets")]
         if exact:

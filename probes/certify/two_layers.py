@@ -18,7 +18,7 @@ from typing import Any
 
 from interp.bounds.affine import Arithmetic, share
 from interp.bounds.counted import not_counted, share_right
-from interp.bounds.two_layers import Watch, answered, not_two_layers, too_many, work
+from interp.bounds.two_layers import Watch, count_right, not_two_layers, too_many, work
 from interp.tasks.depth.strings import counts_and_blocks, letters_of
 from probes.certify.cover import Proof
 from probes.certify.domains import Domain, Strings, Templates
@@ -53,7 +53,7 @@ def by_last_and_answer(
     if cells * work(model, tokens, task.length) > _PATIENCE and not asked:
         return f"{cells} cells of {tokens} tokens would take long: ask for 'mechanism'"
     started, ar = time.perf_counter(), Arithmetic()
-    found = answered(model, domain.symbols, listed, ar, watch)
+    found = count_right(model, domain.symbols, listed, ar, watch)
     bound, whole = share(sum(found.right), domain.size), found.right[0] / domain.size
     parts = {"right by the last token and the answer alone": whole}
     lemmas, cells = after_the_earlier(found.elsewhere), sum(found.cells)

@@ -75,7 +75,7 @@ def by_pairs(
         return
     site = Site(head.layer, "pattern", head.head)
     own = activations(model, rows, [site])[site].float().numpy()
-    looked = _looked_at(_weights(own, rows, codes), rows, codes)
+    looked = _attended_tokens(_weights(own, rows, codes), rows, codes)
     texts = [rows.vocabulary.texts[code] for code in codes]
     told = {texts[q]: tuple(texts[k] for k in keys) for q, keys in looked.items()}
     found = _condition(told, f"partner_{head.name.lower()}")
@@ -102,7 +102,7 @@ def _weights(
     return np.asarray((total / np.maximum(times, 1)).reshape(len(codes), len(codes)))
 
 
-def _looked_at(
+def _attended_tokens(
     weights: Float[np.ndarray, "token token"], rows: TokenRows, codes: np.ndarray
 ) -> dict[int, list[int]]:
     """Place of a token → places of those that it looks at."""
@@ -212,7 +212,7 @@ def prune(trial: DecisionTrial) -> Pruned:
     means = _means(trial, parts)
 
     def gain(without: Sequence[Component]) -> float:
-        return trial.gain(trial.decided(*(means[part] for part in without)))
+        return trial.gain(trial.decisions_with(*(means[part] for part in without)))
 
     alone = {part: gain([part]) for part in parts}
     dropped: dict[Component, float] = {}
@@ -240,7 +240,11 @@ def head_primitives(trial: DecisionTrial, queries: TokenRows, kept: Pruned) -> I
     first = DecisionTrial(trial.model, trial.rows[shortest], trial.table)
     for part in kept.parts:
         if part.kind == "head":
-            found = list(_name_head(trial, first, queries, part, partial(substituted, kept, named)))
+            found = list(
+                _name_head(
+                    trial, first, queries, part, partial(substitution_decisions, kept, named)
+                )
+            )
             yield from found
             named += [one for one in found[:1] if one.gain >= _STANDS_IN]
 
@@ -263,7 +267,7 @@ def head_tables(trial: DecisionTrial, kept: Pruned) -> Iterator[HeadDoes]:
     for part in kept.parts:
         if part.kind == "head":
             tables = list(by_pairs(model, rows, part, positions=knows_positions(model)))
-            every = substituted(kept, [], part, trial, tables)
+            every = substitution_decisions(kept, [], part, trial, tables)
             for one, found in zip(tables, every, strict=True):
                 yield HeadDoes(part, one, trial.gain(found))
 
@@ -364,7 +368,7 @@ def knows_positions(model: Any) -> bool:
     return spec is None or (spec.positions, spec.lag_bias) != ("none", "none")
 
 
-def substituted(
+def substitution_decisions(
     kept: Pruned,
     named: Sequence[HeadDoes],
     head: Component,
@@ -379,7 +383,7 @@ def substituted(
         return Replace(Site(part.layer, "pattern", part.head), Array(pattern, one.words))
 
     fixed = [*kept.edits, *(attends(one.head, one.primitive) for one in named)]
-    return [trial.decided(*fixed, attends(head, one)) for one in primitives]
+    return [trial.decisions_with(*fixed, attends(head, one)) for one in primitives]
 
 
 def _means(trial: DecisionTrial, parts: Sequence[Component]) -> dict[Component, Edit]:
@@ -442,7 +446,7 @@ def line_heads(
         one = Primitive(words, where, which, lines=program.lines[:number])
         shared = {head: overlap(own, trial.rows, one) for head, own in patterns.items()}
         head = max(heads, key=lambda h: shared[h])
-        [found] = substituted(kept, [], head, trial, [one])
+        [found] = substitution_decisions(kept, [], head, trial, [one])
         gain = trial.gain(found)
         yield line.name, HeadDoes(head, one, gain, tried=((f"shares {shared[head]:.2f}", gain),))
 

@@ -95,7 +95,7 @@ def inputs_of(rows: TokenRows) -> Tensor:
     return tokens if rows.encode is None else rows.encode(tokens)
 
 
-def decided(asked: Float[np.ndarray, "decision output"], rows: TokenRows) -> NDArray[Any]:
+def output_decisions(asked: Float[np.ndarray, "decision output"], rows: TokenRows) -> NDArray[Any]:
     """The decisions of outputs where something is asked: ``[decision, output]`` truths, or
     ``[decision]`` codes.
 
@@ -111,7 +111,7 @@ def decided(asked: Float[np.ndarray, "decision output"], rows: TokenRows) -> NDA
 
 
 def decide(found: Decisions, rows: TokenRows) -> NDArray[Any]:
-    """A program's decisions at the asked positions, as :func:`decided`."""
+    """A program's decisions at the asked positions, as :func:`output_decisions`."""
     values = found.allowed if found.allowed is not None else found.chosen
     return np.asarray(values)[rows.asked]
 
@@ -175,11 +175,11 @@ class DecisionTrial:
     @cached_property
     def truth(self) -> NDArray[Any]:
         """What the unchanged model decides."""
-        return self.decided()
+        return self.decisions_with()
 
-    def decided(self, *edits: Edit) -> NDArray[Any]:
+    def decisions_with(self, *edits: Edit) -> NDArray[Any]:
         """What the model decides with edits made."""
-        return decided(outputs_of(self.model, self.rows, *edits, run=self.run), self.rows)
+        return output_decisions(outputs_of(self.model, self.rows, *edits, run=self.run), self.rows)
 
     def gain(self, found: NDArray[Any]) -> float:
         """What is left of the gain in some decisions; of the match where the table is right."""

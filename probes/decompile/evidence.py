@@ -69,8 +69,8 @@ from probes.decompile.decisions import (
     activations,
     agreement,
     decide,
-    decided,
     inputs_of,
+    output_decisions,
     outputs_of,
 )
 from probes.decompile.judging import Judge
@@ -110,7 +110,7 @@ def frozen_norms(trial: DecisionTrial, fit: TokenRows) -> Frozen:
     def gain(by_token: bool) -> float:
         scales = {site: _mean(cache[site], fit, trial.rows, by_token) for site in sites}
         edits = [Replace(site, Array(scale, "a frozen scale")) for site, scale in scales.items()]
-        return trial.gain(trial.decided(*edits))
+        return trial.gain(trial.decisions_with(*edits))
 
     return Frozen(gain(False), gain(True))
 
@@ -297,8 +297,8 @@ def ffn_table(trial: DecisionTrial, part: Component, program: Program, fit: Toke
     named = _values(program)
     codes = [_codes(program, named, rows) for rows in (fit, judged)]
 
-    def tried(reads: Sequence[int]) -> FfnTable:
-        instead, cells = _looked_up(reads, codes, written[0], fit)
+    def score_reads(reads: Sequence[int]) -> FfnTable:
+        instead, cells = _lookup_means(reads, codes, written[0], fit)
         there = judged.tokens != NONE
         edit = Replace(site, Array(torch.from_numpy(instead), "what a table says"))
         own = written[1][there]
@@ -308,14 +308,14 @@ def ffn_table(trial: DecisionTrial, part: Component, program: Program, fit: Toke
             part,
             tuple(expression_text(named[k]) for k in reads),
             cells,
-            trial.gain(trial.decided(edit)),
+            trial.gain(trial.decisions_with(edit)),
             1 - wrong / spread if spread > 0 else float("nan"),
         )
 
     every = range(len(named))
     choices = [reads for size in range(_WIDEST + 1) for reads in combinations(every, size)]
     choices += [tuple(every)] if len(named) > _WIDEST else []
-    found = [tried(reads) for reads in choices]
+    found = [score_reads(reads) for reads in choices]
     best = max(one.gain for one in found)
     return next(one for one in found if one.gain >= best - _NEAR)
 
@@ -354,7 +354,7 @@ def _codes(
     return np.stack([found[line.name] for line in lines]).astype(np.int64)
 
 
-def _looked_up(
+def _lookup_means(
     reads: Sequence[int],
     codes: Sequence[Int[np.ndarray, "value _ pos"]],
     written: Float[np.ndarray, "_ pos d_model"],
@@ -508,7 +508,7 @@ def far(model: Any, task: Any, program: Program, judge: Judge, *, seed: int) -> 
     if longest < 1 or most <= longest:
         return None
     rows = rows_of_task(replace(task, bins=((longest + 1, most),)), count=100, seed=seed + 3)
-    own = decided(outputs_of(model, rows), rows)
+    own = output_decisions(outputs_of(model, rows), rows)
     found = decide(run(program, rows.tokens, rows.vocabulary), rows)
     return judge.table.fidelity(rows, own, found)
 

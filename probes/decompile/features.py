@@ -63,7 +63,7 @@ from probes.decompile.rows import TokenRows
 _FEWEST, _MOST = 3, 8
 
 
-def balanced(rows: TokenRows) -> tuple[Assignment, Assignment] | None:
+def bracket_lines(rows: TokenRows) -> tuple[Assignment, Assignment] | None:
     """The lines ``depth`` and ``opened``; None where no two kinds of tokens balance.
 
     Of two tokens the difference of their counts says as much without a line of its own.
@@ -135,9 +135,9 @@ def features(
         found += _distances(number, one)
         found += _counts(number, one, rows, before)
         found += _frequent(number, one, rows)
-    found += _nested(rows, layers)
+    found += _nested_counts(rows, layers)
     found += _behind(rows, layers)
-    if (lines := balanced(rows)) is not None:
+    if (lines := bracket_lines(rows)) is not None:
         found.append(Feature(Name(lines[0].name), "number", lines[:1], cost=2.0))
         if layers > 1:
             found.append(Feature(Name(lines[1].name), "token", lines, cost=3.0))
@@ -247,7 +247,7 @@ def _counts(number: int, one: Primitive, rows: TokenRows, before: bool) -> Itera
                 yield Feature(CountWhere(pair), "number", (BEFORE,), number, 4.0, "pairs")
 
 
-def _nested(rows: TokenRows, layers: int) -> Iterator[Feature]:
+def _nested_counts(rows: TokenRows, layers: int) -> Iterator[Feature]:
     """Counts of positions where a token comes after another one did, of those after such a one, …:
     one level a layer that counts."""
     content = rows.content()
@@ -437,7 +437,7 @@ def _compare(
         yield Question((hit & known).astype(np.int64), expression, (f, g), cost + 0.1)
 
 
-def _shifted(value: Expression, by: int) -> Expression:
+def _add_constant(value: Expression, by: int) -> Expression:
     return Operation("+" if by > 0 else "-", value, Constant(abs(by))) if by else value
 
 
@@ -454,7 +454,7 @@ def expressions(
                 least = min(written, key=lambda code: abs(written[code]))
                 first = Literal_(rows.vocabulary.texts[least])
                 for shift in (-written[least], -1 - written[least]):
-                    number = _shifted(feature.expression, shift)
+                    number = _add_constant(feature.expression, shift)
                     yield Operation("+", first, number), feature
             continue
         yield feature.expression, feature

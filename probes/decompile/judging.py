@@ -37,7 +37,7 @@ from probes.decompile.decisions import Fidelity, TokenTable, agreement, decide, 
 from probes.decompile.primitives import one_position
 from probes.decompile.rows import Split, TokenRows
 from probes.decompile.search import Candidate, candidates
-from probes.decompile.wording import Variant, shortened, variants
+from probes.decompile.wording import Variant, shorten, variants
 
 LEAST = 0.9
 """Match and gain, on held-out and on longer rows, from which a program counts as found."""
@@ -165,7 +165,7 @@ class Judge:
         """Programs over what heads fetch, fitted to the rows alone and with rows off the task."""
         fits = [(self.data.fit, self.truth["fit"])]
         if len(self.data.queries):
-            both = joined(self.data.fit, self.data.queries)
+            both = join_rows(self.data.fit, self.data.queries)
             fits.append((both, np.concatenate([self.truth["fit"], self.truth["queries"]])))
         for rows, decisions in fits:
             known = self.positions
@@ -176,7 +176,7 @@ class Judge:
 
     def one(self, candidate: Candidate) -> Judged:
         """One program, judged."""
-        program = shortened(candidate.program)
+        program = shorten(candidate.program)
         program = program if program.size <= self.lines else candidate.program
         sources = {line.name: candidate.sources.get(line.name, -1) for line in program.lines}
         held, longer, off = (
@@ -248,7 +248,7 @@ class Judge:
             for row, position in disagreements(part, self.truth[name], found):
                 yield name, row, position
 
-    def parted(
+    def parting_rows(
         self, best: Judged, differ: Sequence[tuple[str, int, int]]
     ) -> Iterator[tuple[str, str, str, str]]:
         """Rows, tokens so far, what the model and what the program decides, where they part."""
@@ -277,7 +277,7 @@ def _in_words(decision: Any, texts: tuple[str, ...]) -> str:
     return texts[int(decision)] if int(decision) >= 0 else "none"
 
 
-def joined(one: TokenRows, other: TokenRows) -> TokenRows:
+def join_rows(one: TokenRows, other: TokenRows) -> TokenRows:
     """Some rows and then others."""
     tokens = np.concatenate([one.tokens, other.tokens])
     asked = np.concatenate([one.asked, other.asked])
@@ -325,7 +325,7 @@ class OtherWord:
     instead: str
 
 
-def told_apart(judge: Judge, best: Judged) -> tuple[Judged, tuple[OtherWord, ...]]:
+def choose_words(judge: Judge, best: Judged) -> tuple[Judged, tuple[OtherWord, ...]]:
     """The program with the words that rows off the task speak for, and what they leave open.
 
     Args:

@@ -183,10 +183,10 @@ def by_token(rows: TokenRows, positions: bool) -> Iterator[Primitive]:
 def _nameable(rows: TokenRows) -> list[int]:
     """Tokens that conditions may name: those that do not vary, and of the others all of a small
     vocabulary, of a large one those that stand in most rows."""
-    return _fixed(rows) + rows.common(_SMALL).tolist()
+    return _constant_tokens(rows) + rows.common(_SMALL).tolist()
 
 
-def _fixed(rows: TokenRows) -> list[int]:
+def _constant_tokens(rows: TokenRows) -> list[int]:
     """Tokens that do not vary."""
     present, content = np.unique(rows.tokens[rows.read]), rows.content()
     return [int(code) for code in present if code not in content]
@@ -229,7 +229,7 @@ _FIRST_EQUAL = syntax.Pick("first", Key("position"), Comparison("==", Key("token
 
 def by_newness(rows: TokenRows) -> Iterator[Primitive]:
     """What needs an earlier layer to have counted equal tokens: tokens seen for the first time."""
-    texts = tuple(rows.vocabulary.texts[c] for c in _fixed(rows))
+    texts = tuple(rows.vocabulary.texts[c] for c in _constant_tokens(rows))
     once = Comparison("==", syntax.CountWhere(Comparison("==", Key("token"), Token())), Constant(1))
     new = And(once, syntax.Not(In(Token(), texts))) if texts else once
     line, met = Assignment("new", new), Assignment("met", _FIRST_EQUAL)
@@ -244,13 +244,13 @@ def ideal(primitive: Primitive, rows: TokenRows) -> Float[np.ndarray, "row query
     chosen = keys(primitive.lines, primitive.where, rows.tokens, rows.vocabulary)
     weights = chosen.astype(np.float64)
     if primitive.which is not None:
-        weights = _picked(primitive.which, chosen, rows)
+        weights = _pick_weights(primitive.which, chosen, rows)
     empty = ~chosen.any(-1)
     weights[..., 0] = np.where(empty, 1.0, weights[..., 0])
     return np.asarray(weights / weights.sum(-1, keepdims=True))
 
 
-def _picked(which: Which, chosen: NDArray[np.bool_], rows: TokenRows) -> NDArray[np.float64]:
+def _pick_weights(which: Which, chosen: NDArray[np.bool_], rows: TokenRows) -> NDArray[np.float64]:
     n = chosen.shape[-1]
     rank = np.broadcast_to(np.arange(n), chosen.shape)
     if which in ("least", "greatest"):

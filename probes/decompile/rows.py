@@ -203,7 +203,7 @@ def off_task(
     """
     rng = np.random.default_rng(seed)
     tokens, asked = [], []
-    makers = (_random, _few, _tied, _broken)
+    makers = (_random, _few, _fill_evenly, _corrupt)
     for number in range(count if len(content) > 1 else 0):
         source = int(rng.integers(len(rows)))
         row = rows.tokens[source].copy()
@@ -226,13 +226,13 @@ def _few(row: _Codes, free: _Codes, content: _Codes, rng: np.random.Generator) -
     row[free] = rng.choice(few, len(free), p=None if len(few) == 1 else (0.7, 0.3))
 
 
-def _tied(row: _Codes, free: _Codes, content: _Codes, rng: np.random.Generator) -> None:
+def _fill_evenly(row: _Codes, free: _Codes, content: _Codes, rng: np.random.Generator) -> None:
     two = rng.choice(content, 2, replace=False)
     even = np.resize(two, len(free))
     row[free] = rng.permutation(even)
 
 
-def _broken(row: _Codes, free: _Codes, content: _Codes, rng: np.random.Generator) -> None:
+def _corrupt(row: _Codes, free: _Codes, content: _Codes, rng: np.random.Generator) -> None:
     at = rng.choice(free, max(1, len(free) // 10), replace=False)
     row[at] = rng.choice(content, len(at))
 
@@ -521,7 +521,7 @@ def _classes(task: Any, texts: tuple[str, ...]) -> tuple[list[int], tuple[str, .
 _YES_OR_NO = ("0", "1")
 
 
-def asked(
+def resolve_rows(
     model: Any, rows: TokenRows | None, *, count: int, seed: int
 ) -> tuple[Any, TokenRows, Any]:
     """A model, rows that fit it, and the task that the rows are of; None for rows that are given.

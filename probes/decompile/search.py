@@ -177,10 +177,10 @@ def _both(
         column, end = asked.columns[at % len(values)], int(ends[at])
         asks.append(column)
         if not column.number:
-            formulas.append(column.expression if above[at] else negated(column.expression))
+            formulas.append(column.expression if above[at] else negation(column.expression))
         else:
             formulas.append(
-                negated(_at_most(column, end - 1)) if above[at] else _at_most(column, end)
+                negation(_at_most(column, end - 1)) if above[at] else _at_most(column, end)
             )
     return FormulaTree(syntax.And(*formulas), tuple(asks), _TWO, 0)
 
@@ -226,8 +226,8 @@ def _expression(leaf: _Leaf, asked: list[Question]) -> Expression:
         return low
     asked += [column, *mine]
     if column.number:
-        return joined(_at_most(column, threshold), low, high)
-    return joined(column.expression, high, low)
+        return conditional(_at_most(column, threshold), low, high)
+    return conditional(column.expression, high, low)
 
 
 def _at_most(column: Question, threshold: int) -> Expression:
@@ -239,25 +239,25 @@ def _at_most(column: Question, threshold: int) -> Expression:
     return syntax.Comparison("<=", column.expression, syntax.Constant(threshold))
 
 
-def joined(condition: Expression, then: Expression, other: Expression) -> Expression:
+def conditional(condition: Expression, then: Expression, other: Expression) -> Expression:
     """``then`` where the condition holds and ``other`` elsewhere, as short as it goes."""
     match then, other:
         case syntax.Truth(True), syntax.Truth(False):
             return condition
         case syntax.Truth(False), syntax.Truth(True):
-            return negated(condition)
+            return negation(condition)
         case syntax.Truth(True), _:
             return syntax.Or(condition, other)
         case syntax.Truth(False), _:
-            return syntax.And(negated(condition), other)
+            return syntax.And(negation(condition), other)
         case _, syntax.Truth(False):
             return syntax.And(condition, then)
         case _, syntax.Truth(True):
-            return syntax.Or(negated(condition), then)
-    return syntax.Or(syntax.And(condition, then), syntax.And(negated(condition), other))
+            return syntax.Or(negation(condition), then)
+    return syntax.Or(syntax.And(condition, then), syntax.And(negation(condition), other))
 
 
-def negated(condition: Expression) -> Expression:
+def negation(condition: Expression) -> Expression:
     """The opposite of a condition."""
     if isinstance(condition, syntax.Comparison) and condition.relation in ("==", "!="):
         return syntax.Comparison(_OPPOSITE[condition.relation], condition.left, condition.right)  # type: ignore[arg-type]
@@ -303,7 +303,7 @@ def candidates(
     Args:
         rows: The rows that candidates are fitted to.
         decisions: The model's at their asked positions, as
-            :func:`probes.decompile.decisions.decided`.
+            :func:`probes.decompile.decisions.output_decisions`.
         fetched: What heads do: (index of a head, primitive).
         layers, positions: Handed to :func:`probes.decompile.features.features`.
     """
@@ -323,7 +323,7 @@ def candidates(
             allowed = tuple(syntax.Allow(texts[v], tree.formula) for v, tree in chosen.items())
             yield from _new(allowed, known, seen)
         return
-    for outputs in _tabulated(known, values, rows, decisions):
+    for outputs in _answer_tables(known, values, rows, decisions):
         yield from _new(outputs, known, seen)
     offered = list(expressions(known, rows))
     fixed = [(value, of) for value, of in offered if of is None]
@@ -334,10 +334,12 @@ def candidates(
         guards = [_guards(listed[:size], asked) for size in range(1, len(listed) + 1)]
         for most in range(1, _LEAVES + 1):
             for some in guards:
-                yield from _new((syntax.Next(_listed(listed[0][0], some, most)),), known, seen)
+                yield from _new(
+                    (syntax.Next(_choice_chain(listed[0][0], some, most)),), known, seen
+                )
 
 
-def _tabulated(
+def _answer_tables(
     known: Sequence[Feature],
     values: Sequence[NDArray[np.int64]],
     rows: TokenRows,
@@ -437,7 +439,7 @@ def _guards(
     return found
 
 
-def _listed(
+def _choice_chain(
     first: Expression, guards: Sequence[tuple[Expression, list[FormulaTree]]], most: int
 ) -> Expression:
     """One value where a condition holds, another where the next does, …, the first for the rest."""
@@ -447,7 +449,7 @@ def _listed(
         if guard == syntax.Truth(True):
             found = value
         elif guard != syntax.Truth(False):
-            if isinstance(found, syntax.Choice) and found.condition == negated(guard):
+            if isinstance(found, syntax.Choice) and found.condition == negation(guard):
                 found = found.then  # nothing is left for the rest
             found = syntax.Choice(value, guard, found)
     return found
@@ -460,14 +462,14 @@ def _new(
     if not outputs:
         return
     lines = {line.name: (line, feature.source) for feature in known for line in feature.lines}
-    used = _needed(outputs, {name: line for name, (line, _) in lines.items()})
+    used = _needed_lines(outputs, {name: line for name, (line, _) in lines.items()})
     program = Program(tuple(lines[name][0] for name in used), outputs)
     if program not in seen:
         seen.add(program)
         yield Candidate(program, {name: lines[name][1] for name in used})
 
 
-def _needed(outputs: tuple[syntax.Output, ...], lines: dict[str, Assignment]) -> list[str]:
+def _needed_lines(outputs: tuple[syntax.Output, ...], lines: dict[str, Assignment]) -> list[str]:
     """Names of the lines that outputs need, in an order in which they can be read."""
     found: list[str] = []
 

@@ -7,7 +7,7 @@ difference that is asked about once and compared with 0 is a comparison of the t
 was.
 
 A line that picks by ``commonest`` may decide alike with ``least`` or ``first``: such programs are
-:func:`variants`, of which rows off the task tell (:func:`probes.decompile.judging.told_apart`).
+:func:`variants`, of which rows off the task tell (:func:`probes.decompile.judging.choose_words`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _AS_COMPARISON: dict[tuple[str, int], syntax.Relation] = {
 }
 
 
-def shortened(program: Program) -> Program:
+def shorten(program: Program) -> Program:
     """Factor repeated subexpressions out of a program, without changing its outputs.
 
     A count, or a difference of counts, that occurs more than once in the program's outputs gets a
@@ -72,11 +72,11 @@ def shortened(program: Program) -> Program:
         name = _free(_name(part), names)
         names.add(name)
         lines.append(Assignment(name, part))
-        outputs = _exchanged_in(outputs, part, syntax.Name(name))
+        outputs = _exchange_in(outputs, part, syntax.Name(name))
     found = {p for output in outputs for p in children(value_of(output), deep=True)}
     for old in found:
         if (new := _comparison(old)) != old:
-            outputs = _exchanged_in(outputs, old, new)
+            outputs = _exchange_in(outputs, old, new)
     return replace(program, lines=tuple(lines), outputs=outputs)
 
 
@@ -119,10 +119,10 @@ def _free(name: str, taken: set[str]) -> str:
     return found
 
 
-def _exchanged_in(
+def _exchange_in(
     outputs: tuple[syntax.Output, ...], old: Expression, new: Expression
 ) -> tuple[syntax.Output, ...]:
-    return tuple(with_value(one, syntax.exchanged(value_of(one), old, new)) for one in outputs)
+    return tuple(with_value(one, syntax.replace_part(value_of(one), old, new)) for one in outputs)
 
 
 @dataclass(frozen=True)
@@ -156,17 +156,20 @@ def variants(program: Program, number: int) -> Iterator[Variant]:
         if name != line.name and name in taken:
             continue
         lines = [
-            Assignment(one.name, _renamed(one.expression, line.name, name)) for one in program.lines
+            Assignment(one.name, _rename_line(one.expression, line.name, name))
+            for one in program.lines
         ]
         lines[number] = Assignment(name, syntax.Pick(word, pick.value, pick.where))
         outputs = tuple(
-            with_value(one, _renamed(value_of(one), line.name, name)) for one in program.outputs
+            with_value(one, _rename_line(value_of(one), line.name, name)) for one in program.outputs
         )
         changed = replace(program, lines=tuple(lines), outputs=outputs)
         yield Variant(changed, {line.name: name}, line.name, word)
 
 
-def _renamed(part: Expression, old: str, new: str) -> Expression:
-    return syntax.exchanged(
-        syntax.exchanged(part, syntax.Name(old), syntax.Name(new)), syntax.Key(old), syntax.Key(new)
+def _rename_line(part: Expression, old: str, new: str) -> Expression:
+    return syntax.replace_part(
+        syntax.replace_part(part, syntax.Name(old), syntax.Name(new)),
+        syntax.Key(old),
+        syntax.Key(new),
     )

@@ -38,7 +38,13 @@ from probes.decompile.components import (
     mean_patterns,
     prune,
 )
-from probes.decompile.decisions import DecisionTrial, Fidelity, TokenTable, decided, outputs_of
+from probes.decompile.decisions import (
+    DecisionTrial,
+    Fidelity,
+    TokenTable,
+    output_decisions,
+    outputs_of,
+)
 from probes.decompile.evidence import Beside, ProgramEvidence, evidence, far, number_or_none, proof
 from probes.decompile.judging import (
     LEAST,
@@ -49,13 +55,13 @@ from probes.decompile.judging import (
     OtherWord,
     Rightness,
     answer,
+    choose_words,
     curve,
     cut_down,
-    joined,
-    told_apart,
+    join_rows,
 )
 from probes.decompile.primitives import primitives
-from probes.decompile.rows import Split, TokenRows, asked, split
+from probes.decompile.rows import Split, TokenRows, resolve_rows, split
 from probes.decompile.search import program_of_counts
 
 __all__ = ["Decompiled", "Judged", "decompile"]
@@ -192,10 +198,12 @@ def decompile(
             the model cannot be asked, or fewer lines than the shortest program has.
     """
     start = time.monotonic()
-    model, rows, task = asked(model, rows, count=count, seed=seed)
+    model, rows, task = resolve_rows(model, rows, count=count, seed=seed)
     data = split(rows, seed=seed)
     step("the model's decisions")
-    truth = {name: decided(outputs_of(model, part), part) for name, part in vars(data).items()}
+    truth = {
+        name: output_decisions(outputs_of(model, part), part) for name, part in vars(data).items()
+    }
     data, truth = _both_answers(data, truth)
     table = TokenTable(data.fit, truth["fit"])
     judge = Judge(data, truth, table, lines, knows_positions(model))
@@ -203,10 +211,10 @@ def decompile(
     step("which components are needed")
     kept = prune(some)
     counted = program_of_counts(model, rows, seed)
-    tried, heads = _searched(judge, kept, some, counted, step)
+    tried, heads = _search_programs(judge, kept, some, counted, step)
     rule = "must be as many as the shortest program here has: a line for each token that may follow"
     need("decompile", bool(tried), "lines", rule, lines, "allow more")
-    best, alike = told_apart(judge, judge.best(tried))
+    best, alike = choose_words(judge, judge.best(tried))
     best = cut_down(judge, best)
     step("what scores and FFNs are made of")
     known = {name for name, source in best.sources.items() if source >= 0}
@@ -234,7 +242,7 @@ def decompile(
         proof=None if task is None else proof(task, best.program, judge),
         seconds=time.monotonic() - start,
         lines=lines,
-        parted=tuple(judge.parted(best, differ[:_TOLD])),
+        parted=tuple(judge.parting_rows(best, differ[:_TOLD])),
         patterns={
             k: mean_patterns(model, data.longer, heads[k].head, heads[k].primitive) for k in drawn
         },
@@ -252,7 +260,9 @@ def _both_answers(
         return data, truth
     some = np.random.default_rng(0).permutation(np.concatenate(picked))
     both = np.concatenate([answers[some], truth["queries"]])
-    return replace(data, queries=joined(data.every[some], data.queries)), truth | {"queries": both}
+    return replace(data, queries=join_rows(data.every[some], data.queries)), truth | {
+        "queries": both
+    }
 
 
 def _rest(best: Judged, heads: Sequence[HeadDoes]) -> list[int]:
@@ -264,7 +274,7 @@ def _rest(best: Judged, heads: Sequence[HeadDoes]) -> list[int]:
     return list(first.values())[:_DRAWN]
 
 
-def _searched(
+def _search_programs(
     judge: Judge,
     kept: Pruned,
     some: DecisionTrial,
@@ -297,4 +307,4 @@ def _some(data: Split) -> TokenRows:
     be rare among them, of those off the task too."""
     fit = data.fit[:_PROBED]
     queries = data.queries[: _PROBED if len(data.fit) < _PROBED or len(data.every) else 0]
-    return joined(fit, queries) if len(queries) else fit
+    return join_rows(fit, queries) if len(queries) else fit

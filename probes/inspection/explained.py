@@ -35,7 +35,7 @@ from probes.roles.rises import LossRises
 GIVEN_KINDS, _TOKENS = ("text", "rows"), 3
 
 
-def explained(
+def explain_heads(
     evidence: Evidence,
     roles: pd.DataFrame,
     told: Sequence[Found | Lacking],
@@ -59,7 +59,7 @@ def explained(
     rows = [
         _row(evidence, rises, place, {name: own.get((*place, name)) for name in names}, kind, word)
         for kind in kinds
-        for place, names in _keyed(roles)
+        for place, names in _heads_with_keys(roles)
     ]
     return pd.DataFrame(rows, columns=columns(ExplainedRow))
 
@@ -103,7 +103,7 @@ def _own_keys(told: Sequence[Found | Lacking]) -> dict[tuple[int, int, str], Key
     return {(one.layer, one.head, one.role): one.keys for one in found}
 
 
-def _keyed(roles: pd.DataFrame) -> Iterator[tuple[Place, list[str]]]:
+def _heads_with_keys(roles: pd.DataFrame) -> Iterator[tuple[Place, list[str]]]:
     """Heads with confirmed roles that have keys, and these roles."""
     sure = roles[(roles["status"] == "confirmed") & (roles["component"] == "head")]
     named: dict[Place, list[str]] = {}

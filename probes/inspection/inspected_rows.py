@@ -31,9 +31,9 @@ from torch import Tensor
 from interp.errors import ArgumentError, refuse_unless
 from interp.models.pretrained import Pretrained
 from interp.run import Run
-from interp.run.gate import admitted
+from interp.run.gate import admit_batch
 from interp.tasks.base import Batch, Memory, answers_of, memories_of
-from interp.tasks.counterfactual import Variable, sought_of
+from interp.tasks.counterfactual import Variable, role_variables
 from probes.inspection.behaviour import performance
 from probes.inspection.usable import (
     LEAST,
@@ -99,7 +99,7 @@ class InspectedRows:
         """What a task says is fetched, computed and exchanged; of a language nothing."""
         if self.profile is not TASK or self.task is None:
             return (), {}, ()
-        return memories_of(self.task), answers_of(self.task), tuple(sought_of(self.task))
+        return memories_of(self.task), answers_of(self.task), tuple(role_variables(self.task))
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ def _own(model: Pretrained, data: Any, rows: int | None, length: int) -> OwnRows
         )
     rule, advice = "must be a file, a Batch, token ids or a list of rows", "see pl.next_tokens"
     refuse_unless(file or hasattr(data, "__len__"), "rows", rule, data, advice)
-    data = data if file else admitted(model.model, data)
+    data = data if file else admit_batch(model.model, data)
     longest = model.n_ctx or max(length, 1 << 20)
     cut = rows_given(
         data, rows=rows or (ROWS if file else len(data)), length=min(length, longest), **size
@@ -270,7 +270,7 @@ def _language(
         more.append(f"random rows leave out {left} of {model.vocabulary} token ids, {why}")
         made, notes = _trials_of_length(model, given, rows, asked, seed)
     whole, used = rows_of(made), asked
-    for some in _told_by_position(model, given, made, asked, seed):
+    for some in _position_rows(model, given, made, asked, seed):
         used = min(used, positions_learned(Run(model.model, some).value(), some.mask))
     if used < asked:
         more.append(
@@ -377,7 +377,7 @@ def _known_tokens(model: Pretrained, repeated: Batch) -> tuple[Tensor | None, st
     return known, "which the model does not repeat where it repeats the others"
 
 
-def _told_by_position(
+def _position_rows(
     model: Pretrained, given: _GivenRows, trials: Sequence[Trial], length: int, seed: int
 ) -> Iterator[Batch]:
     """Rows whose loss by position shows what the model has learned: the rows given; without any

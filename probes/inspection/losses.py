@@ -29,10 +29,10 @@ from interp.hooks.capture import evaluating
 from interp.hooks.transformer_lens_adapter import HookedModel
 from interp.interventions.ablation_effects import ablate
 from interp.interventions.components import Component, components
-from interp.ray_tasks import built_once, need_backend, ray_results, require_ray
-from interp.run import Mean, Run, gather_evidence, written_by
+from interp.ray_tasks import need_backend, ray_results, require_ray, worker_model
+from interp.run import Mean, Run, gather_evidence, output_site
 from interp.run.evidence import LEAST_ROWS
-from interp.stats.head_table import ANY_TARGET, finished, head_table, score_row
+from interp.stats.head_table import ANY_TARGET, complete_table, head_table, score_row
 from interp.stats.p_values import Null
 from interp.store import ActivationStore
 from interp.tasks.base import Batch
@@ -121,15 +121,15 @@ def loss_tables(
     for _, (number, found) in zip(watch(pieces), results, strict=True):
         trial = pieces[number][0]
         joined = pd.concat([known[trial.name], found.assign(trial=trial.name)], ignore_index=True)
-        known[trial.name] = finished(joined, family=ANY_TARGET)
+        known[trial.name] = complete_table(joined, family=ANY_TARGET)
         if store is not None:
             name, about = f"loss-{trial.name}", _about(trial, seed)
             store.write_measurement(name, known[trial.name], about, overwrite=True)
     order = {(part.kind, part.layer, part.head): number for number, part in enumerate(parts)}
-    return pd.concat([_ordered(table, order) for table in known.values()], ignore_index=True)
+    return pd.concat([_order_parts(table, order) for table in known.values()], ignore_index=True)
 
 
-def _ordered(table: pd.DataFrame, order: dict[tuple[str, int, int], int]) -> pd.DataFrame:
+def _order_parts(table: pd.DataFrame, order: dict[tuple[str, int, int], int]) -> pd.DataFrame:
     """A trial's table of the components asked for, in their order."""
     numbers = np.array([order.get(at, -1) for at in _places(table)], dtype=int)
     return table.iloc[[i for i in np.argsort(numbers, kind="stable") if numbers[i] >= 0]]
@@ -144,7 +144,7 @@ def _on_ray(model: Any, pieces: Sequence[Piece], seed: int) -> Iterator[tuple[in
     if not pieces:
         return iter(())
     return ray_results(
-        _ablated,
+        _ablate_on_worker,
         ((trial.batch, some, floor) for trial, some, floor in pieces),
         name=lambda number: f"piece {number + 1} of the losses ({pieces[number][0].name})",
         shared=(model, uuid.uuid4().hex, seed, torch.get_num_threads()),
@@ -152,7 +152,7 @@ def _on_ray(model: Any, pieces: Sequence[Piece], seed: int) -> Iterator[tuple[in
     )
 
 
-def _ablated(
+def _ablate_on_worker(
     model: Any,
     run: str,
     seed: int,
@@ -163,7 +163,7 @@ def _ablated(
 ) -> pd.DataFrame:
     """A piece of the work on a worker, with the threads of the process that asks."""
     torch.set_num_threads(threads)
-    return _without(Run(built_once(model, run), batch), parts, floor, seed)
+    return _without(Run(worker_model(model, run), batch), parts, floor, seed)
 
 
 def _without(run: Run, parts: list[Component], floor: float, seed: int) -> pd.DataFrame:
@@ -172,7 +172,7 @@ def _without(run: Run, parts: list[Component], floor: float, seed: int) -> pd.Da
     if not floor:
         with evaluating(run.model):
             return ablate(run.model, run.batch, parts, seed=seed)
-    edits = [Mean(written_by(run.model, part.layer, part.head)) for part in parts]
+    edits = [Mean(output_site(run.model, part.layer, part.head)) for part in parts]
     found = gather_evidence(run, edits, floor=floor, most=LEAST_ROWS, seed=seed)
     changes = [from_finding(one, len(run)) for one in found]
     lines = [

@@ -40,7 +40,7 @@ from interp.attention.by_lag import LagMass
 from interp.attention.key_sets import positional_key_sets, token_key_sets
 from interp.attribution.unembedding import unembedding
 from interp.interventions.ablation_effects import loss_unit
-from interp.run import Mean, Run, Site, Zero, written_by
+from interp.run import Mean, Run, Site, Zero, output_site
 from interp.store.attention_mask import attention_shares, mask_from_patterns
 from interp.store.rows import Rows, layer_hooks, read_batches
 from interp.tasks.base import Batch
@@ -74,7 +74,7 @@ class Shown:
     texts: Words
 
 
-def quantised(
+def quantise(
     values: NDArray[np.floating], *, shares: bool = False
 ) -> tuple[NDArray[np.uint8], float, float, float]:
     """Numbers in one byte each.
@@ -155,7 +155,7 @@ def _on(source: Any, some: Shown, model: Any) -> Iterator[tuple[str, Lines]]:
     at = tuple(range(0 if mask.causal else 1 - min(_LAGS, n), min(_LAGS, n)))
     keys = _keys(some.batch.inputs, causal=mask.causal)
     for layer in layers:
-        pattern = _joined(whole, Site(layer, "pattern").name)[: len(some.batch)]
+        pattern = _join_activations(whole, Site(layer, "pattern").name)[: len(some.batch)]
         heads = tuple(range(pattern.shape[1])) if whole[0].heads is None else whole[0].heads
         visible = mask.keys(n)
         share = attention_shares(layer, pattern, visible, heads)
@@ -165,7 +165,7 @@ def _on(source: Any, some: Shown, model: Any) -> Iterator[tuple[str, Lines]]:
         by_lag.add({layer: pattern}, counted, heads)
         mean, written = by_lag.by_lag(layer), None
         if layer in outputs:
-            values = _joined(whole, Site(layer, "v").name)
+            values = _join_activations(whole, Site(layer, "v").name)
             written = torch.einsum("rkhd,hdm->rkhm", values, outputs[layer]).norm(dim=-1)
         for i, head in enumerate(heads):
             place = {"kind": some.kind, "layer": layer, "head": head}
@@ -187,14 +187,14 @@ def _on(source: Any, some: Shown, model: Any) -> Iterator[tuple[str, Lines]]:
             )
 
 
-def _joined(whole: Sequence[Rows], hook: str) -> Tensor:
+def _join_activations(whole: Sequence[Rows], hook: str) -> Tensor:
     return torch.cat([rows.activations[hook].float() for rows in whole])
 
 
 def _line(
     place: Mapping[str, Any], part: str, values: NDArray[np.floating], *, causal: bool = False
 ) -> dict[str, Any]:
-    codes, low, step, error = quantised(values, shares=part == "pattern")
+    codes, low, step, error = quantise(values, shares=part == "pattern")
     if causal:
         codes = np.ascontiguousarray(codes[:, *np.tril_indices(codes.shape[-1])])
     text = base64.b64encode(codes.tobytes()).decode()
@@ -239,7 +239,7 @@ def effect_lines(
     unit, parts, scores = loss_unit(run.batch), Lines(), Lines()
     for layer in sorted({layer for layer, _ in heads}):
         here = [place for place in heads if place[0] == layer]
-        edits = [made(written_by(run.model, *place)) for place in here]
+        edits = [made(output_site(run.model, *place)) for place in here]
         for (_, head), rise in zip(here, run.rises(edits, rows=rows), strict=True):
             place = {"group": group, "kind": some.kind, "layer": layer, "head": head}
             if not bool(rise.isfinite().all()):  # overflown: nothing to be drawn
@@ -281,7 +281,7 @@ def raised_tokens(
         for head in range(circuit.n_heads):
             left, right = circuit.pair(head)
             written = embedded @ left.float() @ right.float().mT
-            logits = (written + circuit.added(head) * embedded) @ readout
+            logits = (written + circuit.identity_scalar(head) * embedded) @ readout
             for way, largest in (("up", True), ("down", False)):
                 sizes, places = logits.topk(kept, dim=1, largest=largest)
                 lines += [

@@ -25,7 +25,7 @@ Latent = Float[Tensor, "row sample"]
 Folds = Int[Tensor, " row"]
 
 
-def explained(
+def explained_variance(
     activation: Activation, latent: Latent, folds: Folds | None = None
 ) -> Float[Tensor, ""]:
     """Share of an activation's variance that a latent explains; all of it is fitted at once,
@@ -48,14 +48,14 @@ def readable(activation: Activation, latent: Latent, folds: Folds) -> Float[Tens
     x = x - x.mean((0, 1))
     x = x / x.square().mean((0, 1)).sqrt().clamp_min(1e-12)
     y = latent - latent.mean()
-    found = torch.stack([_held_out(x, y, folds == fold) for fold in range(FOLDS)]).sum(0)
+    found = torch.stack([_ridge_predictions(x, y, folds == fold) for fold in range(FOLDS)]).sum(0)
     found = found - found.mean()
     product = (found * y).sum().clamp_min(0)
     size = found.square().sum() * y.square().sum()
     return product.square() / size.clamp_min(torch.finfo(torch.float64).tiny)
 
 
-def _held_out(x: Activation, y: Latent, held: Tensor) -> Latent:
+def _ridge_predictions(x: Activation, y: Latent, held: Tensor) -> Latent:
     """Ridge predictions on held-out rows, fitted on the others; 0 on the others."""
     seen = (~held).double()[:, None]
     gram = torch.einsum("rsd,rse,rt->de", x, x, seen)

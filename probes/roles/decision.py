@@ -126,7 +126,7 @@ class Test:
         words = f"too few rows for {what}: needs {needed}"
         return cls(words, 0.0, floor, 1.0, family=family, untested=words)
 
-    def settled(self, odds: float) -> bool:
+    def is_settled(self, odds: float) -> bool:
         """Whether more rows would hardly change what the test says: it fails by its whole interval,
         or passes by it with a p of at most ``odds``."""
         return self.high < self.floor or (self.low >= self.floor and self.p <= odds)

@@ -5,7 +5,7 @@ read it.
 
 The norm's scale is held as it is, and what later layers make of the write is left out. The same
 says what is lost when heads no longer raise the tokens that they attend to, and do all else they do
-(:func:`unraised`):
+(:func:`direct_loss_rises`):
 
     whole      logits′ = logits − Σ_h ℓ_h
     attended   logits′(i, t) = logits(i, t) − Σ_h (ℓ_h(i, t) − mean of ℓ_h(i, ·) over other tokens)
@@ -43,7 +43,7 @@ class Direct:
         self._scales: dict[str, Tensor] = {}
 
     @torch.no_grad()
-    def written(
+    def scaled_write(
         self, kind: str, place: Place, value: Float[Tensor, "row query part"] | None = None
     ) -> Float[Tensor, "row query feature"]:
         """What a head writes, over the final norm's scale; by default in the clean pass, else with
@@ -59,14 +59,14 @@ class Direct:
         self, kind: str, place: Place, tokens: Int[Tensor, " token"]
     ) -> Float[Tensor, "row query token"]:
         """What a head adds to some tokens' logits, above the mean over the vocabulary."""
-        return (self.written(kind, place) @ self.read[:, tokens]).double().cpu()
+        return (self.scaled_write(kind, place) @ self.read[:, tokens]).double().cpu()
 
     @torch.no_grad()
     def at(
         self, kind: str, place: Place, tokens: Int[Tensor, "row query"]
     ) -> Float[Tensor, "row query"]:
         """What a head adds to one token's logit at each query, above the mean over all tokens."""
-        return (self.written(kind, place) * self.read.T[tokens]).sum(-1).double().cpu()
+        return (self.scaled_write(kind, place) * self.read.T[tokens]).sum(-1).double().cpu()
 
     @torch.no_grad()
     def _scale(self, kind: str) -> Tensor:
@@ -79,7 +79,7 @@ class Direct:
 
 
 @torch.no_grad()
-def unraised(
+def direct_loss_rises(
     evidence: Evidence,
     kind: str,
     places: Sequence[Place],
@@ -101,7 +101,7 @@ def unraised(
     tokens = [named.get(place, batch.inputs) for place in places]
     some_of = zip(places, tokens, strict=True)
     parts = [_part(evidence, direct, kind, place, mine) for place, mine in some_of]
-    written = [direct.written(kind, place) for place in places]
+    written = [direct.scaled_write(kind, place) for place in places]
     whole, some = torch.zeros(2, *batch.mask.shape, dtype=torch.float64)
     for at, output in run.outputs(rows):
         here, logits = (at.rows, at.positions), output.double().cpu()
@@ -128,7 +128,7 @@ def _part(
     first = ~(same & torch.ones_like(same[0]).tril(-1)).any(-1)
     attended = (share * allowed > 1) & first[:, None]
     columns = direct.read.T[named.clamp_min(0)].to(torch.float64).cpu()
-    added = torch.einsum("rqd,rkd->rqk", direct.written(kind, place).double().cpu(), columns)
+    added = torch.einsum("rqd,rkd->rqk", direct.scaled_write(kind, place).double().cpu(), columns)
     added, count = added * attended, attended.sum(-1, keepdim=True)
     others = -added.sum(-1, keepdim=True) / (len(direct.read.T) - count).clamp_min(1)
     return (added - others) * attended

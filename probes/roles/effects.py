@@ -101,7 +101,7 @@ class Effects:
                 edits = self.rises.away("given", [place])
                 if self.writes.same_on_all_rows(place):
                     words = "with the mean over positions of what it writes on every row"
-                    edits = self.rises.levelled(place)
+                    edits = self.rises.level_edits(place)
                 self._known[place, over] = self._output_test(words, "given", over, edits)
         return [self._known[place, over]]
 
@@ -136,7 +136,7 @@ class Effects:
         found = float((mine * all_).sum() / all_.square().sum().clamp_min(1e-30))
         return Test("its part in what they write", found, self._floors.mixed)
 
-    def changed(self, edits: Edits, floor: float, name: str) -> Test:
+    def change_test(self, edits: Edits, floor: float, name: str) -> Test:
         """Test that edits, made together, change the output on the given rows by at least a floor,
         as a share of its variance; p is computed against half of the floor."""
         change = self._change("given", "all", edits, floor).test(name, floor, "changed")
@@ -309,7 +309,7 @@ class Effects:
             means = _row_means(shares, where) / variance
             of = None if rows is None else len(scored)
             found = over_rows(means.numpy(), than=beyond(least, squared=True), of=of)
-            if found.test("", least).settled(self.evidence.odds(kind)):
+            if found.test("", least).is_settled(self.evidence.odds(kind)):
                 break
         return found
 

@@ -25,7 +25,7 @@ from interp.attribution.unembedding import SCALE
 from interp.errors import need
 from interp.hooks.capture import evaluating
 from interp.hooks.transformer_lens_adapter import vocabulary_of
-from interp.run import Array, Run, Site, head_sites, written_by
+from interp.run import Array, Run, Site, head_sites, output_site
 from interp.run.evidence import LEAST_ROWS, looks_of, row_order
 from interp.run.run import stride_of
 from interp.store import ActivationStore
@@ -34,7 +34,7 @@ from interp.store.rows import Rows, layer_hooks, read_batches
 from interp.tasks.base import Batch
 from probes.activations import SampledPositions, sample_positions
 from probes.roles.acting import LEAST, WITHIN, Acting, acting
-from probes.roles.looking import Looks, Share, looked_at, scores_of, shares_of, single_lags
+from probes.roles.looking import Looks, Share, hooks_to_read, scores_of, shares_of, single_lags
 from probes.roles.profile import PROFILES, Floors, Profile
 from probes.roles.reinit_null import ReinitNull
 from probes.roles.selecting import Seen
@@ -160,7 +160,7 @@ class Evidence:
         """What every head does with keys on rows of one kind, with nulls (a head table)."""
         if kind not in self.tables:
             if kind in self.stores:
-                self.tables[kind] = self._stored(kind)
+                self.tables[kind] = self._stored_looks(kind)
             else:
                 self._look(kind)
         return self.tables[kind]
@@ -201,7 +201,7 @@ class Evidence:
         if self.model is None or keys not in WITHIN or few:
             return None
         tokens = keys in ("same", "after_same") and kind != "given"
-        seen, chosen = self.seen(place, kind), self.keys(kind, keys)
+        seen, chosen = self.head_attention(place, kind), self.keys(kind, keys)
         return acting(seen, chosen, self.floors.share, tokens=tokens)
 
     def score(self, place: Place, metric: str, kind: str) -> Share | None:
@@ -280,7 +280,7 @@ class Evidence:
 
     def site(self, place: Place) -> Site:
         """Where a head writes."""
-        return written_by(self.model, *place)
+        return output_site(self.model, *place)
 
     def blocks(self, kind: str) -> list[range]:
         """The rows of one kind, as many at a time as leave all heads' patterns in memory."""
@@ -294,7 +294,7 @@ class Evidence:
         view, seen = self._view(kind), kind in {*self.tables, *self.stores}
         looks = None if seen else self._looks(kind)
         sites = self._features if kind == "given" else {}
-        names = [] if looks is None else looked_at(self.model, behaviour=self._compared)
+        names = [] if looks is None else hooks_to_read(self.model, behaviour=self._compared)
         hooks = [Site.of(name) for name in dict.fromkeys([*names, *sites]) if name != SCALE]
         for rows in self.blocks(kind):
             some = slice(rows.start, rows.stop)
@@ -339,7 +339,7 @@ class Evidence:
         mask, inputs = batch.mask.numpy(), batch.inputs.numpy()
         return sample_positions(mask, inputs, causal=self.causal, seed=self.seed)
 
-    def sampled(self, hook: str) -> NDArray[np.float64]:
+    def sampled_activation(self, hook: str) -> NDArray[np.float64]:
         """The activation of one of the ``sites`` at the sampled positions of the given rows."""
         if not self._features[hook]:
             self._look("given")
@@ -358,7 +358,7 @@ class Evidence:
         spec = getattr(self.model, "spec", None)
         return spec is None or spec.normalizer == "softmax"
 
-    def seen(self, place: Place, kind: str = "given") -> Seen:
+    def head_attention(self, place: Place, kind: str = "given") -> Seen:
         """One head's attention on a model's rows of one kind."""
         layer, head = place
         view, inputs = self.views[kind], self.views[kind].batch.inputs
@@ -435,12 +435,12 @@ class Evidence:
         writes = self.model if self._compared and has_readout(self.model) else None
         return Looks(self.floors.window, model=writes, behaviour=self._compared)
 
-    def _stored(self, kind: str) -> pd.DataFrame:
+    def _stored_looks(self, kind: str) -> pd.DataFrame:
         store, view, start = self.stores[kind], self.views[kind], 0
         looks = self._looks(kind)
         hooks = layer_hooks(store, "attn.hook_pattern")
         if self.model is not None and self._compared:
-            hooks = looked_at(self.model, behaviour=True)
+            hooks = hooks_to_read(self.model, behaviour=True)
         for rows in read_batches(store, None, hooks, batch=_BLOCK):
             if looks is not None:
                 looks.add(rows, view.counted[start : start + len(rows)])

@@ -18,7 +18,7 @@ from interp.hooks.site import Site
 from interp.interventions.components import Component, hook_of
 from interp.tasks.counterfactual import Variable
 from probes.exchange import Exchanged
-from probes.locate import LEAST_PAIRS, exchanged
+from probes.locate import LEAST_PAIRS, exchange_parts
 from probes.roles.decision import Test
 from probes.roles.evidence import Evidence, Place
 
@@ -51,7 +51,7 @@ def exchange_tests(
     hook = pattern if circuit == "attention" else hook_of(model, part)
     one = Exchanged(part.name, circuit, part.layer, (part.head,), ((hook, (part.head,)),))
     with torch.no_grad():
-        (found,) = exchanged(model, batch, variable, [one], seed=evidence.seed + 1)
+        (found,) = exchange_parts(model, batch, variable, [one], seed=evidence.seed + 1)
     if found["pairs"] < LEAST_PAIRS:
         return [Test.too_few(f"pairs that differ in {variable.name}", LEAST_PAIRS, floor)]
     if not isfinite(found.get("share", nan)):

@@ -29,13 +29,13 @@ import pandas as pd
 from interp.errors import Problems
 from interp.hooks.capture import evaluating
 from interp.interventions.components import Component, components
-from interp.run import Edit, Mean, Run, written_by
-from interp.run.gate import admitted
+from interp.run import Edit, Mean, Run, output_site
+from interp.run.gate import admit_batch
 from interp.stats.bootstrap import row_interval
 from interp.tasks.base import Batch, Memory, answers_of, memories_of
 from probes.roles.fitting import Fitting
 from probes.roles.registry import ROLES
-from probes.roles.surrogates import Fitted, Surrogate, fitted, others
+from probes.roles.surrogates import Fitted, Surrogate, fit_roles, others
 
 _DRAWS = 40
 """The most random sets of components."""
@@ -170,8 +170,8 @@ def explain(
     memories, answers = memories or memories_of(task), answers or answers_of(task)
     with evaluating(model):
         every = components(model)
-        confirmed = _confirmed(roles, every)
-        made = _fitted(Run(model, fit), every, confirmed, (memories, answers))
+        confirmed = _confirmed_roles(roles, every)
+        made = _fit_programs(Run(model, fit), every, confirmed, (memories, answers))
         return _judge(Run(model, judge), every, confirmed, made, seed)
 
 
@@ -181,9 +181,9 @@ def _rows(model: Any, rows: Any, judged: Any, seed: int) -> tuple[Batch, Batch, 
     rule = "must be given for a model without a task of its own"
     problems.need(rows is not None or task is not None, "rows", rule, rows, "rows with targets")
     problems.raise_if_any()
-    fit = admitted(model, rows) if rows is not None else task.sample(128, seed=1000 + seed)
+    fit = admit_batch(model, rows) if rows is not None else task.sample(128, seed=1000 + seed)
     if judged is not None:
-        judge = admitted(model, judged)
+        judge = admit_batch(model, judged)
     elif rows is None:
         judge = task.sample(128, seed=2000 + seed)
     else:
@@ -198,7 +198,7 @@ def _half(batch: Batch, first: int) -> Batch:
     return batch[slice(first, None, 2)]
 
 
-def _confirmed(roles: pd.DataFrame, every: Sequence[Component]) -> dict[Component, list[Any]]:
+def _confirmed_roles(roles: pd.DataFrame, every: Sequence[Component]) -> dict[Component, list[Any]]:
     problems = Problems("explain")
     lacking = {"component", "layer", "head", "role", "status"} - {*getattr(roles, "columns", ())}
     rule = "must be a role table of find_roles"
@@ -216,7 +216,7 @@ def _confirmed(roles: pd.DataFrame, every: Sequence[Component]) -> dict[Componen
     return found
 
 
-def _fitted(
+def _fit_programs(
     run: Run,
     every: Sequence[Component],
     confirmed: Mapping[Component, Sequence[Any]],
@@ -233,7 +233,7 @@ def _fitted(
             made[part] = programs
             edits += [edit for one in programs for edit in one.program.edits(changed)]
         else:
-            edits.append(Mean(written_by(run.model, part.layer, part.head)))
+            edits.append(Mean(output_site(run.model, part.layer, part.head)))
     return made
 
 
@@ -247,7 +247,7 @@ def _programs(found: Sequence[Any], told: Fitting) -> list[_Made]:
             parts.setdefault(surrogate.kind, []).append((surrogate, terms))
     about, made = replace(told, role=found[0]), []
     for kind, some in parts.items():
-        program = fitted(kind, [terms for _, terms in some], about)
+        program = fit_roles(kind, [terms for _, terms in some], about)
         if program is None:
             continue
         wrong = others(kind, [surrogate for surrogate, _ in some], program, about)
@@ -262,7 +262,7 @@ def _judge(
     made: Mapping[Component, Sequence[_Made]],
     seed: int,
 ) -> Explanation:
-    means = {part: Mean(written_by(run.model, part.layer, part.head)) for part in every}
+    means = {part: Mean(output_site(run.model, part.layer, part.head)) for part in every}
     told = {part: [one.program for one in some] for part, some in made.items()}
     programs = _edits(run, every, told, means)
 
@@ -280,7 +280,7 @@ def _judge(
     problems.need(gap > _LEAST, "model", rule, gap, "take rows that it was trained on")
     problems.raise_if_any()
 
-    def kept(some: Losses) -> Kept:
+    def share_interval(some: Losses) -> Kept:
         terms = np.stack([none - some, none - whole], 1)
         low, high = row_interval(terms, lambda mean: mean[:, 0] / mean[:, 1], seed=seed)
         return Kept(share(some), low, high)
@@ -300,8 +300,8 @@ def _judge(
         parts.append(_part(part, confirmed.get(part, ()), made.get(part, ()), repaired))
     return Explanation(
         tuple(parts),
-        kept(explained),
-        kept(themselves),
+        share_interval(explained),
+        share_interval(themselves),
         float(np.mean(wrong)) if wrong else nan,
         float(np.mean(sets)) if sets else nan,
         {

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from interp.hooks.site import Site
 from interp.interventions.components import components, read_by_ffn
-from interp.run import Array, Lookup, Run, written_by
+from interp.run import Array, Lookup, Run, output_site
 
 _ENTRIES = 1000
 """The most entries of a table."""
@@ -81,11 +81,11 @@ def ffn_table(
     every = dict(_numbers(seen, layer, latents))
     numbers = {name: values for name, values in every.items() if can_read(stream, values, half)}
     told = [name for name in numbers if name.split(".")[0] in names][:_MOST]
-    chosen = _chosen(made, numbers, told)
+    chosen = _choose_numbers(made, numbers, told)
     if not chosen:
         return None
     values = [numbers[name] for name in chosen]
-    if made.explained(values) < _LEAST:
+    if made.held_out_r2(values) < _LEAST:
         return None
     size = made.size(values)
     chosen = [_in_words(name) for name in chosen]
@@ -108,7 +108,7 @@ def can_read(
 ) -> bool:
     """Whether a linear map finds a number in the stream: fitted on half of the places, it has an r²
     of .9 on the others."""
-    return _explained(stream, values, half) >= _READABLE
+    return _linear_r2(stream, values, half) >= _READABLE
 
 
 def linear_map(
@@ -122,7 +122,7 @@ def _with_one(stream: Tensor) -> Tensor:
     return torch.cat([stream, torch.ones(len(stream), 1, dtype=stream.dtype)], -1)
 
 
-def _explained(stream: Tensor, values: Tensor, half: Tensor) -> float:
+def _linear_r2(stream: Tensor, values: Tensor, half: Tensor) -> float:
     """The share of a number's variance that a linear map explains at the places that it is not
     fitted on."""
     if not (half.any() and (~half).any()):
@@ -135,22 +135,22 @@ def _explained(stream: Tensor, values: Tensor, half: Tensor) -> float:
     return 1 - float(missed.square().sum() / spread)
 
 
-def _chosen(made: _Table, numbers: Numbers, told: Sequence[str]) -> list[str]:
+def _choose_numbers(made: _Table, numbers: Numbers, told: Sequence[str]) -> list[str]:
     """The numbers that a table needs, in the order in which they were chosen."""
     chosen = [*told]
-    best = made.explained([numbers[name] for name in chosen]) if chosen else 0.0
+    best = made.held_out_r2([numbers[name] for name in chosen]) if chosen else 0.0
 
-    def tried(more: Sequence[tuple[str, ...]]) -> tuple[float, tuple[str, ...]]:
+    def best_addition(more: Sequence[tuple[str, ...]]) -> tuple[float, tuple[str, ...]]:
         scores = [
-            (made.explained([numbers[name] for name in (*chosen, *some)]), some) for some in more
+            (made.held_out_r2([numbers[name] for name in (*chosen, *some)]), some) for some in more
         ]
         return max(scores, default=(0.0, ()))
 
     while len(chosen) < _MOST and best < _ENOUGH:
         rest = [name for name in numbers if made.is_new(numbers, name, chosen)]
-        score, some = tried([(name,) for name in rest])
+        score, some = best_addition([(name,) for name in rest])
         if score < best + _GAIN and len(chosen) < _MOST - 1:
-            score, some = tried([*combinations(rest, 2)])
+            score, some = best_addition([*combinations(rest, 2)])
             if score < best + _PAIRS:
                 break
         elif score < best + _GAIN:
@@ -177,7 +177,7 @@ def _numbers(run: Run, layer: int, latents: Mapping[str, Tensor]) -> Iterator[tu
     yield from _main_directions("the token", run.at([start])[start][scored])
     for part in components(run.model):
         if part.kind == "head" and part.layer <= layer:
-            site = written_by(run.model, part.layer, part.head)
+            site = output_site(run.model, part.layer, part.head)
             yield from _main_directions(f"what {part.name} wrote", run.at([site])[site][scored])
 
 
@@ -225,7 +225,7 @@ class _Table:
         if name in chosen:
             return False
         seen = torch.stack([numbers[one] for one in chosen], -1) if chosen else None
-        return seen is None or _explained(seen, numbers[name], self.half) < _SAME
+        return seen is None or _linear_r2(seen, numbers[name], self.half) < _SAME
 
     def size(self, values: Sequence[Tensor]) -> int:
         """How many entries a table has along each number: two where each number has two values."""
@@ -233,22 +233,22 @@ class _Table:
             return 2
         return max(2, min(_WIDEST, int(_ENTRIES ** (1 / len(values)) + 1e-9)))
 
-    def explained(self, values: Sequence[Tensor]) -> float:
+    def held_out_r2(self, values: Sequence[Tensor]) -> float:
         """What a table fitted on half of the rows explains at the places of the others; −1 where it
         would have too many entries."""
         if self.size(values) ** len(values) > _ENTRIES or not (~self.half).any():
             return -1.0
-        table = self._fitted(values, self.half)
+        table = self._fit_lookup(values, self.half)
         own, rest = self.written, ~self.half
-        missed = table.mixed(self.stream[rest]) @ table.entries.tensor - own[rest]
+        missed = table.entry_weights(self.stream[rest]) @ table.entries.tensor - own[rest]
         spread = (own[rest] - own[self.half].mean(0)).square().sum().clamp_min(1e-30)
         return 1 - float(missed.square().sum() / spread)
 
     def lookup(self, values: Sequence[Tensor], words: str) -> Lookup:
         """The table, fitted on all places."""
-        return self._fitted(values, torch.ones_like(self.half), words)
+        return self._fit_lookup(values, torch.ones_like(self.half), words)
 
-    def _fitted(self, values: Sequence[Tensor], places: Tensor, words: str = "") -> Lookup:
+    def _fit_lookup(self, values: Sequence[Tensor], places: Tensor, words: str = "") -> Lookup:
         wanted, size = torch.stack([*values], -1)[places], self.size(values)
         stream, written = self.stream[places], self.written[places]
         least, most = wanted.aminmax(dim=0)
@@ -260,7 +260,7 @@ class _Table:
             knots=Array(knots),
             entries=Array(torch.zeros(size ** len(values), written.shape[-1])),
         )
-        entries = _least_squares(table.mixed(stream), written)
+        entries = _least_squares(table.entry_weights(stream), written)
         return replace(table, entries=Array(entries, words or "a table"))
 
 

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from interp.errors import need, refuse_unless
 from interp.hooks.capture import evaluating
-from interp.run.gate import admitted
+from interp.run.gate import admit_batch
 from interp.store import ActivationStore
 from interp.store.attention_mask import attention_mask_of
 from interp.store.rows import scored_mask
@@ -100,7 +100,7 @@ def find_roles(
         memories: The contents that the task says are fetched.
         answers: Latent → the latents that it is computed from.
         sought: Latents by whose exchange the role of a head is decided
-            (:func:`interp.tasks.counterfactual.sought_of`).
+            (:func:`interp.tasks.counterfactual.role_variables`).
         targets: Whether the targets may be read. One role of a task needs them: without an
             induction head's attention the loss must rise. If they are not known, a change of the
             output must do.
@@ -119,7 +119,7 @@ def find_roles(
         HookError: for a model whose attention patterns no hook shows.
     """
     known = memories, answers or {}, sought
-    given, chosen = _meant(model, rows, profile, of_task=any(map(bool, known)))
+    given, chosen = _rows_and_profile(model, rows, profile, of_task=any(map(bool, known)))
     with evaluating(model):
         evidence = evidence_of(
             model, given, chosen, latents=any(map(bool, known)), targets=targets, seed=seed
@@ -127,7 +127,7 @@ def find_roles(
         return role_table(examine(evidence, *known, watch=watch), chosen)
 
 
-def _meant(
+def _rows_and_profile(
     model: Any, rows: Any, profile: Profile | str | None, *, of_task: bool
 ) -> tuple[Batch | Named, Profile]:
     """The rows and the profile that were meant."""
@@ -138,7 +138,7 @@ def _meant(
         profile = PROFILES[profile]
     good = profile is None or isinstance(profile, Profile)
     refuse_unless(good, "profile", "must be a Profile, or its name", profile, "see pl.roles")
-    given = admitted(model, rows) if ids else rows
+    given = admit_batch(model, rows) if ids else rows
     if profile is not None or of_task:
         return given, profile or TASK
     if not isinstance(given, Batch):

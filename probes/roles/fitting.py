@@ -52,7 +52,7 @@ class Fitting:
         """The tokens of the rows."""
         return self.run.batch.inputs
 
-    def seen(self) -> Seen:
+    def head_attention(self) -> Seen:
         """The head's attention on the rows."""
         pattern = pattern_of(self.run, self.role.layer, self.role.head)
         inputs = self.run.batch.inputs

@@ -34,7 +34,7 @@ from interp.interventions.components import components
 from interp.models.transformer import SequenceTransformer
 from interp.run.layers import HookedLayers, close
 from interp.run.plain import runners_of
-from probes.roles.activity import Folds, Latent, explained, readable
+from probes.roles.activity import Folds, Latent, explained_variance, readable
 from probes.roles.decision import Test
 from probes.roles.reinit_null import Beyond, beyond
 
@@ -87,7 +87,7 @@ class FreshFFNs:
         self.model, self.seed = model, seed
 
     @torch.no_grad()
-    def written(self, layer: int, stream: Stream) -> Stream:
+    def ffn_output(self, layer: int, stream: Stream) -> Stream:
         """What a layer's own FFN writes for a stream that it reads, before the norm."""
         found: Tensor = self._run(layer, stream)
         return found.cpu()
@@ -110,7 +110,7 @@ class FreshFFNs:
         return block.mlp(block.ln2(self._here(stream)))
 
     @torch.no_grad()
-    def computed(self, layer: int, stream: Stream, latent: Latent, folds: Folds) -> Beyond:
+    def compare_latent(self, layer: int, stream: Stream, latent: Latent, folds: Folds) -> Beyond:
         """How far out, among fresh FFNs, a layer's FFN is in what it says of a latent.
 
         Two scores tell: the squared correlation with which the latent is read off the stream after
@@ -134,13 +134,13 @@ class FreshFFNs:
             moved = written - written.mean((0, 1))
             moved = moved * (size / moved.norm().clamp_min(_TINY))
             after = kept * stream + moved
-            found = readable(after.cpu(), latent, folds), explained(moved.cpu(), latent)
+            found = readable(after.cpu(), latent, folds), explained_variance(moved.cpu(), latent)
             return [share / max(1 - share, _TINY) for share in map(float, found)]
 
         return self._beyond(layer, score)
 
     @torch.no_grad()
-    def moved(
+    def compare_change(
         self, layer: int, inputs: Tensor, stream: Stream, lost: Stream, scored: Scored
     ) -> tuple[Beyond, float]:
         """How far out, among fresh FFNs, the change of the output is when a layer's FFN alone does
@@ -196,7 +196,7 @@ class FreshFFNs:
         fresh = copy.deepcopy(ffn)
         order = partial(torch.randperm, generator=torch.Generator().manual_seed(self.seed))
         own = {name: weight for name, weight in ffn.named_parameters() if weight.ndim > 1}
-        used = {name: _used(name, weight) for name, weight in own.items()}
+        used = {name: _used_entries(name, weight) for name, weight in own.items()}
         for _ in range(_DRAWS):
             for name, weight in fresh.named_parameters():
                 if name in own:
@@ -205,7 +205,7 @@ class FreshFFNs:
             yield fresh
 
 
-def _used(name: str, weight: Tensor) -> Tensor:
+def _used_entries(name: str, weight: Tensor) -> Tensor:
     """Which entries of a matrix belong to hidden units that the layer uses."""
     every = torch.ones_like(weight, dtype=torch.bool)
     if name not in _PADDED:

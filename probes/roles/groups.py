@@ -112,7 +112,7 @@ class _Search:
         self._kind = max(together, key=lambda kind: together[kind])
         if together[self._kind] < self._floor:
             return
-        for group in self._parted(self._least()):
+        for group in self._split_heads(self._least()):
             tests, percentile = self._judge(group)
             if holds(tests):
                 yield list(self._findings(group, tests, percentile))
@@ -177,7 +177,7 @@ class _Search:
                 asked += [some[len(some) // 2 :], some[: len(some) // 2]]
         return left
 
-    def _parted(self, heads: tuple[Place, ...]) -> Iterator[tuple[Place, ...]]:
+    def _split_heads(self, heads: tuple[Place, ...]) -> Iterator[tuple[Place, ...]]:
         """The heads by the positions at which each brings something back."""
         whole = self._places(heads)
         back = [whole - self._places([one for one in heads if one != head]) for head in heads]

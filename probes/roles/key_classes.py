@@ -81,13 +81,13 @@ def _once(of: ByRun) -> ByRun:
     """The same function, which remembers what it gave for the run that it was asked of last."""
     last: list[Any] = [None, None]
 
-    def found(run: Run) -> Tensor:
+    def recall(run: Run) -> Tensor:
         if last[0] is not run:
             last[:] = run, of(run)
         value: Tensor = last[1]
         return value
 
-    return found
+    return recall
 
 
 def _read_off(told: Fitting, latent: str) -> ByRun | None:
@@ -156,7 +156,7 @@ def lag_classes(told: Fitting) -> Classes:
 def selected_classes(told: Fitting, which: str) -> Classes:
     """The keys that a rule selects, as it is found in the head's attention: ``fixed``, ``related``
     or ``periodic``."""
-    one = getattr(told.seen(), which)()
+    one = getattr(told.head_attention(), which)()
 
     def keys(run: Run) -> Keys:
         size, selected = run.batch.inputs.shape[1], one.selects(run.batch.inputs)
@@ -246,7 +246,7 @@ def matched_classes(told: Fitting) -> Classes:
         return {}
 
     def keys(run: Run) -> Keys:
-        tokens, places = (one[:, None] for one in _fetched(run, writer))
+        tokens, places = (one[:, None] for one in _tokens_and_places(run, writer))
         found, asked = matching_keys(run.batch.inputs, tokens, places, side)
         both: Keys = (found & asked[..., None])[:, 0]
         return both
@@ -269,7 +269,7 @@ def predicted_classes(told: Fitting) -> Classes:
 
 def relayed_tokens(run: Run, writer: tuple[int, int]) -> Int[Tensor, "row key"]:
     """The token that an earlier head fetched at each key, if it is not the key's own; else −1."""
-    tokens, _ = _fetched(run, writer)
+    tokens, _ = _tokens_and_places(run, writer)
     return torch.where(tokens == run.batch.inputs, -1, tokens)
 
 
@@ -279,7 +279,7 @@ def writer_of(told: Fitting) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def _fetched(run: Run, writer: tuple[int, int]) -> tuple[Tensor, Tensor]:
+def _tokens_and_places(run: Run, writer: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """The token that a head fetches at each position, −1 for none, and where it stands."""
     tokens, places = fetched_tokens(pattern_of(run, *writer)[:, None], run.batch.inputs)
     return tokens[:, 0], places[:, 0]

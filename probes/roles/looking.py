@@ -25,7 +25,7 @@ from interp.attention.attention_to_keys import AttentionMass
 from interp.attention.behaviour import SCALE, Alike, Copying
 from interp.attention.key_sets import positional_key_sets, token_key_sets
 from interp.attribution.unembedding import post_scale
-from interp.hooks.site import Site, written_by
+from interp.hooks.site import Site, output_site
 from interp.store.attention_mask import mask_from_patterns
 from interp.store.rows import Rows
 from probes.roles.decision import Test
@@ -55,13 +55,13 @@ NO_KEYS = Share(0.0, 0.0, 1.0, nan, nan)
 """The share of a key set in which no query has a key, such as its own where that is masked."""
 
 
-def looked_at(model: Any, *, behaviour: bool) -> list[str]:
+def hooks_to_read(model: Any, *, behaviour: bool) -> list[str]:
     """The hooks whose activations :class:`Looks` reads during a model's pass."""
     layers = range(model.cfg.n_layers)
     known = model.hook_dict
     names = [Site(layer, "pattern").name for layer in layers]
     if behaviour:
-        names += [*(written_by(model, layer, 0).name for layer in layers), SCALE]
+        names += [*(output_site(model, layer, 0).name for layer in layers), SCALE]
         names += [post_scale(layer) for layer in layers]
     return [name for name in names if name in known]
 

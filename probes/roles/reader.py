@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interp.interventions.components import Component, read_by_ffn, stream_after
-from interp.run import Add, Array, Mean, Site, written_by
+from interp.run import Add, Array, Mean, Site, output_site
 from interp.run.edits import Edits
 from interp.stats.nulls import (
     correlation_interval,
@@ -85,7 +85,7 @@ class Reader:
 
     def features(self, hook: str) -> Features:
         """The clean activation of a hook at the sampled positions, ``[row, sample, feature]``."""
-        return self.evidence.sampled(hook)
+        return self.evidence.sampled_activation(hook)
 
     def truth(self, latent: str) -> Features:
         """The values of a latent at the sampled positions."""
@@ -105,7 +105,7 @@ class Reader:
         folds = torch.from_numpy(folds_of(self.places.groups[kept]))
         return value[rows, at], self.latents[latent][rows, at].double(), folds
 
-    def sampled(self, hook: str, latent: str) -> tuple[Tensor, Tensor, Tensor]:
+    def probe_samples(self, hook: str, latent: str) -> tuple[Tensor, Tensor, Tensor]:
         """The clean activation, the latent and the folds of all rows, at the sampled positions."""
         value, truth = self.features(hook), self.truth(latent)
         return torch.from_numpy(value), torch.from_numpy(truth), self._folds
@@ -114,11 +114,11 @@ class Reader:
         """Decode a latent from an activation; with ``lens`` from the logits that the output makes
         of it."""
         if (hook, latent, lens) not in self._read:
-            found = self._decoded(self._features(self.features(hook), lens), self.truth(latent))
+            found = self._decode(self._features(self.features(hook), lens), self.truth(latent))
             self._read[hook, latent, lens] = found
         return self._read[hook, latent, lens]
 
-    def _decoded(self, features: Features, truth: Features) -> Decoding:
+    def _decode(self, features: Features, truth: Features) -> Decoding:
         return decode(features, truth, groups=self.places.groups)
 
     def _features(self, value: Features, lens: bool) -> Features:
@@ -139,7 +139,7 @@ class Reader:
         name = f"r² of {latent} after the sublayer"
         return Test(name, found.score, self.floors.decodable, p, low, high, "present")
 
-    def lost(
+    def drop_without(
         self,
         hook: str,
         latent: str,
@@ -157,7 +157,7 @@ class Reader:
             w = direction(self._features(self.features(hook), lens), truth)
             after = Decoding(correlation_squared(there @ w, truth), there @ w)
         else:
-            after = self._decoded(there, truth)
+            after = self._decode(there, truth)
         drop = before.score - after.score
         p = swaps_null(before.predicted, after.predicted, truth, seed=self.seed).p
         name = f"r² of {latent} lost without {_names_of(without)}"
@@ -166,7 +166,7 @@ class Reader:
         )
         return Test(name, drop, floor, p, low, high, f"lost without {min(len(without), 2)}")
 
-    def lost_without_location(self, layer: int, hook: str, latent: str, location: str) -> Test:
+    def drop_without_location(self, layer: int, hook: str, latent: str, location: str) -> Test:
         """The test that a latent is less decodable there when the stream that enters the layer has
         lost where it is: what the location's classes predict of the stream (their means) is
         exchanged for what they predict on another row."""
@@ -179,7 +179,7 @@ class Reader:
         order = torch.randperm(len(shown), generator=torch.Generator().manual_seed(self.seed))
         moved = (shown[order.roll(1)[order.argsort()]] - shown) @ means
         edit = Add(Site.of(entering), Array(moved, f"{location} of another row"))
-        after = self._decoded(self._features_with((edit,), [hook])[hook], truth)
+        after = self._decode(self._features_with((edit,), [hook])[hook], truth)
         p = swaps_null(before.predicted, after.predicted, truth, seed=self.seed).p
         low, high = correlation_interval(
             before.predicted, truth, than=after.predicted, seed=self.seed
@@ -187,7 +187,7 @@ class Reader:
         name = f"r² of {latent} lost with {location} of another row"
         return Test(name, before.score - after.score, self.floors.stops, p, low, high, "located")
 
-    def carried(self, group: Sequence[Component], latent: str) -> Test:
+    def effect_through_latent(self, group: Sequence[Component], latent: str) -> Test:
         """The test that heads of a layer, or an FFN, act on the output through a latent alone.
 
         What they write, less its mean over rows, is replaced by what a line in the latent says of
@@ -196,7 +196,7 @@ class Reader:
         """
         layer, ffn = group[0].layer, group[0].kind == "ffn"
         site = Site(layer, "mlp_out" if ffn else "attn_out")
-        written = self._written(layer) if ffn else self._together(group)
+        written = self._ffn_write(layer) if ffn else self._together(group)
         value, scored = self.latents[latent].double(), self.batch.mask
         moved = value - value.mean(0)
         line = (written[scored] * moved[scored][:, None]).sum(0) / moved[scored].square().sum()
@@ -211,13 +211,13 @@ class Reader:
     def _together(self, group: Sequence[Component]) -> Tensor:
         return self.effects.writes.together([(part.layer, part.head) for part in group])
 
-    def _written(self, layer: int) -> Tensor:
+    def _ffn_write(self, layer: int) -> Tensor:
         """What an FFN writes on the given rows, less its mean over rows."""
         site = Site(layer, "mlp_out")
         written = self.evidence.run("given").at([site])[site].double().cpu()
         return written - written.mean(0)
 
-    def located(self, part: Component, keys: Tensor) -> Test:
+    def effect_through_keys(self, part: Component, keys: Tensor) -> Test:
         """The test that a head acts on the output by its attention to some keys alone.
 
         All its attention goes there. The score is the part of its effect (the change of the output
@@ -239,11 +239,11 @@ class Reader:
         self, group: Sequence[Component], edits: Edits, name: str, floor: float
     ) -> Test:
         """The test that edits leave in place what a group does to the output."""
-        left = self.effects.changed(edits, 0.0, "")
-        whole = self.needed(group)[-1].score
+        left = self.effects.change_test(edits, 0.0, "")
+        whole = self.necessity_tests(group)[-1].score
         return Test(name, 1 - left.score / whole if whole > 0 else 0.0, floor)
 
-    def needed(self, without: Sequence[Component]) -> list[Test]:
+    def necessity_tests(self, without: Sequence[Component]) -> list[Test]:
         """The tests that the loss rises, where targets are known, and that the output changes."""
         found = self._run(without)
         return [*([found.worse] if found.worse is not None else []), found.changed]
@@ -279,10 +279,12 @@ class Reader:
 
     def beyond_fresh_ffns(self, layer: int, latent: str) -> Beyond:
         """Compare what a layer's FFN says of a latent with what fresh FFNs in its place say, which
-        read the same stream (:meth:`probes.roles.fresh_ffns.FreshFFNs.computed`)."""
+        read the same stream (:meth:`probes.roles.fresh_ffns.FreshFFNs.compare_latent`)."""
         stream = torch.from_numpy(self.features(read_by_ffn(self.model, layer).name))
         truth = torch.from_numpy(self.truth(latent))
-        return FreshFFNs(self.model, seed=self.seed).computed(layer, stream, truth, self._folds)
+        return FreshFFNs(self.model, seed=self.seed).compare_latent(
+            layer, stream, truth, self._folds
+        )
 
     def is_run_apart(self, part: Component) -> bool:
         """Whether what an FFN writes follows from the stream that it reads by its norm and its
@@ -312,14 +314,14 @@ class Reader:
         """The run without some components, made once."""
         key = tuple(without)
         if key not in self._without:
-            edits = tuple(Mean(written_by(self.model, part.layer, part.head)) for part in without)
+            edits = tuple(Mean(output_site(self.model, part.layer, part.head)) for part in without)
             layer = min(part.layer for part in without)
             keep = [hook for at, hook in self.sites() if at >= layer]
             if without[0].kind == "ffn":
                 keep = [hook for hook in keep if hook != Site(layer, "resid_mid").name]
             words = f"without {_names_of(without)}"
             name = f"{words} the output changes by a share of its variance of"
-            changed = self.effects.changed(edits, self.floors.memory_change, name)
+            changed = self.effects.change_test(edits, self.floors.memory_change, name)
             worse = self.effects.worse(edits, words) if self.evidence.targets else None
             features = self._features_with(edits, keep)
             self._without[key] = _Without(features, changed, worse)
@@ -341,10 +343,10 @@ def _first_lags(batch: Batch) -> dict[str, Tensor]:
     now = batch.latents.get(_NOW)
     if now is None or now.ndim != 2:
         return {}
-    return {f"x[t-{lag}]": _moved(now, lag) for lag in range(1, min(_MOST_LAGS + 1, now.shape[1]))}
+    return {f"x[t-{lag}]": _delay(now, lag) for lag in range(1, min(_MOST_LAGS + 1, now.shape[1]))}
 
 
-def _moved(now: Tensor, lag: int) -> Tensor:
+def _delay(now: Tensor, lag: int) -> Tensor:
     return torch.nn.functional.pad(now, (lag, 0))[:, : now.shape[1]]
 
 
@@ -361,5 +363,5 @@ def lagged_contents(batch: Batch, memories: Sequence[Memory]) -> dict[str, Tenso
             lags = batch.latents[memory.location][batch.mask].unique().long().tolist()
             now = batch.latents[_NOW]
             for lag in (lag for lag in lags[:_MOST_LAGS] if 0 < lag < now.shape[1]):
-                found[f"x[t-{lag}]"] = _moved(now, lag)
+                found[f"x[t-{lag}]"] = _delay(now, lag)
     return found

@@ -368,7 +368,7 @@ def _gains(
             stepped = run((seen.kept["stream"] + moved).flatten(0, 1), [], layer)
         else:
             place = hook_of(model, Component("head", layer))
-            stepped = _moved_at(run, place, layer, head, seen, inputs, moved)
+            stepped = _step_outputs(run, place, layer, head, seen, inputs, moved)
         changed = stepped.unflatten(0, moved.shape[:2]) - output
         changed = changed.double().square().sum(-1) * scored
         size = moved.double().square().sum(-1) * scored
@@ -376,7 +376,7 @@ def _gains(
     return torch.stack(found)
 
 
-def _moved_at(
+def _step_outputs(
     run: Run, place: str, layer: int, head: int, seen: _Seen, inputs: Tensor, moved: Tensor
 ) -> Tensor:
     """The output for each step, with what the head writes moved where it stands by itself."""

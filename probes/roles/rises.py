@@ -97,17 +97,17 @@ class LossRises:
         key]``, at the queries that have such keys."""
         return (KeepKeys(_pattern(place), Array(keys)),)
 
-    def exchanged(self, kind: str, places: Sequence[Place]) -> Edits:
+    def exchange_edits(self, kind: str, places: Sequence[Place]) -> Edits:
         """The edits that replace what some heads write on a row by what they write on the next."""
         count = len(self.evidence.batch(kind))
         others = tuple((row - 1) % count for row in range(count))
         return tuple(Swap(self.evidence.site(place), others) for place in places)
 
-    def averaged(self, places: Sequence[Place]) -> Edits:
+    def average_edits(self, places: Sequence[Place]) -> Edits:
         """The edits that replace some heads' attention by its mean over rows."""
         return tuple(Mean(_pattern(place)) for place in places)
 
-    def levelled(self, place: Place) -> Edits:
+    def level_edits(self, place: Place) -> Edits:
         """The edit with which a head writes its mean over rows and positions."""
         return (Mean(self.evidence.site(place), level=True),)
 

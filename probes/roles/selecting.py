@@ -101,7 +101,7 @@ class Seen:
         return self._closest(
             one
             for words in _RELATIONS
-            for one in self._ended(words, partial(_related, words=words))
+            for one in self._first_variants(words, partial(_relation_keys, words=words))
         )
 
     def periodic(self) -> Chosen:
@@ -126,7 +126,9 @@ class Seen:
 
         return max(tried, key=score)
 
-    def _ended(self, words: str, selects: Callable[[Tensor], Selected]) -> Iterator[Chosen]:
+    def _first_variants(
+        self, words: str, selects: Callable[[Tensor], Selected]
+    ) -> Iterator[Chosen]:
         """A predicate; without, and with, the position of a token that begins every row."""
         if not self.begun:
             yield Chosen(words, selects)
@@ -144,7 +146,7 @@ class Seen:
             words += f" from {shift} after its own" if shift else " from its own"
         else:
             words += f" from {shift}"
-        return self._ended(words, partial(_whatever, keys=keys[None]))
+        return self._first_variants(words, partial(_whatever, keys=keys[None]))
 
     def _by_period(self, mean: Float[Tensor, "query key"]) -> Float[Tensor, " tried"]:
         """The closeness of mean attention to that over every p-th position: of :func:`_shifts` each
@@ -260,7 +262,7 @@ def _whatever(inputs: Tensor, keys: Selected) -> Selected:
     return keys
 
 
-def _related(inputs: Tensor, words: str) -> Selected:
+def _relation_keys(inputs: Tensor, words: str) -> Selected:
     found = _RELATIONS[words](inputs[:, :, None], inputs[:, None, :])
     if words == OTHERS:
         found = found & ~torch.eye(inputs.shape[1], dtype=torch.bool)

@@ -61,7 +61,7 @@ from interp.run import Array, Replace
 from interp.run.edits import Edits
 from probes.roles.change import RowMean, beyond, over_rows
 from probes.roles.decision import SAME_ANSWER, Found, Test, holds
-from probes.roles.direct import unraised
+from probes.roles.direct import direct_loss_rises
 from probes.roles.effects import DECISIONS, Effects
 from probes.roles.evidence import Place
 from probes.roles.registry import ROLES, Role
@@ -135,7 +135,7 @@ def _of_role(
     while True:
         share = passing / max(len(effects.evidence.heads), len(cases))
         known = {
-            key: _settled(effects, key, [heads[place] for place in key[1]], one, share)
+            key: _run_controls(effects, key, [heads[place] for place in key[1]], one, share)
             for key, one in cases.items()
         }
         passed = sum(holds(controls.tests) for controls in known.values())
@@ -165,17 +165,17 @@ class _Controls:
             return []
         return [*self.case.sufficiency(kind), *self.case.same_answer(kind)]
 
-    def settled(self, odds: float) -> bool:
+    def is_settled(self, odds: float) -> bool:
         """Whether more rows would hardly change the status: what fails first decides it."""
         before: list[Test] = []
         for tests in (self.necessity, self.specificity, self.transfer):
-            if all(test.settled(odds) for test in before) and _failing(tests):
+            if all(test.is_settled(odds) for test in before) and _failing(tests):
                 return True
             before += tests
-        return all(test.settled(odds) for test in before)
+        return all(test.is_settled(odds) for test in before)
 
 
-def _settled(
+def _run_controls(
     effects: Effects, key: _Key, members: Sequence[Found], one: Found, share: float
 ) -> _Controls:
     """The tests of one cause, on as many rows as it takes."""
@@ -184,7 +184,7 @@ def _settled(
     for rows in effects.evidence.looks(kind):
         case = _Case(effects, ROLES[name], members, rows, cause, one.positions)
         found = _controls(case, cause)
-        if found.settled(odds):
+        if found.is_settled(odds):
             break
     return found
 
@@ -283,7 +283,7 @@ class _Case:
                 "the cause on other tokens, offsets and lengths", _FEWEST, found.floor
             )
         away = self._rises.away(kind, self._heads, self._role.keys, self._own)
-        again = self._over(kind, self._lost(kind, away), mask, found.floor)
+        again = self._over(kind, self._loss_rises(kind, away), mask, found.floor)
         return again.test(found.name, found.floor, family="elsewhere")
 
     def necessity(self, kind: str, found: Test) -> list[Test]:
@@ -293,9 +293,9 @@ class _Case:
         if self._role.keys == "first":
             return []
         if self._unhooked:
-            return [self._untested(found.floor)]
-        mask, rises = self._mask(kind), [self._lost(kind)]
-        rises.append(self._lost(kind, self._rises.exchanged(kind, self._heads)))
+            return [self._unhooked_test(found.floor)]
+        mask, rises = self._mask(kind), [self._loss_rises(kind)]
+        rises.append(self._loss_rises(kind, self._rises.exchange_edits(kind, self._heads)))
         unit = "the loss rises, in nats, by" if self._nats else "the output changes by"
         unit = "the share of right answers falls by" if self._decisions else unit
         words = [f"with its mean in its place {unit}", f"with another row's in its place {unit}"]
@@ -308,7 +308,7 @@ class _Case:
             return [Test(_SAME_WRITE, 0.0, found.floor, 1.0, untested=_SAME_WRITE)]
         return tests if self._role.keys else tests[1:]
 
-    def _lost(self, kind: str, edits: Edits | None = None) -> Numbers:
+    def _loss_rises(self, kind: str, edits: Edits | None = None) -> Numbers:
         """What is lost at each position without the heads, or with other edits."""
         if edits is not None:
             return self._rises.at(kind, edits, self._rows)
@@ -326,14 +326,14 @@ class _Case:
         """How many rows there are, where these are some of them."""
         return None if self._rows is None else len(self._evidence.batch(kind))
 
-    def _untested(self, floor: float) -> Test:
+    def _unhooked_test(self, floor: float) -> Test:
         words = f"no hook {', '.join(self._unhooked)}, where what heads write would be replaced"
         return Test(words, 0.0, floor, 1.0, untested=words)
 
     def specificity(self, kind: str) -> list[Test]:
         """The difference of both sides, and as a share of the first."""
         if self._unhooked and self._control != "keys":
-            return [self._untested(self._evidence.floors.loss)]
+            return [self._unhooked_test(self._evidence.floors.loss)]
         found: tuple[_Side, _Side, str] | None = getattr(self, f"_{self._control}")(kind)
         unit = "in nats" if self._nats else "as a share of its variance"
         unit = "as a share of the answers" if self._decisions else unit
@@ -344,7 +344,7 @@ class _Case:
             return [Test.too_few(f"controls of {self._role.name}", _FEWEST, least)]
         own, control, words = found
         difference, share = _compare(own, control, self._of(kind))
-        raised = self._raised(kind) if self._control == "straight" else []
+        raised = self._logit_tests(kind) if self._control == "straight" else []
         return [
             *raised,
             difference.test(f"beyond {words}, {unit},", least, "specific"),
@@ -355,11 +355,11 @@ class _Case:
             ),
         ]
 
-    def _raised(self, kind: str) -> list[Test]:
+    def _logit_tests(self, kind: str) -> list[Test]:
         """The share of what is lost without what the heads add to the logits that is lost with the
         attended tokens' logits alone."""
         named = {place: one.tokens(kind) for place, one in self._members.items() if one.tokens}
-        whole, some = unraised(self._evidence, kind, self._heads, named, self._rows)
+        whole, some = direct_loss_rises(self._evidence, kind, self._heads, named, self._rows)
         mask = self._mask(kind).double()
         _, share = _compare(_Side(whole, mask), _Side(whole - some, mask), self._of(kind))
         name = "of what it adds to the logits, due to the tokens it attends to, a share of"
@@ -388,7 +388,7 @@ class _Case:
         if int(weights.any(1).sum()) < _FEWEST:
             return []
         many = [Array(inputs) for inputs in (batch.inputs.roll(1, 0), others)]
-        lost = [self._lost(kind, edits) for edits in self._exchanges(kind, same, many)]
+        lost = [self._loss_rises(kind, edits) for edits in self._exchanges(kind, same, many)]
         own, control = (_Side(values, weights.double()) for values in lost)
         share = _compare(own, control, self._of(kind))[1]
         name = "with the same answer's write, by another route, it keeps, of what another's costs,"
@@ -432,8 +432,8 @@ class _Case:
         mask = self._mask(kind).double()
         if int(mask.any(1).sum()) < _FEWEST:
             return None
-        own = self._lost(kind, self._rises.away(kind, self._heads, name, self._own))
-        return _Side(own, mask), _Side(self._lost(kind, other), mask)
+        own = self._loss_rises(kind, self._rises.away(kind, self._heads, name, self._own))
+        return _Side(own, mask), _Side(self._loss_rises(kind, other), mask)
 
     def _keys(self, kind: str) -> tuple[_Side, _Side, str] | None:
         keys = self._role.keys
@@ -441,7 +441,7 @@ class _Case:
         return None if found is None else (*found, "what is lost without its other attention")
 
     def _pattern(self, kind: str) -> tuple[_Side, _Side, str] | None:
-        found = self._sides(kind, "", self._rises.averaged(self._heads))
+        found = self._sides(kind, "", self._rises.average_edits(self._heads))
         return None if found is None else (*found, "what is lost with its mean attention")
 
     def _straight(self, kind: str) -> tuple[_Side, _Side, str] | None:
@@ -449,8 +449,11 @@ class _Case:
         if int(mask.any(1).sum()) < _FEWEST:
             return None
         effects, heads = self._effects, self._heads
-        kept = effects.writes.kept_at_end(kind, heads)
-        whole, later = self._lost(kind), self._lost(kind, (*effects.rises.away(kind, heads), kept))
+        kept = effects.writes.keep_at_end(kind, heads)
+        whole, later = (
+            self._loss_rises(kind),
+            self._loss_rises(kind, (*effects.rises.away(kind, heads), kept)),
+        )
         return _Side(whole, mask), _Side(later, mask), "what is lost through later layers"
 
     def _events(self, kind: str) -> tuple[_Side, _Side, str] | None:
@@ -462,11 +465,11 @@ class _Case:
         runs = [self._evidence.run(one, everywhere=True) for one in kinds]
         rows = [self._within(len(run)) for run in runs]
         pairs = list(zip(runs, rows, strict=True))
-        found = matched(
-            _stacked(happens),
-            _stacked([absent for _, absent in sides]),
-            _stacked([run.value(rows=some) for run, some in pairs]),
-            _stacked([run.value(_entropy, some) for run, some in pairs]),
+        found = match_controls(
+            _stack_rows(happens),
+            _stack_rows([absent for _, absent in sides]),
+            _stack_rows([run.value(rows=some) for run, some in pairs]),
+            _stack_rows([run.value(_entropy, some) for run, some in pairs]),
         )
         if found is None:
             return None
@@ -475,7 +478,7 @@ class _Case:
             self._rises.at(one, away, some, everywhere=True)
             for one, some in zip(kinds, rows, strict=True)
         ]
-        values = _stacked(lost)
+        values = _stack_rows(lost)
         return _Side(values, found[0]), _Side(values, found[1]), f"what is lost at {found[2]}"
 
     def _happens(self, kind: str) -> tuple[Marks, Marks]:
@@ -497,13 +500,13 @@ def _entropy(output: Tensor, targets: Tensor) -> Tensor:
     return -(logs.exp() * logs).sum(-1)
 
 
-def _stacked(kinds: Sequence[Tensor]) -> Tensor:
+def _stack_rows(kinds: Sequence[Tensor]) -> Tensor:
     """Rows of several kinds below one another, shorter ones filled up with zeros."""
     longest = max(some.shape[1] for some in kinds)
     return torch.cat([functional.pad(some, (0, longest - some.shape[1])) for some in kinds])
 
 
-def matched(
+def match_controls(
     happens: Marks, absent: Marks, losses: Numbers, expected: Numbers
 ) -> tuple[Numbers, Numbers, str] | None:
     """Weights of the positions of an event and of its controls, as alike as can be had.
@@ -529,13 +532,13 @@ def matched(
         (place, None, f"{none}, at the same positions"),
         (torch.zeros_like(place), None, none),
     ):
-        found = _balanced(happens, absent, classes, alike)
+        found = _balance_classes(happens, absent, classes, alike)
         if found is not None:
             return *found, words
     return None
 
 
-def _balanced(
+def _balance_classes(
     happens: Marks, absent: Marks, classes: Tensor, losses: Numbers | None
 ) -> tuple[Numbers, Numbers] | None:
     """The positions of classes that both sides have, with losses alike if they are given; controls

@@ -6,7 +6,7 @@
                       (:mod:`probes.roles.ffn_tables`)
 
 A role names the classes, the tokens or the numbers (:class:`Surrogate`); how strong each is, is
-fitted on some rows (:func:`fitted`), and holds for all others. Beside a role's classes there are
+fitted on some rows (:func:`fit_roles`), and holds for all others. Beside a role's classes there are
 always two, the query itself and the first position, so that a head may rest somewhere. Heads whose
 scores are not normalised get a level as well. Roles of one component are fitted together.
 """
@@ -85,7 +85,7 @@ class Fitted:
     edits: Callable[[Run], tuple[Edit, ...]]
 
 
-def fitted(kind: str, found: Sequence[Any], told: Fitting) -> Fitted | None:
+def fit_roles(kind: str, found: Sequence[Any], told: Fitting) -> Fitted | None:
     """Fit what the roles of one component say, together, on the rows; None where no short program
     says most of what it does.
 
@@ -210,10 +210,10 @@ def others(kind: str, roles: Sequence[Any], made: Fitted, told: Fitting) -> Iter
         able = tried[: 5 if told.tokens.ndim == 2 else 3]
         yield from (_looking(one.of(told), told) for one in able if one not in roles)
     else:
-        yield Fitted(made.words, lambda run: tuple(map(_mixed_up, made.edits(run))))
+        yield Fitted(made.words, lambda run: tuple(map(_shuffle_values, made.edits(run))))
 
 
-def _mixed_up(edit: Edit) -> Edit:
+def _shuffle_values(edit: Edit) -> Edit:
     if isinstance(edit, Lookup):
         entries = edit.entries.tensor
         order = torch.randperm(len(entries), generator=torch.Generator().manual_seed(0))
@@ -229,7 +229,7 @@ def _mixed_up(edit: Edit) -> Edit:
 Tokens = Int[Tensor, "row key"]
 
 
-def _raised(told: Fitting, which: str) -> list[tuple[str, Any]]:
+def _token_sources(told: Fitting, which: str) -> list[tuple[str, Any]]:
     """Which tokens it writes for, where the model's weights are named: its keys' own, their
     ``images``, or those that an earlier head ``fetched`` there."""
     named = getattr(told.run.model, "spec", None) is not None
@@ -239,7 +239,7 @@ def _raised(told: Fitting, which: str) -> list[tuple[str, Any]]:
 
 def _writing(found: Sequence[tuple[str, Any]], told: Fitting) -> Fitted:
     layer, head, model = told.role.layer, told.role.head, told.run.model
-    site, meant = Site(layer, "v", head), partial(_meant, dict(found))
+    site, meant = Site(layer, "v", head), partial(_target_tokens, dict(found))
     tokens = meant(told.changed).flatten()
     values = told.run.at(site)[site].double().cpu().flatten(0, 1)
     mean, words = values.mean(0), "what it writes of a token is a table's entry"
@@ -267,7 +267,7 @@ def _writing(found: Sequence[tuple[str, Any]], told: Fitting) -> Fitted:
     return Fitted(words, edits)
 
 
-def _meant(found: Mapping[str, Any], run: Run) -> Tokens:
+def _target_tokens(found: Mapping[str, Any], run: Run) -> Tokens:
     """The token that a head writes for at each key, −1 for none."""
     own: Tokens = run.batch.inputs
     if "fetched" not in found:
@@ -277,7 +277,8 @@ def _meant(found: Mapping[str, Any], run: Run) -> Tokens:
 
 
 COPY, TABLE, RELAYED = (
-    Surrogate("what", partial(_raised, which=which)) for which in ("tokens", "images", "fetched")
+    Surrogate("what", partial(_token_sources, which=which))
+    for which in ("tokens", "images", "fetched")
 )
 
 

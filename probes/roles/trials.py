@@ -283,13 +283,13 @@ def _trial(
 ) -> Trial:
     """The rows of a task and of its control, whose tokens are places in each row's ``names``."""
     batch, control = (
-        _renamed(task.sample(rows, seed=seed + i), names) for i, task in enumerate(tasks)
+        _rename_tokens(task.sample(rows, seed=seed + i), names) for i, task in enumerate(tasks)
     )
     title = "Repeated random tokens" if name == "repeated" else f"Template {name}"
     return Trial(name, title, about, batch, control)
 
 
-def _renamed(batch: Batch, names: Tensor) -> Batch:
+def _rename_tokens(batch: Batch, names: Tensor) -> Batch:
     latents = dict(batch.latents)
     if "previous" in latents:
         before = latents["previous"].long()

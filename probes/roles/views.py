@@ -83,7 +83,7 @@ def language_views(rows: Batch | Mapping[str, Batch], *, seed: int = 0) -> dict[
     if any(batch.inputs.ndim != 2 for batch in batches.values()):
         raise ArgumentError("rows must be tokens [row, pos] for profile 'language': use 'task'")
     if "shuffled" not in batches:
-        batches["shuffled"] = _shuffled(batches["repeated"], seed)
+        batches["shuffled"] = _shuffle_tokens(batches["repeated"], seed)
     return {name: View(batch, batch.mask) for name, batch in batches.items()}
 
 
@@ -175,7 +175,7 @@ def first_alone(inputs: Int[Tensor, "row pos"]) -> bool:
     return len(first) == 1 and not bool((inputs[:, 1:] == first).any())
 
 
-def _shuffled(batch: Batch, seed: int) -> Batch:
+def _shuffle_tokens(batch: Batch, seed: int) -> Batch:
     """The same tokens of each row in random order, so that nothing follows from what came before;
     scored where the rows were."""
     generator = torch.Generator().manual_seed(seed)

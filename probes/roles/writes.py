@@ -57,7 +57,7 @@ class Writes:
         last = Site(self.evidence.model.cfg.n_layers - 1, "resid_post")
         return Add(last, Array(by, "what is written straight to it"))
 
-    def kept_at_end(self, kind: str, places: Sequence[Place]) -> Add:
+    def keep_at_end(self, kind: str, places: Sequence[Place]) -> Add:
         """The edit that adds what heads of any layers write to the stream after the last layer.
 
         Made together with their ablation, it takes their writes from later layers alone: the output

@@ -63,7 +63,7 @@ def decompile(
     if applying and program is not None and data is not None:
         lost = ("out", "lines", "rows", "seed", "device", "dtype", "overwrite")
         not_for("apply", "which runs a program on rows", *lost)
-        applied = _applied(program, data)
+        applied = _apply_program(program, data)
         facts(**applied)
         typer.echo(json.dumps(applied))
     elif data is None and (words := _compiled_words(model)):
@@ -73,7 +73,7 @@ def decompile(
     else:
         out = default_out(model, out, "decompile")
         about = {"lines": lines, "count": rows, "seed": seed}
-        _decompiled(model, data, out, overwrite, about, device=device, dtype=dtype)
+        _decompile_model(model, data, out, overwrite, about, device=device, dtype=dtype)
 
 
 def _compiled_words(name: str) -> list[str | None]:
@@ -110,7 +110,7 @@ def _read_back(name: str, words: list[str | None], seed: int, **place: Any) -> N
     )
 
 
-def _applied(program: Path, data: Path) -> ApplyOutput:
+def _apply_program(program: Path, data: Path) -> ApplyOutput:
     """How many decisions a program takes on rows, and the share that is as the labels say."""
     from interp.errors import Problems
     from interp.program.decision_parser import read_program
@@ -130,7 +130,7 @@ def _applied(program: Path, data: Path) -> ApplyOutput:
     return ApplyOutput(decisions=int(found.size), right=right)
 
 
-def _decompiled(
+def _decompile_model(
     name: str,
     data: Path | None,
     out: Path,

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, cast
 
 import typer
 
-from interp.lazy import uncollected
+from interp.lazy import pause_collection
 from interp.ray_tasks import Backend
 from prooflens.cli.outputs import InspectOutput
 from prooflens.cli.steps import progress, steps
@@ -134,7 +134,7 @@ def inspect(
 
         raise ArgumentError(f"rows must be at least 4, got {rows}: nulls exchange rows")
     given: dict[str, Any] = {"text": words, "tokens_from": tokens_from, "prompts": prompt or ()}
-    with uncollected():
+    with pause_collection():
         from prooflens.inspection import inspect as inspected
     gc.freeze()  # what was imported stays: later collections need not look through it
 

@@ -80,7 +80,7 @@ def task_of(text: str, card: ModelCard) -> Task:
         ArgumentError: if it is written otherwise, the catalogue refuses it, or the model has none.
     """
     if text != _OWN:
-        return _parsed(text)
+        return _parse_task(text)
     if card.task is None:
         raise ArgumentError(
             f"task must be named for {card.name!r}, got none or 'own': only a shipped model or a "
@@ -97,10 +97,10 @@ def named_task(text: str) -> Task | None:
     Raises:
         ArgumentError: if it is written otherwise, or the catalogue refuses it.
     """
-    return None if text == _OWN else _parsed(text)
+    return None if text == _OWN else _parse_task(text)
 
 
-def _parsed(text: str) -> Task:
+def _parse_task(text: str) -> Task:
     kind, _, rest = text.partition(":")
     data: dict[str, Any] = {"kind": kind}
     for pair in filter(None, re.split(r",(?=\s*\w+=)", rest)):

@@ -77,11 +77,11 @@ def _print_versions(wanted: bool) -> None:
         return
     import torch
 
-    from interp.environment import environment, installed
+    from interp.environment import environment, installed_version
 
     found = environment()
     rows = {"prooflens": found.pop("prooflens"), **found}
-    rows |= {package: installed(package) for package in _OPTIONAL}
+    rows |= {package: installed_version(package) for package in _OPTIONAL}
     gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
     rows["device"] = f"cuda ({gpu})" if gpu else "cpu"
     width = max(map(len, rows))

@@ -108,7 +108,7 @@ def probe(
         _list_hooks(source, batch, out)
         return
     asked = {"hooks": hooks, "latents": latents, "seed": seed, "about": about}
-    found = _probed(source, batch, asked, positions, device, interchange=interchange)
+    found = _probe_source(source, batch, asked, positions, device, interchange=interchange)
     _tell(found, source, about.get("store"))
     if out is not None:
         write_probing(found, out, overwrite=overwrite)
@@ -122,7 +122,7 @@ def _check_options(model: str, *, interchange: bool) -> None:
         not_for("a store", "which has its own rows and activations", *lost)
 
 
-def _probed(
+def _probe_source(
     source: Any,
     batch: Any,
     asked: dict[str, Any],

@@ -30,14 +30,14 @@ def run_app(app: App, name: str) -> None:
     """
     # joblib replaces a worker that has grown, and loses nothing by it.
     warnings.filterwarnings("ignore", "A worker stopped while some jobs", UserWarning)
-    warnings.formatwarning = _noted
+    warnings.formatwarning = _warning_text
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a name need not be text
             stream.reconfigure(errors="backslashreplace")
     try:
         sys.exit(app(prog_name=name, standalone_mode=False))
     except ProoflensError as error:
-        _refused(str(error))
+        _refuse(str(error))
     except typer.Abort:
         typer.echo("prooflens: stopped", err=True)
         sys.exit(130)
@@ -48,12 +48,12 @@ def run_app(app: App, name: str) -> None:
         if "PROOFLENS_TRACEBACK" in os.environ:
             raise
         if words := _environment(error):
-            _refused(words)
+            _refuse(words)
         typer.echo(f"prooflens: {_unforeseen(error)}", err=True)
         sys.exit(70)
 
 
-def _noted(
+def _warning_text(
     message: Warning | str,
     category: type[Warning],
     filename: str,
@@ -66,7 +66,7 @@ def _noted(
     return _PLAIN(message, category, filename, lineno, line)
 
 
-def _refused(words: str) -> NoReturn:
+def _refuse(words: str) -> NoReturn:
     typer.echo(f"prooflens: {words}", err=True)
     sys.exit(2)
 

@@ -13,7 +13,7 @@ import typer
 from interp import telling
 
 
-def told_of(command: str) -> AbstractContextManager[Any]:
+def tell_steps(command: str) -> AbstractContextManager[Any]:
     """A block in which is said what the command is doing, unless there is a terminal, where its
     steps and bars are seen."""
     if sys.stderr.isatty():
@@ -44,4 +44,4 @@ def progress(what: str) -> Callable[[Any], Any]:
     console = Console(stderr=True)
     if console.is_terminal:
         return partial(track, description=what, console=console, transient=True)
-    return telling.counted
+    return telling.count_items

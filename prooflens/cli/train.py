@@ -106,14 +106,14 @@ class _Outputs:
             OutputError: for a place that may not be written to.
         """
         from interp.output import sweep
-        from trained.fit import check_places, made_by
-        from trained.stack_runner import reached
+        from trained.fit import check_places, is_made_by
+        from trained.stack_runner import has_output
 
         names = [r.name for r in self.recipes]
         self.done |= {
-            r.name for r in self.recipes if self.resume and made_by(self.place(r.name), r)
+            r.name for r in self.recipes if self.resume and is_made_by(self.place(r.name), r)
         }
-        if self.done == set(names) and not reached(self.partial):
+        if self.done == set(names) and not has_output(self.partial):
             sweep(self.folder.absolute().parent)
             typer.echo(f"{self.folder} holds what these recipes make: nothing is left to train")
             raise typer.Exit
@@ -134,7 +134,7 @@ class _Outputs:
                 name=plan.name,
                 checkpoint=str(place) if written else None,
                 metrics=dict(fit.metrics),
-                missed=plan.missed(fit.metrics),
+                missed=plan.missed_bounds(fit.metrics),
             )
             told.append(one)
         facts(**TrainOutput(models=told))
@@ -172,7 +172,7 @@ def _tell(plan: Recipe, place: Path, fit: Fit, written: bool) -> None:
     numbers = ", ".join(f"{name} {value:.4g}" for name, value in fit.metrics.items())
     where = f"written to {place}" if written else "diverged, not written"
     typer.echo(f"{plan.name}: {numbers}; {where}")
-    for words in plan.missed(fit.metrics):
+    for words in plan.missed_bounds(fit.metrics):
         typer.echo(f"note: {words}")
 
 

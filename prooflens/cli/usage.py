@@ -26,7 +26,7 @@ from typer.core import TyperCommand
 
 from interp.errors import ArgumentError, Problems
 from interp.output import json_data
-from prooflens.cli.steps import told_of
+from prooflens.cli.steps import tell_steps
 
 _FACTS: ContextVar[dict[str, Any] | None] = ContextVar("facts", default=None)
 _GIVEN: ContextVar[frozenset[str]] = ContextVar("given", default=frozenset())
@@ -102,7 +102,7 @@ class Command(TyperCommand):
         given = (name for name in ctx.params if ctx.get_parameter_source(name).name == _TYPED)
         token = _GIVEN.set(frozenset(given))
         try:
-            with told_of(ctx.info_name or ""):
+            with tell_steps(ctx.info_name or ""):
                 return super().invoke(ctx)
         finally:
             _GIVEN.reset(token)
@@ -129,12 +129,12 @@ class App(typer.Typer):
         plain = {"cls": Command, "epilog": _epilog(example)}
         add = super().command
 
-        def registered(function: Callable[..., None]) -> Callable[..., None]:
+        def register(function: Callable[..., None]) -> Callable[..., None]:
             whole = (inspect.getdoc(function) or "").partition("\n\n")[0].replace("\n", " ")
             add(name, **(plain | {"short_help": whole} | options))(_with_json(function))
             return function
 
-        return registered
+        return register
 
 
 def _epilog(example: str) -> str | None:

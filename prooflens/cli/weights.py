@@ -104,7 +104,7 @@ def weights(
         factors = replace(factors, name=model)  # not the cache's folder
     names = metrics.split(",") if metrics else _default_metrics(factors, out)
     table = weight_table(factors, names, **options, seed=seed, watch=progress("working"))
-    notes = [*_notes(factors, names), *_fetched([factors])]
+    notes = [*_notes(factors, names), *_traffic_lines([factors])]
     given = _weight_page_table(
         factors, table, options, drawn=out is not None and out.suffix != ".csv"
     )
@@ -176,7 +176,7 @@ def _over_training(
     names = metrics.split(",") if metrics else default
     watch = progress("reading checkpoints")
     table = weights_over_training(model, opened, names, watch=watch, **options)
-    notes = [*_notes_of(first), *_fetched(list(opened.values()))]
+    notes = [*_notes_of(first), *_traffic_lines(list(opened.values()))]
     _say(notes, training_findings(table, top), table)
     facts(revisions=revisions)
     small = [*notes, f"options: {options}"]
@@ -211,7 +211,7 @@ def _write(
         typer.echo(f"report: {out / 'report.html'}")
 
 
-def _fetched(opened: list[HeadWeights]) -> list[str]:
+def _traffic_lines(opened: list[HeadWeights]) -> list[str]:
     """How much was sent by the hub, if anything was."""
     from interp.weights.head_weights.remote import RemoteTensors
 

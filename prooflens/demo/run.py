@@ -74,7 +74,7 @@ class ComparedModel:
 
 def roles_in_words(one: ComparedModel) -> str:
     """Which head extracts which memory and what the FFN computes, or that nothing is confirmed."""
-    return f"In the {one.name} model " + "; ".join(_served(one)) + "."
+    return f"In the {one.name} model " + "; ".join(_role_sentences(one)) + "."
 
 
 def proof_in_words(built: ComparedModel, held: pd.DataFrame, certificate: Certificate) -> str:
@@ -151,7 +151,7 @@ def _looking_at_their_lag(one: ComparedModel) -> int:
     )
 
 
-def _served(one: ComparedModel) -> Iterator[str]:
+def _role_sentences(one: ComparedModel) -> Iterator[str]:
     sure = _memory_heads(one)
     for memory, lag in one.memories.items():
         mine = sure[sure["target"] == memory]
@@ -425,7 +425,7 @@ def run_demo(out: Path, *, overwrite: bool, step: Callable[[str], None]) -> list
         subjects = []
         for name, model in models.items():
             step(f"inspecting the {name} model")
-            subjects.append(compared(name, model, task, folder / "models" / name))
+            subjects.append(inspect_model(name, model, task, folder / "models" / name))
         trained, built, *controls = subjects
         comparison = ComparedModels(trained, built, tuple(controls), construction)
         said, parts = findings(comparison), sections(comparison, folder)
@@ -438,7 +438,9 @@ def run_demo(out: Path, *, overwrite: bool, step: Callable[[str], None]) -> list
 
 
 @one_thread()
-def compared(name: str, model: SequenceTransformer, task: FixedMemory, out: Path) -> ComparedModel:
+def inspect_model(
+    name: str, model: SequenceTransformer, task: FixedMemory, out: Path
+) -> ComparedModel:
     """Inspect one of the models, and measure its heads' kernels.
 
     Args:

@@ -6,5 +6,5 @@ from prooflens.pages.page import PageTable as PageTable
 from prooflens.pages.page import Picture as Picture
 from prooflens.pages.page import Section as Section
 from prooflens.pages.page import render as render
-from prooflens.pages.page import rendered as rendered
+from prooflens.pages.page import render_page as render_page
 from prooflens.pages.weights import strongest as strongest

@@ -179,7 +179,7 @@ def head_map(
     """Maps of all layers and heads, empty where nothing was measured."""
     tables = (rows.pivot(index="layer", columns="head", values="score") for _, rows in panels)
     grids = [one.reindex(index=layers, columns=heads).to_numpy() for one in tables]
-    labels, titles = [label] * len(grids), _broken(panels)
+    labels, titles = [label] * len(grids), _break_titles(panels)
     return head_maps(grids, labels, titles=titles, strongest=6, columns=columns)
 
 
@@ -189,11 +189,11 @@ def histogram(label: str, panels: Sequence[Panel], columns: int | None = None) -
         (rows["score"].to_numpy(), rows["null_mean"].to_numpy(), rows["null_std"].to_numpy())
         for _, rows in panels
     ]
-    titles = _broken(panels)
+    titles = _break_titles(panels)
     return null_histograms(triples, label, titles=titles, columns=columns)
 
 
-def _broken(panels: Sequence[Panel]) -> list[str]:
+def _break_titles(panels: Sequence[Panel]) -> list[str]:
     """The panels' titles, on two lines where they have two parts."""
     return [title.replace(", ", "\n", 1) for title, _ in panels]
 

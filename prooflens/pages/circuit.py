@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from interp.figures.lines import Pair, pair_lines
 from probes.roles.decision import no_roles
 from probes.roles.profile import LANGUAGE, Profile
-from prooflens.pages.findings import head_names, in_words, missed, of_groups
+from prooflens.pages.findings import head_names, in_words, loss_without, of_groups
 
 _PAIRS, _NAMED = 24, 3
 _MARKED = ("previous-token", "induction", "duplicate-token")
@@ -153,7 +153,7 @@ def circuit_doubts(roles: pd.DataFrame) -> list[str]:
 
 def _induction(induction: pd.DataFrame, sure: pd.DataFrame) -> Iterator[str]:
     """The circuit: readers, writers, what breaks, what the readers write."""
-    order = induction.assign(missed=missed(induction))
+    order = induction.assign(missed=loss_without(induction))
     order = order.sort_values("missed", ascending=False, kind="stable")
     readers, many = head_names(order), len(order) > 1
     yield (
@@ -208,7 +208,7 @@ def _of_writers(writers: Sequence[str], sure: pd.DataFrame) -> str:
     if rows.empty:
         return ""
     names = head_names(rows.sort_values("strength", ascending=False, kind="stable"))
-    lost = f"the loss rises by {_range(missed(rows))} nats"
+    lost = f"the loss rises by {_range(loss_without(rows))} nats"
     if len(names) == 1:
         return f"; when {names[0]} loses that attention, {lost}"
     return f". Of these {in_words(names)} are confirmed: when {_who(rows)}, {lost}"
@@ -221,7 +221,7 @@ def _no_induction(roles: pd.DataFrame, attention: pd.Series | None, profile: Pro
         return (
             f"No head is shown to do induction: {in_words(names)} "
             f"{'attend' if len(names) > 1 else 'attends'} to what followed equal tokens "
-            f"({_share(maybe['strength'])}){_lost_without(maybe)}. {_not_shown(maybe)}"
+            f"({_share(maybe['strength'])}){_loss_phrase(maybe)}. {_not_shown(maybe)}"
         )
     if attention is None or attention.dropna().empty:
         return "No head does induction: none attends enough to what followed equal tokens."
@@ -235,9 +235,9 @@ def _no_induction(roles: pd.DataFrame, attention: pd.Series | None, profile: Pro
     )
 
 
-def _lost_without(maybe: pd.DataFrame) -> str:
+def _loss_phrase(maybe: pd.DataFrame) -> str:
     """What is lost without heads that may do induction, or without their group."""
-    lost = missed(maybe).dropna()
+    lost = loss_without(maybe).dropna()
     if lost.empty:
         return ""
     group = " or its group" if of_groups(maybe).notna().any() else ""
@@ -269,7 +269,7 @@ def _untold(sure: pd.DataFrame, induction: pd.DataFrame) -> pd.DataFrame:
 
 def _others(sure: pd.DataFrame) -> Iterator[str]:
     for role, rows in sure.groupby("role", sort=False):
-        order = rows.assign(missed=missed(rows))
+        order = rows.assign(missed=loss_without(rows))
         order = order.sort_values("missed", ascending=False, kind="stable")
         suffix = [" (suppresses)" if s < 0 else "" for s in order["strength"]]
         names = [n + s for n, s in zip(head_names(order), suffix, strict=True)]

@@ -44,7 +44,7 @@ def anchor_of(part: Component) -> str:
     return f"part-{part.name.replace(' ', '-')}"
 
 
-def made_of(found: Decompiled) -> Iterator[Section]:
+def evidence_sections(found: Decompiled) -> Iterator[Section]:
     """Scores by sources, FFNs as tables, and what frozen norms cost."""
     shown = found.evidence
     if shown.scores:
@@ -69,7 +69,7 @@ def made_of(found: Decompiled) -> Iterator[Section]:
                 "whatever the shares. Overlap and explained compare the head's pattern with the "
                 "primitive's: the attention they share, and the part of the pattern's distance "
                 "from an even one that the primitive takes away.",
-                *_unexplained(found),
+                *_unexplained_sentences(found),
             ],
             tables=[PageTable(pd.DataFrame(rows, columns=columns), "Scores by sources.")],
         )
@@ -105,7 +105,7 @@ def made_of(found: Decompiled) -> Iterator[Section]:
         )
 
 
-def _unexplained(found: Decompiled) -> Iterator[str]:
+def _unexplained_sentences(found: Decompiled) -> Iterator[str]:
     """A sentence for each head that attends elsewhere than its primitive says."""
     does = {one.head: one for one in reversed(found.heads) if not one.at}
     for score in found.evidence.scores:
@@ -134,7 +134,7 @@ def beside_the_proof(found: Decompiled) -> Iterator[Section]:
     )
     yield Section(
         "Did training find the proof?",
-        [_answered(found)],
+        [_proof_answer(found)],
         tables=[
             PageTable(lines, "The proof's program and the one that was found."),
             PageTable(shares, "Shares of decisions taken alike."),
@@ -142,7 +142,7 @@ def beside_the_proof(found: Decompiled) -> Iterator[Section]:
     )
 
 
-def _answered(found: Decompiled) -> str:
+def _proof_answer(found: Decompiled) -> str:
     shown = found.proof
     if shown is None:
         return ""
@@ -225,7 +225,7 @@ def write_decompiled(
         (folder / "program.txt").write_text(program_text(found.best.program), encoding="utf-8")
         record = json.dumps(found.record(), indent=1)
         (folder / "result.json").write_text(record + "\n", encoding="utf-8")
-        replaced, curve = list(_replaced(found, folder)), _curve(found, folder)
+        replaced, curve = list(_replacement_pictures(found, folder)), _curve(found, folder)
         picture = replaced.pop(0) if replaced else curve
         rest = [*replaced, *([curve] if curve is not None and curve is not picture else [])]
         lines = "; ".join(program_text(found.best.program).splitlines())
@@ -308,7 +308,7 @@ def _sections(found: Decompiled, folder: Path, pictures: list[Picture]) -> Itera
             tables=[_heads(found)],
             folded=True,
         )
-    for section in made_of(found):
+    for section in evidence_sections(found):
         yield replace(section, folded=True)
     yield Section(
         "What is needed",
@@ -422,7 +422,7 @@ def _table_off(fidelity: Fidelity) -> float:
 
 def _heads(found: Decompiled) -> PageTable:
     rows = [
-        (one.head.name, one.at or "anywhere", one.primitive.words, one.gain, _tried(one))
+        (one.head.name, one.at or "anywhere", one.primitive.words, one.gain, _other_primitives(one))
         for one in found.heads
     ]
     columns = ["head", "at the token", "does", "gain", "others tried"]
@@ -432,13 +432,13 @@ def _heads(found: Decompiled) -> PageTable:
     return PageTable(pd.DataFrame(rows, columns=columns), words, anchors=anchors)
 
 
-def _tried(one: HeadDoes) -> str:
+def _other_primitives(one: HeadDoes) -> str:
     return "; ".join(
         f"{words} {gain:.2f}" for words, gain in one.tried if words != one.primitive.words
     )
 
 
-def _replaced(found: Decompiled, folder: Path) -> Iterator[Picture]:
+def _replacement_pictures(found: Decompiled, folder: Path) -> Iterator[Picture]:
     """For each line that stands for a head: the head's pattern and the line's, on one row; the one
     that leaves most of the gain first."""
     sources = [found.best.sources.get(line.name, -1) for line in found.best.program.lines]

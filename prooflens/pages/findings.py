@@ -71,7 +71,7 @@ def part_names(rows: pd.DataFrame) -> list[str]:
     return [part_name(row) for _, row in rows.iterrows()]
 
 
-def played(rows: pd.DataFrame, word: str = "") -> list[str]:
+def role_phrases(rows: pd.DataFrame, word: str = "") -> list[str]:
     """Each role with its target and strength: ``induction (0.93)``."""
     columns = rows["role"], rows["target"], rows["strength"]
     return [
@@ -80,7 +80,7 @@ def played(rows: pd.DataFrame, word: str = "") -> list[str]:
     ]
 
 
-def told_facts(about: Mapping[str, Any], *, leave: Sequence[str] = ()) -> list[str]:
+def fact_lines(about: Mapping[str, Any], *, leave: Sequence[str] = ()) -> list[str]:
     """What was measured, a line an entry, for the small print of a page."""
     return [
         f"{name}: {json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value}"
@@ -106,10 +106,10 @@ def _sentences(roles: pd.DataFrame, asked: Sequence[str], effect: str) -> Iterat
             some = mine[mine["status"] == status]
             if status == "candidate":
                 for why, part in some.groupby(some["missing"].map(_reasons), sort=False):
-                    parts.append(f"candidates ({why!s}) {_listed(part, effect)}")
+                    parts.append(f"candidates ({why!s}) {_list_heads(part, effect)}")
             elif len(some):
                 about = f" ({_IN_BRIEF[status]})" if status in _IN_BRIEF else ""
-                parts.append(f"{status}{about} {_listed(some, effect)}")
+                parts.append(f"{status}{about} {_list_heads(some, effect)}")
         if parts:
             yield f"{role}: {'; '.join(parts)}."
 
@@ -120,7 +120,7 @@ def _reasons(missing: str) -> str:
     return "; ".join(dict.fromkeys(parts))
 
 
-def _listed(rows: pd.DataFrame, word: str) -> str:
+def _list_heads(rows: pd.DataFrame, word: str) -> str:
     first = rows.head(_SHOWN)
     columns = head_names(first), first["strength"], first["effect"], of_groups(first)
     named = [
@@ -138,7 +138,7 @@ def of_groups(rows: pd.DataFrame) -> pd.Series:
     return pd.to_numeric(known, errors="coerce").astype(float)
 
 
-def missed(rows: pd.DataFrame) -> pd.Series:
+def loss_without(rows: pd.DataFrame) -> pd.Series:
     """What is lost without the component of each row of a role table, or without its whole group
     where it is in one."""
     return of_groups(rows).fillna(rows["effect"].astype(float))

@@ -30,7 +30,7 @@ from interp.figures.style import save
 from probes.roles.decision import STATUSES, by_status
 from prooflens.pages.behaviour_figures import Drawn, behaviour_figures, weight_maps
 from prooflens.pages.circuit import reading_figure
-from prooflens.pages.findings import part_name, part_names, played, status_counts
+from prooflens.pages.findings import part_name, part_names, role_phrases, status_counts
 from prooflens.pages.rounds import rounds_again, rounds_in_words
 
 ATTENTION = "attention-"
@@ -101,7 +101,7 @@ def figures(tables: Tables, unit: str = "nats", *, maps: bool = True) -> Iterato
 def _roles(roles: pd.DataFrame) -> Drawn:
     ordered = roles.assign(size=-roles["strength"].abs(), place=by_status(roles["status"]))
     order = ordered.sort_values(["place", "size"], kind="stable")
-    columns = part_names(order), played(order), order["status"]
+    columns = part_names(order), role_phrases(order), order["status"]
     told = [f"{name} {words}, {status}" for name, words, status in zip(*columns, strict=True)]
     groups = ", those of groups among them" * bool((roles["component"] == "group").any())
     caption = f"Strength of roles{groups}: {status_counts(roles)}. First: {told[0]}."
@@ -120,7 +120,7 @@ def _attention(name: str, table: pd.DataFrame) -> Drawn:
 def _every_pattern(tables: Tables) -> Iterator[Drawn]:
     """The attention of all heads on one row: a prompt, else the first row that is shown."""
     codes, rows = tables["shown-heads"], tables["shown-rows"]
-    group = int(rows.loc[rows["kind"] == "prompt", "group"].min()) if _prompted(rows) else 0
+    group = int(rows.loc[rows["kind"] == "prompt", "group"].min()) if _has_prompt(rows) else 0
     own = codes[(codes["group"] == group) & (codes["part"] == "pattern")]
     row = rows[(rows["group"] == group) & (rows["row"] == 0)]
     n, count = len(row), int(rows.loc[rows["group"] == group, "row"].max()) + 1
@@ -137,7 +137,7 @@ def _every_pattern(tables: Tables) -> Iterator[Drawn]:
     yield Drawn("patterns", figure, f"{caption}across; each on its own scale.", figure, told)
 
 
-def _prompted(rows: pd.DataFrame) -> bool:
+def _has_prompt(rows: pd.DataFrame) -> bool:
     return bool((rows["kind"] == "prompt").any())
 
 

@@ -34,16 +34,16 @@ from prooflens.pages.circuit import circuit_doubts, circuit_sentences
 from prooflens.pages.findings import (
     STATUS_WORDS,
     in_words,
-    missed,
+    loss_without,
     of_groups,
     part_names,
-    played,
     role_findings,
+    role_phrases,
     status_counts,
     without_groups,
 )
 from prooflens.pages.head_figures import ATTENTION, figures
-from prooflens.pages.page import Page, PageTable, Picture, Section, page_name, render, rendered
+from prooflens.pages.page import Page, PageTable, Picture, Section, page_name, render, render_page
 from prooflens.pages.rounds import ROUNDS_CAPTION, rounds_in_words, rounds_side_by_side
 from prooflens.pages.viewer_data import (
     columns_of,
@@ -99,11 +99,11 @@ def inspection_findings(tables: Tables, about: About) -> list[str]:
         said = [*circuit_sentences(roles, _induction(tables), profile=profile), *_on_text(tables)]
     else:
         said = _components(roles, str(about["unit"]))
-    done, trials = _performed(tables, about)[:1], tables.get("trials", pd.DataFrame())
+    done, trials = _performances(tables, about)[:1], tables.get("trials", pd.DataFrame())
     unable = bool(done) and not trials["able"].iloc[0]  # then this is what to know first
     said = [*done, *said] if unable else [*said, *done]
     if not (roles["status"] == "confirmed").any():
-        said += _missed_most(tables, about)
+        said += _costliest_parts(tables, about)
     return [*said, certainty(roles, float(about["level"]))]
 
 
@@ -111,7 +111,7 @@ def inspection_lines(tables: Tables, about: About) -> list[str]:
     """What a command prints: the findings, how well the model does on other rows, and a sentence
     for every role."""
     word = "loss" if about["unit"] == "nats" else "effect"
-    lines = [*inspection_findings(tables, about), *_performed(tables, about)[1:]]
+    lines = [*inspection_findings(tables, about), *_performances(tables, about)[1:]]
     lines += role_findings(tables["roles"], about["asked"], effect=word)
     return [*lines, *(rounds_in_words(tables["rounds"]) if "rounds" in tables else ())]
 
@@ -127,7 +127,7 @@ def inspection_page(tables: Tables, about: About, folder: Path) -> str:
     name = page_name(str(about["model"]))
     small = len(places_of(tables)) <= _FEW
     drawn = figures(tables, loss_unit(tables, about), maps=not small)
-    pictures = {one.name: _pictured(one, folder) for one in drawn}
+    pictures = {one.name: _save_picture(one, folder) for one in drawn}
     language, sections = about["profile"] == "language", [*_role_sections(tables, about)]
     lead = pictures.get("map-attention_mass-0" if language else "roles")
     lead = None if language and small else lead
@@ -147,7 +147,7 @@ def inspection_page(tables: Tables, about: About, folder: Path) -> str:
     return render(page)
 
 
-def _pictured(drawn: Drawn, folder: Path) -> Picture:
+def _save_picture(drawn: Drawn, folder: Path) -> Picture:
     """A figure as a file, and its panels below one another for narrow screens."""
     (wide,) = save(drawn.figure, folder / drawn.name, formats=("png",))
     narrow = None
@@ -185,7 +185,7 @@ def _on_text(tables: Tables) -> Iterator[str]:
     )
 
 
-def _missed_most(tables: Tables, about: About) -> Iterator[str]:
+def _costliest_parts(tables: Tables, about: About) -> Iterator[str]:
     """Where no role is confirmed: which components the model cannot do without, all the same."""
     heads, first = tables["heads"], str(about["trials"][0]["name"])
     lost = matching(heads, metric="loss_increase", method="mean", trial=first)
@@ -206,7 +206,7 @@ def _components(roles: pd.DataFrame, unit: str) -> list[str]:
     if sure.empty:
         return ["No role of any component is confirmed."]
     named = sure.assign(name=part_names(sure))
-    lost = missed(sure).groupby(named["name"]).max()
+    lost = loss_without(sure).groupby(named["name"]).max()
     order = lost.sort_values(ascending=False, kind="stable").index
     said = [_sentence(name, named[named["name"] == name], _LOST[unit]) for name in order[:_SHOWN]]
     more = len(order) - len(said)
@@ -215,9 +215,11 @@ def _components(roles: pd.DataFrame, unit: str) -> list[str]:
 
 
 def _sentence(name: str, rows: pd.DataFrame, lost: str) -> str:
-    known: list[Any] = list(rows.assign(missed=missed(rows)).dropna(subset="missed").itertuples())
+    known: list[Any] = list(
+        rows.assign(missed=loss_without(rows)).dropna(subset="missed").itertuples()
+    )
     cause = f"; {_loss_in_words(max(known, key=attrgetter('missed')), lost)}" if known else ""
-    return f"{name} plays {in_words(played(rows, 'strength '))}{cause}."
+    return f"{name} plays {in_words(role_phrases(rows, 'strength '))}{cause}."
 
 
 def _loss_in_words(row: Any, words: str) -> str:
@@ -231,7 +233,7 @@ def _loss_in_words(row: Any, words: str) -> str:
     return words.format(row.effect) if on_output else own
 
 
-def _performed(tables: Tables, about: About) -> list[str]:
+def _performances(tables: Tables, about: About) -> list[str]:
     """How well the model does on each kind of rows, in sentences."""
     titles = {trial["name"]: trial["title"] for trial in about["trials"]}
     unit = "nats a token" if loss_unit(tables, about) == "nats" else "of the target's variance"
@@ -323,7 +325,7 @@ def _viewer(tables: Tables, about: About, title: str) -> Markup:
         "null."
     )
     return Markup(  # noqa: S704  a template of ours, which escapes what is text
-        rendered(
+        render_page(
             "viewer.html.j2",
             scripted=False,
             environment={},
@@ -350,7 +352,7 @@ def _safe(text: str) -> Markup:
 def static_view(tables: Tables, about: About) -> str:
     """What a notebook shows where no script runs: findings and the table of all heads."""
     caption = f"All {len(places_of(tables))} heads as a table"
-    return rendered(
+    return render_page(
         "view_static.html.j2",
         scripted=False,
         title=f"Heads of {page_name(str(about['model']))}",
@@ -380,7 +382,7 @@ def _role_sections(tables: Tables, about: About) -> Iterator[Section]:
     sure = roles["status"] == "confirmed"
     columns = ["component", "role", "target", "strength", "effect", _OF_GROUP, "q", *TOLD]
 
-    def told(rows: pd.DataFrame, *more: str) -> list[PageTable]:
+    def role_tables(rows: pd.DataFrame, *more: str) -> list[PageTable]:
         kept = [n for n in columns if n in rows and (n not in _SOME or _has_values(rows[n]))]
         shown = rows[[*more, *kept]]
         return [PageTable(shown, "By role and strength.", sortable=True)] if len(rows) else []
@@ -389,12 +391,12 @@ def _role_sections(tables: Tables, about: About) -> Iterator[Section]:
         "Confirmed roles",
         [] if sure.any() else ["No role of any component is confirmed."],
         (),
-        told(roles[sure]),
+        role_tables(roles[sure]),
     )
     if not sure.all():
         counts = without_groups(roles[~sure])["status"].value_counts()
         kinds = ", ".join(f"{counts[status]} {status}" for status in STATUSES if status in counts)
-        rest = told(roles[~sure], "status")
+        rest = role_tables(roles[~sure], "status")
         yield Section(f"Not confirmed: {kinds}", (), (), rest, folded=True)
     beside = [name for name in _BESIDE if name in roles and _has_values(roles[name])]
     if beside:
@@ -432,7 +434,7 @@ def _evidence(
 ) -> Iterator[Section]:
     """Everything that backs up a finding, folded."""
 
-    def drawn(*starts: str) -> list[Picture]:
+    def pictures_of(*starts: str) -> list[Picture]:
         named = [one for name, one in pictures.items() if name.startswith(starts)]
         return [one for one in named if one is not lead]
 
@@ -443,17 +445,17 @@ def _evidence(
         nats = loss_unit(tables, about) == "nats"
         unit = "nats a token" if nats else "shares of the target's variance"
         caption = f"Losses in {unit}; chance and guess: of the best answer that is always the same."
-        said = _performed(tables, about)
+        said = _performances(tables, about)
         title = "How well the model does on these rows"
         yield Section(title, said, (), [PageTable(told, caption)], folded=True)
-    yield from _explained(tables)
-    yield Section("Every head's attention on one row", (), drawn("patterns"), folded=True)
-    yield Section("Where heads with roles look", (), drawn(ATTENTION), folded=True)
+    yield from _text_section(tables)
+    yield Section("Every head's attention on one row", (), pictures_of("patterns"), folded=True)
+    yield Section("Where heads with roles look", (), pictures_of(ATTENTION), folded=True)
     if "rounds" in tables:
         rounds = PageTable(rounds_side_by_side(tables["rounds"]), ROUNDS_CAPTION)
         title = "Which layer holds which round"
-        yield Section(title, (), drawn("rounds"), [rounds], folded=True)
-    yield Section("What can be read where", (), drawn("decodability"), folded=True)
+        yield Section(title, (), pictures_of("rounds"), [rounds], folded=True)
+    yield Section("What can be read where", (), pictures_of("decodability"), folded=True)
     if small:
         scores = beside_nulls(tables["heads"], loss_unit(tables, about))
         every = (
@@ -461,19 +463,19 @@ def _evidence(
         )
         yield Section("Where heads look", [_OF_FEW] if every else [], (), every, folded=True)
     else:
-        maps = drawn("map-", *["roles"] * (about["profile"] == "task"))
+        maps = pictures_of("map-", *["roles"] * (about["profile"] == "task"))
         yield Section("Every other score of every head", (), maps, folded=True)
-        nulls = drawn("histogram-")
+        nulls = pictures_of("histogram-")
         yield Section("Against the nulls", [_NULLS] if nulls else [], nulls, folded=True)
     words = (
         "K-composition of weights: the reader's key could be made of what the writer wrote. Marked "
         "are heads by their roles."
     )
-    pairs = drawn("pairs")
+    pairs = pictures_of("pairs")
     yield Section("Who reads whom", [words] if pairs else [], pairs, folded=True)
 
 
-def _explained(tables: Tables) -> Iterator[Section]:
+def _text_section(tables: Tables) -> Iterator[Section]:
     """How much of what heads do on text their confirmed roles explain; none without text."""
     table = tables.get("explained", pd.DataFrame())
     if table.empty:

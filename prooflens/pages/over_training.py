@@ -21,7 +21,7 @@ from interp.figures.lines import HeadLines, heads_over_training
 from interp.figures.style import save
 from interp.output import output_folder
 from interp.weights.metric_names import COMPOSITIONS
-from prooflens.pages.findings import in_words, missed, part_names
+from prooflens.pages.findings import in_words, loss_without, part_names
 from prooflens.pages.page import Page, PageTable, Picture, Section, page_name, render
 from prooflens.pages.weights import CLEAR, CSV_COLUMNS, clear_diagonals
 
@@ -240,7 +240,7 @@ def folder_name(revision: str) -> str:
 
 
 def _with_names(roles: pd.DataFrame) -> pd.DataFrame:
-    return roles.assign(name=part_names(roles), lost=missed(roles))
+    return roles.assign(name=part_names(roles), lost=loss_without(roles))
 
 
 def _losses(trials: Mapping[str, pd.DataFrame]) -> Iterator[str]:

@@ -200,7 +200,7 @@ class Page:
 
 def render(page: Page) -> str:
     """Render the page as HTML."""
-    return rendered(
+    return render_page(
         "page.html.j2",
         scripted=page.sortable,
         environment=page.environment,
@@ -238,7 +238,7 @@ def _number(value: float) -> str:
     return f"{value:.1e}"
 
 
-def rendered(
+def render_page(
     template: str | Traversable,
     *,
     scripted: bool,

@@ -17,7 +17,7 @@ import pandas as pd
 
 from interp.figures.style import save
 from interp.output import json_data, output_folder
-from prooflens.pages.findings import in_words, told_facts
+from prooflens.pages.findings import fact_lines, in_words
 from prooflens.pages.head_figures import latent_maps
 from prooflens.pages.page import Page, PageTable, Picture, Section, page_name, render
 
@@ -70,11 +70,11 @@ def findings(found: Probing) -> list[str]:
             "probes.probe_table.probe_table takes yours as untrained=)"
         )
     if found.interchange is not None:
-        lines += [_exchanged(row) for _, row in found.interchange.iterrows()]
+        lines += [_exchange_sentence(row) for _, row in found.interchange.iterrows()]
     return lines
 
 
-def _exchanged(row: pd.Series[Any]) -> str:
+def _exchange_sentence(row: pd.Series[Any]) -> str:
     start = f"{row['latent']} exchanged at {row['hook']}"
     if np.isnan(row["moved"]):
         return f"{start}: cannot be told, only {row['pairs']} pairs of rows differ in it and answer"
@@ -180,7 +180,7 @@ def probing_page(
     name = page_name(str(about.get("model") or about.get("store") or "a store"))
     wide, narrow = folder / "layers.png", folder / "layers-narrow.png"
     picture = Picture(wide, _caption(table), narrow=narrow, told=_best_in_words(best))
-    facts = told_facts(about, leave=("hooks",))
+    facts = fact_lines(about, leave=("hooks",))
     doubts = list(_doubts(best, exchanged, clear))
     return render(
         Page(f"What can be read from {name}", _readable(best), sections, facts, picture, doubts)

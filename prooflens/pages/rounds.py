@@ -48,7 +48,7 @@ def rounds_in_words(table: pd.DataFrame) -> Iterator[str]:
     """A line a model and latent."""
     rows: list[Any] = list(table.itertuples())
     for row in rows:
-        broken = "".join(f"; {words}" for words in _broken(row))
+        broken = "".join(f"; {words}" for words in _loss_phrases(row))
         yield f"{row.model}: {row.latent} {_place(row)}, r² {row.r2:.2f}{broken}"
 
 
@@ -59,7 +59,7 @@ def rounds_side_by_side(table: pd.DataFrame) -> pd.DataFrame:
     for row in found:
         mine = rows.setdefault(row.latent, {"latent": row.latent})
         mine[row.model] = f"{_place(row)}, r² {row.r2:.2f}"
-        mine[f"{row.model}: broken"] = "; ".join(_broken(row)) or "by no component"
+        mine[f"{row.model}: broken"] = "; ".join(_loss_phrases(row)) or "by no component"
     return pd.DataFrame(list(rows.values()))
 
 
@@ -69,7 +69,7 @@ def _place(row: Any) -> str:
     return row.after if row.layer < 0 else f"first after layer {row.layer}'s {row.after}"
 
 
-def _broken(row: Any) -> Iterator[str]:
+def _loss_phrases(row: Any) -> Iterator[str]:
     """What a latent loses without a component, and without the round before it."""
     if row.without:
         yield f"without {row.without} it falls by {row.lost:.2f}"

@@ -213,7 +213,7 @@ def _model(tables: Tables, about: Mapping[str, Any], words: _Words) -> dict[str,
         "lags": [by_lag[n] for n in sorted(by_lag)],
         "effects": [group["effect"] for group in about["groups"]],
         "heads": heads,
-        "raised": _raised(tables.get("raised", pd.DataFrame()), words),
+        "raised": _raised_tokens(tables.get("raised", pd.DataFrame()), words),
         "notes": [*about["notes"], *notes],
     }
 
@@ -248,7 +248,7 @@ def _role(row: Any, level: float) -> dict[str, Any]:
     return {field: _plain(getattr(row, field)) for field in fields} | words
 
 
-def _raised(table: pd.DataFrame, words: _Words) -> dict[str, Any] | None:
+def _raised_tokens(table: pd.DataFrame, words: _Words) -> dict[str, Any] | None:
     if table.empty:
         return None
     tokens = list(dict.fromkeys(table["token"]))

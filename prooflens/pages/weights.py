@@ -319,7 +319,7 @@ def findings(
         for sign, meaning in zip((1, -1), meanings, strict=True):
             top = strongest(clear, circuit, "trace_share", n, sign=sign)
             if len(top):
-                said.append(f"{circuit} that would {meaning}: {_listed(top)}.")
+                said.append(f"{circuit} that would {meaning}: {_list_heads(top)}.")
     if basis == "residual" and not tied and len(shares):
         said.append(_UNTIED)
     return [*said, *_compositions(table, n)]
@@ -370,7 +370,7 @@ def _pairs(pairs: pd.DataFrame, n: int) -> str:
     )
 
 
-def _listed(rows: pd.DataFrame) -> str:
+def _list_heads(rows: pd.DataFrame) -> str:
     return ", ".join(f"L{r.layer}H{r.head} ({r.score:+.3f})" for r in rows.itertuples())
 
 
@@ -428,8 +428,8 @@ def _write_tables(given: WeightTable, folder: Path) -> None:
 def _write_html(given: WeightTable, folder: Path) -> None:
     about = given.about
     facts = [
-        f"{about['family']}: {_listed_options(about['sizes'])}",
-        f"options: {_listed_options(about['options'])}",
+        f"{about['family']}: {_options_text(about['sizes'])}",
+        f"options: {_options_text(about['options'])}",
         *([f"What is analysed: {about['analysed']}."] if about["analysed"] else []),
         *about["notes"],
     ]
@@ -438,7 +438,7 @@ def _write_html(given: WeightTable, folder: Path) -> None:
     (folder / "report.html").write_text(page, encoding="utf-8")
 
 
-def _listed_options(options: dict[str, Any]) -> str:
+def _options_text(options: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in options.items())
 
 

@@ -29,7 +29,7 @@ def test_two_heads_together_reach_the_token_that_is_said() -> None:
     """Where both attend, by multiplying their patterns; what is lost without the one that the
     target names, and that nothing is without the one that fetches the same."""
     subject = TUNED["language composed lags-15-25-2 hidden"]
-    model, head, target = claimed(subject, "virtual-copying")
+    model, head, target = head_with_role(subject, "virtual-copying")
     writer = int(target.removeprefix("L0H"))
     assert subject.rows is not None
     batch = subject.rows()
@@ -49,7 +49,7 @@ def test_two_heads_together_reach_the_token_that_is_said() -> None:
 def test_the_comparing_head_attends_by_what_was_fetched(kind: str) -> None:
     """Of rows drawn here: K, where the token two before is the query's; Q, where the token some
     positions before the query stands; and nowhere any more without the head that fetches it."""
-    model, head, target = claimed(TUNED[f"language composed {kind}"], "composed-equality")
+    model, head, target = head_with_role(TUNED[f"language composed {kind}"], "composed-equality")
     side, writer = target.split(" L0H")
     batch = RepeatedTokens(model.spec.d_in, 24, (6, 9), bos=0).sample(32, seed=1)
     x = batch.inputs
@@ -98,7 +98,7 @@ def test_what_looks_alike_is_not_taken_for_it(kind: str) -> None:
     assert found["found"] or kind.startswith("own"), "it is of use, and something else"
 
 
-def claimed(subject: LanguageSubject, role: str) -> tuple[Any, int, str]:
+def head_with_role(subject: LanguageSubject, role: str) -> tuple[Any, int, str]:
     """A model, the head with a role, and its target."""
     built = subject.make()
     ((_, _, head, _, target),) = (claim for claim in built.truth if claim[3] == role)

@@ -31,7 +31,7 @@ from interp.proofs.depth.compiler import Precision, compile_program, vocabulary_
 from interp.proofs.depth.decompiler.covers import Cover, cover
 from interp.proofs.depth.decompiler.network import integer_comparison
 from interp.proofs.depth.decompiler.program import CountingProgram, decompile_counting, weighted_sum
-from interp.proofs.depth.decompiler.tables import at_thresholds, drawn, in_cell
+from interp.proofs.depth.decompiler.tables import at_thresholds, draw_counts, in_cell
 from interp.proofs.random_basis import random_basis
 
 LONGEST = 40
@@ -230,7 +230,7 @@ def test_a_cover_is_its_function_wherever_that_is_given(data: st.DataObject) -> 
 
 def test_numbers_stand_where_they_are_asked_to() -> None:
     generator = np.random.default_rng(0)
-    counts = drawn(50, 4, 30, generator)
+    counts = draw_counts(50, 4, 30, generator)
     assert (counts >= 0).all()
     assert set(counts.sum(axis=1)) <= set(range(1, 31))
     weights = np.array([[1, -2, 0, 0], [0, 0, 3, 1]])

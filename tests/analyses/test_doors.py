@@ -7,13 +7,13 @@ from analyses.benchmarks.circuits import Sizes, construct_circuit
 from analyses.benchmarks.known import Built
 
 
-def built() -> Built:
+def induction_circuit() -> Built:
     made = construct_circuit("induction", Sizes(12, 18, 2, True), seed=2)
     return Built(made.model, frozenset(), frozenset(), 0)
 
 
 def test_doors_of_a_language_model_agree() -> None:
-    told = dict(doors._language(built))
+    told = dict(doors._language(induction_circuit))
     assert len(told) == 5
     assert not any(told.values()), told
 
@@ -29,13 +29,13 @@ def test_there_are_forty_pairs_at_least_and_models_of_the_benchmark_are_known() 
 
 
 def test_the_share_counts_every_pair_and_names_what_differs(monkeypatch) -> None:
-    def asked(name: str) -> list[doors.Said]:
+    def door_answers(name: str) -> list[doors.Said]:
         return [("one door", []), ("another", [f"head 0.0 of {name} is none"])]
 
-    found = [doors.Doors(name, partial(asked, name)) for name in ("a", "b")]
+    found = [doors.Doors(name, partial(door_answers, name)) for name in ("a", "b")]
     monkeypatch.setattr(doors, "models", lambda: found)
-    monkeypatch.setattr(doors, "measured", lambda measure, models, workers: map(measure, models))
-    result = doors.measured_doors(1)
+    monkeypatch.setattr(doors, "measure_all", lambda measure, models, workers: map(measure, models))
+    result = doors.measure_doors(1)
     assert result["doors"] == 4
     assert result["doors_agree"] == 0.5
     assert result["doors_differ"]["a: another"] == ["head 0.0 of a is none"]

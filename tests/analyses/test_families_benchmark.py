@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import prooflens as pl
-from analyses.benchmarks.families import REASONS, measured_case, page_of
+from analyses.benchmarks.families import REASONS, measure_case, page_of
 from analyses.benchmarks.family_cases import CASES, FamilyCase, write
 from analyses.benchmarks.family_cells import OPERATIONS
 from interp.models.refusals import REFUSALS, refusal
@@ -49,10 +49,10 @@ def test_every_case_is_kept_and_no_cell_is_wrong() -> None:
 def test_families_are_measured_as_they_are_kept(name: str) -> None:
     if "GGUF" in name:
         pytest.importorskip("gguf", reason="needs the extra: pip install 'prooflens[gguf]'")
-    assert dict(measured_case(NAMED[name])) == KEPT[name]
+    assert dict(measure_case(NAMED[name])) == KEPT[name]
 
 
-def built(case: FamilyCase) -> Any:
+def random_model(case: FamilyCase) -> Any:
     """The model as transformers has it, with random numbers everywhere."""
     kind = getattr(transformers, case.model)
     torch.manual_seed(0)
@@ -120,7 +120,7 @@ def ends_in_norms(model: Any, tokens: Tensor) -> bool:
 def test_a_reason_by_config_is_given_where_it_is_true_and_nowhere_else(case: FamilyCase) -> None:
     """Also where the same files are named in another way, without ``architectures``."""
     by_config = {one.name for one in REFUSALS} | {"encoder, norms after"}
-    model = built(case)
+    model = random_model(case)
     config = model.config.to_dict()
     words = refusal({**config, "architectures": [case.model]})
     named = [name for name, pattern in REASONS.items() if re.search(pattern, words)]

@@ -12,7 +12,13 @@ from torch import nn
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM
 
 from analyses.apart.heads import HeadsApart, random_sets, repeated_rows, summary
-from analyses.benchmarks.heads_apart import TABLES, disagreements, kept, loaded_apart, needed
+from analyses.benchmarks.heads_apart import (
+    TABLES,
+    apart_and_roles,
+    disagreements,
+    is_needed,
+    load_apart,
+)
 from trained.packaged import PACKAGED
 
 SIZE = {
@@ -66,7 +72,7 @@ def test_rises_are_those_of_whole_runs(family) -> None:
     def read(layer: int):
         return lambda _, args: means.__setitem__(layer, args[0].mean(0, keepdim=True))
 
-    def replaced(layer: int, head: int):
+    def mean_hook(layer: int, head: int):
         def change(_, args):
             value = args[0].clone()
             value[..., 8 * head : 8 * head + 8] = means[layer][..., 8 * head : 8 * head + 8]
@@ -80,7 +86,7 @@ def test_rises_are_those_of_whole_runs(family) -> None:
     for hook in hooks:
         hook.remove()
     for layer, head in group:
-        outs[layer].register_forward_pre_hook(replaced(layer, head))
+        outs[layer].register_forward_pre_hook(mean_hook(layer, head))
     whole = losses() - clean
     torch.testing.assert_close(apart.rises(group), whole, atol=1e-5, rtol=0)
     torch.testing.assert_close(apart.rises(group, 3), whole[:3], atol=1e-5, rtol=0)
@@ -114,7 +120,7 @@ def test_disagreements_are_found_both_ways() -> None:
         numbers = {"loss": loss, "low": loss - 0.01, "high": loss + 0.01}
         return {"layer": layer, "head": 0, "previous": share, "followed": 0.0, **numbers}
 
-    def told(layer: int, status: str, group: str = "") -> dict:
+    def role_row(layer: int, status: str, group: str = "") -> dict:
         about = {"component": "head", "layer": layer, "head": 0, "role": "previous-token"}
         return {**about, "status": status, "group": group}
 
@@ -126,12 +132,12 @@ def test_disagreements_are_found_both_ways() -> None:
     losses = [0.5, 0.0, 0.5, 0.0, 0.0, 0.0, 0.5, 0.5]
     heads = [head(i, s, x) for i, (s, x) in enumerate(zip(shares, losses, strict=True))]
     roles = [
-        told(0, "confirmed"),
-        told(1, "confirmed"),  # wrong: not needed
-        told(3, "confirmed", "L3H0+L4H0"),
-        told(5, "confirmed", "L5H0+L6H0"),  # wrong: random sets cost as much
-        told(6, "rejected"),  # wrong: needed
-        told(7, "necessary, not specific"),
+        role_row(0, "confirmed"),
+        role_row(1, "confirmed"),  # wrong: not needed
+        role_row(3, "confirmed", "L3H0+L4H0"),
+        role_row(5, "confirmed", "L5H0+L6H0"),  # wrong: random sets cost as much
+        role_row(6, "rejected"),  # wrong: needed
+        role_row(7, "necessary, not specific"),
     ]
     found = disagreements({"heads": heads, "groups": groups}, roles)
     assert [one["head"] for one in found] == ["L1H0", "L5H0", "L6H0"]
@@ -142,8 +148,8 @@ def test_disagreements_are_found_both_ways() -> None:
 def test_the_kept_numbers_of_a_few_heads_are_measured_again(name) -> None:
     if not PACKAGED[name].installed:
         pytest.skip(f"not installed: {PACKAGED[name].command}")
-    apart = kept(name)[0]
-    model = loaded_apart(name)
+    apart = apart_and_roles(name)[0]
+    model = load_apart(name)
     config = model.config
     heads = HeadsApart(model, *repeated_rows(config.vocab_size, config.bos_token_id))
     assert heads.clean == pytest.approx(apart["clean"], abs=1e-3)
@@ -153,11 +159,11 @@ def test_the_kept_numbers_of_a_few_heads_are_measured_again(name) -> None:
     for one in (*strongest, idle):
         found = summary(heads.rises([(one["layer"], one["head"])], one["rows"]))
         assert found["loss"] == pytest.approx(one["loss"], abs=2e-3)
-        assert needed({**one, **found}) == needed(one)
+        assert is_needed({**one, **found}) == is_needed(one)
 
 
 def test_what_is_confirmed_of_smollm2_is_what_transformers_alone_finds_needed() -> None:
-    apart, roles = kept("smollm2-135m")
+    apart, roles = apart_and_roles("smollm2-135m")
     assert len(apart["heads"]) == 270
     assert disagreements(apart, roles) == []
     confirmed = [one for one in roles if one["status"] == "confirmed"]
@@ -165,7 +171,7 @@ def test_what_is_confirmed_of_smollm2_is_what_transformers_alone_finds_needed() 
 
 
 def test_what_is_confirmed_of_gemma_is_what_transformers_alone_finds_needed() -> None:
-    apart, roles = kept("gemma3-270m")
+    apart, roles = apart_and_roles("gemma3-270m")
     assert len(apart["heads"]) == 72
     inspected = json.loads((TABLES / "real-gemma3-270m.json").read_text())["roles"]
     assert disagreements(apart, roles) == disagreements(apart, inspected) == []
@@ -191,7 +197,7 @@ def test_an_inspection_names_the_heads_that_transformers_alone_finds_needed(tmp_
     shares = {"previous-token": "previous", "induction": "followed"}
     sure = roles[(roles["status"] == "confirmed") & roles["role"].isin(shares)]
     sure = sure[sure["component"] == "head"]
-    apart = {(one["layer"], one["head"]): one for one in kept(name)[0]["heads"]}
+    apart = {(one["layer"], one["head"]): one for one in apart_and_roles(name)[0]["heads"]}
     for row in sure.itertuples():
         one = apart[row.layer, row.head]
         assert one[shares[row.role]] >= 0.25, row

@@ -16,7 +16,7 @@ from analyses.language.measure import measure
 from analyses.language.model import GPT2, GPT2Sizes
 from analyses.language.recipe import LanguageRecipe, read_language_recipe
 from analyses.language.rows import IGNORED, rows_of
-from analyses.language.train import LanguageRun, prepare, trained_steps
+from analyses.language.train import LanguageRun, prepare, take_steps
 from interp.errors import ArgumentError, CheckpointError
 from interp.models.pretrained import load_pretrained
 
@@ -66,7 +66,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> LanguageRecipe:
     return read_language_recipe(file)
 
 
-def finished(recipe: LanguageRecipe, folder: Path, stop: int = 0) -> LanguageRun:
+def train_until(recipe: LanguageRecipe, folder: Path, stop: int = 0) -> LanguageRun:
     prepare(recipe, folder)
     training = LanguageRun(recipe, folder, resume=True)
     while training.step < (stop or recipe.steps):
@@ -78,12 +78,12 @@ def finished(recipe: LanguageRecipe, folder: Path, stop: int = 0) -> LanguageRun
 def test_a_resumed_training_gives_what_an_uninterrupted_one_gives(
     recipe: LanguageRecipe, tmp_path: Path
 ) -> None:
-    whole = finished(recipe, tmp_path / "whole")
-    finished(recipe, tmp_path / "parts", stop=2)
-    parts = finished(recipe, tmp_path / "parts")
+    whole = train_until(recipe, tmp_path / "whole")
+    train_until(recipe, tmp_path / "parts", stop=2)
+    parts = train_until(recipe, tmp_path / "parts")
     assert [line["step"] for line in parts.log()] == [2, 6]
-    for name, weight in whole.model.named().items():
-        assert torch.equal(weight, parts.model.named()[name]), name
+    for name, weight in whole.model.weights_by_name().items():
+        assert torch.equal(weight, parts.model.weights_by_name()[name]), name
     other = read_language_recipe(Path(recipe.folder) / "recipe.toml")
     object.__setattr__(other, "held_out", 4)
     with pytest.raises(CheckpointError, match="by another recipe"):
@@ -95,7 +95,7 @@ def test_a_termination_signal_saves_the_step_it_came_in(
 ) -> None:
     prepare(recipe, tmp_path)
     training = LanguageRun(recipe, tmp_path)
-    steps = trained_steps(training, minutes=60, told=lambda line: None)
+    steps = take_steps(training, minutes=60, told=lambda line: None)
     assert next(steps) == 1
     signal.raise_signal(signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt):
@@ -132,7 +132,7 @@ def test_the_command_writes_a_gpt2_that_transformers_loads(
     assert {weight.dtype for weight in weights.values()} == {torch.float16}
     mine = GPT2(recipe.model)
     with torch.no_grad():
-        for name, weight in mine.named().items():
+        for name, weight in mine.weights_by_name().items():
             weight.copy_(weights[name])
         tokens = torch.tensor([[0, *ids]])
         torch.testing.assert_close(mine(tokens), found.model(tokens), atol=1e-5, rtol=1e-4)

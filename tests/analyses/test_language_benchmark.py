@@ -10,7 +10,7 @@ from subjects_apart import need_apart
 
 from analyses.benchmarks import by_content, composed, language
 from analyses.benchmarks.circuits import CIRCUITS, Sizes, construct_circuit, with_gains
-from analyses.benchmarks.known import loaded
+from analyses.benchmarks.known import load_back
 from analyses.benchmarks.language import decoys, subjects
 from analyses.benchmarks.rotary_formats import FORMATS
 from analyses.benchmarks.scoring import LANGUAGE_ROLES
@@ -130,7 +130,7 @@ def test_every_role_is_there_five_times() -> None:
 @torch.no_grad()
 def test_a_subject_comes_back_from_its_folder_with_the_same_function() -> None:
     built = next(one for one in subjects() if "previous-negative" in one.name).make()
-    back = loaded(built, "back")
+    back = load_back(built, "back")
     tokens = torch.randint(built.model.spec.d_in, (3, 12), generator=torch.manual_seed(0))
     expected = built.model(tokens).log_softmax(-1).float()
     torch.testing.assert_close(back.model(tokens).log_softmax(-1), expected, atol=1e-4, rtol=1e-4)

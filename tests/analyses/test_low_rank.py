@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from analyses.benchmarks.low_rank import low_rank, planted_low_rank
+from analyses.benchmarks.low_rank import low_rank, plant_low_rank
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -11,7 +11,7 @@ from analyses.benchmarks.low_rank import low_rank, planted_low_rank
 def test_planted_circuits_lead_on_their_diagonals(seed: int) -> None:
     """Over tokens: the diagonals of the two planted heads are far above chance; of the others the
     diagonal is small or negative, or they have as much on the other token of the pair."""
-    one = planted_low_rank(seed)
+    one = plant_low_rank(seed)
     model, attn = one.model, one.model.blocks[0].attn
     tokens, d_head = len(model.W_E), attn.W_Q.shape[-1]
     assert tokens >= 8 * d_head

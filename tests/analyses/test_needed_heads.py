@@ -29,7 +29,7 @@ def test_the_loss_rises_as_much_before_a_token_comes_again_as_after() -> None:
     }
     batch = RepeatedTokens(13, 21, (6, 9), bos=-1).sample(64, seed=1)
 
-    def averaged(z: torch.Tensor, hook: object) -> torch.Tensor:
+    def average_head(z: torch.Tensor, hook: object) -> torch.Tensor:
         z = z.clone()
         z[:, :, head] = z[:, :, head].mean(0)
         return z
@@ -38,7 +38,7 @@ def test_the_loss_rises_as_much_before_a_token_comes_again_as_after() -> None:
         outputs = [
             model(batch.inputs),
             model.run_with_hooks(
-                batch.inputs, fwd_hooks=[(f"blocks.{layer}.attn.hook_z", averaged)]
+                batch.inputs, fwd_hooks=[(f"blocks.{layer}.attn.hook_z", average_head)]
             ),
         ]
     clean, without = (

@@ -9,26 +9,28 @@ import pytest
 import torch
 
 import prooflens as pl
-from analyses.pictures.real_heads import falls, keep, kept, page, picture_in_words
+from analyses.pictures.real_heads import falls, keep, page, picture_in_words, read_tables
 from prooflens.errors import ArgumentError
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_page_is_written_from_what_is_kept() -> None:
-    assert (DOCS / "real-heads.md").read_text(encoding="utf-8") == page(kept())
+    assert (DOCS / "real-heads.md").read_text(encoding="utf-8") == page(read_tables())
 
 
 def test_first_picture_says_what_is_kept() -> None:
     readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
-    assert picture_in_words(kept()) in readme
+    assert picture_in_words(read_tables()) in readme
 
 
-@pytest.mark.parametrize("name", sorted(kept()))
+@pytest.mark.parametrize("name", sorted(read_tables()))
 def test_confirmed_heads_behave_so_and_are_needed(name: str) -> None:
-    roles = pd.DataFrame(kept()[name]["roles"]).fillna({"effect": 0.0, "effect_of_group": 0.0})
+    roles = pd.DataFrame(read_tables()[name]["roles"]).fillna(
+        {"effect": 0.0, "effect_of_group": 0.0}
+    )
     heads = roles[(roles["component"] == "head") & (roles["status"] == "confirmed")]
-    shares = pd.DataFrame(kept()[name]["shares"]).set_index(["layer", "head"])
+    shares = pd.DataFrame(read_tables()[name]["shares"]).set_index(["layer", "head"])
     keys = {"induction": "after_same", "previous-token": "previous"}
     told = heads[heads["role"].isin(keys)]
     assert len(told)

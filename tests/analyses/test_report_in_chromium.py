@@ -66,7 +66,7 @@ def page(browser, report):
         yield tab
 
 
-def shown(page) -> list[str]:
+def visible_ids(page) -> list[str]:
     """Ids of the verdict table's visible rows, top to bottom."""
     return page.locator("#table-verdicts tbody tr:visible td:first-child a").all_inner_texts()
 
@@ -100,27 +100,27 @@ def test_every_link_stays_in_the_file_and_arrives(page) -> None:
 def test_verdicts_are_sorted_by_mouse_and_keyboard(page) -> None:
     head = page.get_by_role("button", name="claim", exact=True)
     head.click()
-    assert shown(page) == ["depth-c", "memory-a", "memory-b"]
+    assert visible_ids(page) == ["depth-c", "memory-a", "memory-b"]
     head.focus()
     page.keyboard.press("Enter")
-    assert shown(page) == ["memory-b", "memory-a", "depth-c"]
+    assert visible_ids(page) == ["memory-b", "memory-a", "depth-c"]
     assert page.locator("#table-verdicts th").first.get_attribute("aria-sort") == "descending"
     page.get_by_role("button", name="verdict", exact=True).press("Space")
-    assert shown(page) == ["memory-a", "depth-c", "memory-b"]  # worst first
+    assert visible_ids(page) == ["memory-a", "depth-c", "memory-b"]  # worst first
 
 
 def test_verdicts_are_filtered(page) -> None:
     verdicts = page.locator("#verdicts")
     assert verdicts.locator("output").inner_text() == "3 of 3"
     verdicts.get_by_label("Find").fill("STATEMENT MEMORY")
-    assert sorted(shown(page)) == ["memory-a", "memory-b"]
+    assert sorted(visible_ids(page)) == ["memory-a", "memory-b"]
     verdicts.get_by_role("combobox", name="Verdict").select_option("reproduced")
-    assert shown(page) == ["memory-b"]
+    assert visible_ids(page) == ["memory-b"]
     assert verdicts.locator("output").inner_text() == "1 of 3"
     verdicts.get_by_label("Find").fill("")
     verdicts.get_by_role("combobox", name="Verdict").select_option("all")
     verdicts.get_by_role("combobox", name="Paper").select_option("depth")
-    assert shown(page) == ["depth-c"]
+    assert visible_ids(page) == ["depth-c"]
 
 
 def test_a_claims_own_table_is_sorted_by_number_and_filtered(page) -> None:

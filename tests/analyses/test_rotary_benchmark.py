@@ -10,8 +10,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from analyses.benchmarks.circuits import Sizes, construct_circuit
-from analyses.benchmarks.known import Built, loaded
-from analyses.benchmarks.planted import Planting, planted, train_around
+from analyses.benchmarks.known import Built, load_back
+from analyses.benchmarks.planted import Planting, plant_model, train_around
 from analyses.benchmarks.rotary import (
     ROTARY,
     construct_rotary,
@@ -85,7 +85,7 @@ def test_a_random_basis_keeps_the_function_and_wirings_keep_the_attention(form: 
 @torch.no_grad()
 def test_the_answer_depends_on_the_head(form: Format, kind: str, tmp_path: Path) -> None:
     made, claims = construct_rotary(kind, SIZES[form], seed=3)
-    model: Any = loaded(Built(made, claims, frozenset(), 0), "rotary").model
+    model: Any = load_back(Built(made, claims, frozenset(), 0), "rotary").model
     tokens = rows()
     layer, head = max((claim[1], claim[2]) for claim in claims)
 
@@ -95,12 +95,12 @@ def test_the_answer_depends_on_the_head(form: Format, kind: str, tmp_path: Path)
         pattern[:, head] /= torch.arange(1, pattern.shape[-1] + 1)[:, None]
         return pattern
 
-    def lost(logits: Tensor) -> float:
+    def loss_on_repeat(logits: Tensor) -> float:
         return float(F.cross_entropy(logits[:, 9:-1].flatten(0, 1), tokens[:, 10:].flatten()))
 
     hooks = [(f"blocks.{layer}.attn.hook_pattern", even)]
     without = model.run_with_hooks(tokens, fwd_hooks=hooks)
-    assert lost(without) - lost(model(tokens)) > RISES[kind]
+    assert loss_on_repeat(without) - loss_on_repeat(model(tokens)) > RISES[kind]
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -148,5 +148,5 @@ def test_planted_heads_are_what_they_were_and_all_else_has_learned() -> None:
 
 @pytest.mark.slow
 def test_a_planted_circuit_is_located() -> None:
-    built = planted(Planting("induction", Sizes(12, 20, 2, True), 2, (0, 1), steps=5), 3)
+    built = plant_model(Planting("induction", Sizes(12, 20, 2, True), 2, (0, 1), steps=5), 3)
     assert {"previous-token", "induction"} <= {claim[3] for claim in built.truth}

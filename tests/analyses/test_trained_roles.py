@@ -12,8 +12,8 @@ from analyses.benchmarks.trained_models import (
     SCORED,
     TUNED,
     TrainedFamily,
+    reaches_bound,
     runs_of,
-    solved,
 )
 from analyses.benchmarks.trained_truth import claims_of
 from interp.errors import ArgumentError
@@ -26,7 +26,7 @@ from trained.run import check_runs
 Row = tuple[str, str, str, int, str, str, float]
 
 
-def located(*rows: Row) -> pd.DataFrame:
+def location_table(*rows: Row) -> pd.DataFrame:
     names = ("latent", "component", "circuit", "layer", "heads", "verdict", "changed")
     table = pd.DataFrame([dict(zip(names, row, strict=True)) for row in rows])
     return table.reindex(columns=list(LOCATE_COLUMNS))
@@ -49,11 +49,11 @@ def test_a_model_that_did_not_learn_is_left_out() -> None:
     family: Any = next(family for family in FAMILIES if family.reached[0] == "error")
     for error, expected in ((family.reached[1] / 2, True), (family.reached[1] * 2, False)):
         fit = Fit(None, {"error": error}, pd.DataFrame())
-        assert solved(family, fit) == expected
+        assert reaches_bound(family, fit) == expected
 
 
 def test_a_head_that_holds_a_memory_is_its_location_and_its_ffn_is_unknown() -> None:
-    table = located(
+    table = location_table(
         ("x[t-t_1]", "L1H0", "output", 1, "0", "holds", 1.0),
         ("x[t-t_1]", "L1", "output", 1, "0", "holds", 1.0),
         ("t_1", "L1H0", "attention", 1, "0", "holds", 1.0),
@@ -73,17 +73,17 @@ def test_what_only_all_heads_hold_is_a_mixture_of_those_with_a_part() -> None:
     idle = ("memories", "L0H2", "output", 0, "2", "leaves", 0.01)
     whole = ("memories", "L0 heads", "output", 0, "0+1+2", "holds", 1.0)
     task = FixedMemory((1, 3), "multiplexer", length=8)
-    claims, unknown, _ = claims_of(located(*heads, idle, whole), task)
+    claims, unknown, _ = claims_of(location_table(*heads, idle, whole), task)
     assert claims == {("head", 0, h, "memory-mixture", "") for h in (0, 1)}
     assert unknown == {("head", 0, 2)}
     owner = ("x[t-1]", "L0H0", "output", 0, "0", "holds", 1.0)
-    claims, *_ = claims_of(located(*heads, idle, whole, owner), task)
+    claims, *_ = claims_of(location_table(*heads, idle, whole, owner), task)
     assert claims == {("head", 0, 0, "memory-location", "x[t-1]")}
 
 
 def test_a_count_is_where_the_last_layer_holds_it() -> None:
     rows = [("last", f"L{layer}H0", "output", layer, "0", "holds", 1.0) for layer in (0, 1)]
-    claims, unknown, _ = claims_of(located(*rows), PrefixPrediction("L_4", ((4, 9),)))
+    claims, unknown, _ = claims_of(location_table(*rows), PrefixPrediction("L_4", ((4, 9),)))
     assert claims == {("head", 1, 0, "counting", "")}
     assert unknown == {("head", 0, 0)}
 

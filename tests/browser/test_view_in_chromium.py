@@ -35,7 +35,7 @@ def page(browser, saved):
         yield tab
 
 
-def shown(page) -> str:
+def head_title(page) -> str:
     return page.locator(".head h2").inner_text()
 
 
@@ -44,27 +44,27 @@ def test_it_opens_with_what_was_found_and_the_head_that_does_it(page, viewed) ->
     assert said == viewed.findings
     assert said[0].startswith("L1H0 does induction")
     assert said[1].startswith("It finds it by reading L0H0, which looks at the token before")
-    assert shown(page) == "L1H0"
+    assert head_title(page) == "L1H0"
     told = page.locator(".sentences").inner_text()
     assert re.search(r"induction, confirmed \(q [^)]+\): share of attention", told)
 
 
 def test_keys_go_from_head_to_head_and_the_address_follows(page) -> None:
     page.keyboard.press("j")
-    assert shown(page) == "L0H0"
+    assert head_title(page) == "L0H0"
     assert page.evaluate("location.hash") == "#L0H0"
     page.keyboard.press("k")
-    assert shown(page) == "L1H0"
+    assert head_title(page) == "L1H0"
     page.keyboard.press("/")
     assert page.evaluate("document.activeElement.type") == "search"
     page.keyboard.type("j previous")  # in the search field letters are letters
-    assert shown(page) == "L1H0"
+    assert head_title(page) == "L1H0"
     assert page.locator(".search output").inner_text() == "0 of 2 heads"
     page.keyboard.press("Control+a")
     page.keyboard.type("previous-token")
     assert page.locator(".search output").inner_text() == "1 of 2 heads"
     page.keyboard.press("Enter")
-    assert shown(page) == "L0H0"
+    assert head_title(page) == "L0H0"
 
 
 def test_a_link_opens_its_head(browser, saved) -> None:
@@ -127,12 +127,12 @@ def test_rows_stand_at_several_quantiles_and_other_orders_can_be_chosen(page, vi
 
 def test_points_and_grid_choose_heads(page) -> None:
     page.locator("svg .point[data-head=L0H0]").click()
-    assert shown(page) == "L0H0"
+    assert head_title(page) == "L0H0"
     page.get_by_label("Show").select_option("grid")
     rows = page.locator(".grid tbody th").all_inner_texts()
     assert rows == ["L0", "L1"]  # layer 0 on top
     page.get_by_role("button", name="L1H0").click()
-    assert shown(page) == "L1H0"
+    assert head_title(page) == "L1H0"
     page.get_by_label("colour").select_option("layer")
     assert page.get_by_role("button", name="L1H0, 1.00").get_attribute("aria-pressed") == "true"
 

@@ -55,7 +55,7 @@ def roles(name: str, rows: int) -> Answer:
     return {"roles": _role_table(found), "lacks": sorted(found.attrs["lacks"])}
 
 
-def inspected(model: str | Path, rows: int, data: Path | None = None, text: str = "") -> Answer:
+def inspection(model: str | Path, rows: int, data: Path | None = None, text: str = "") -> Answer:
     """The tables of ``prooflens inspect``: roles, and how well the model does on each trial.
 
     Args:
@@ -82,12 +82,12 @@ def inspected(model: str | Path, rows: int, data: Path | None = None, text: str 
 
 def weights(model: str | Path, metrics: Sequence[str], every: int = 1) -> Answer:
     """The weight table of a model, whole or every so many rows, and what its columns sum to."""
-    return _thinned(pl.weight_table(str(model), list(metrics)), every)
+    return _thin_table(pl.weight_table(str(model), list(metrics)), every)
 
 
 def compositions(model: str | Path, every: int = 1) -> Answer:
     """The composition table of a model, whole or every so many rows, and its columns' sums."""
-    return _thinned(pl.weights.composition_table(str(model)), every)
+    return _thin_table(pl.weights.composition_table(str(model)), every)
 
 
 def shipped_folder(name: str) -> Path:
@@ -158,7 +158,7 @@ def write_store(folder: Path, name: str, hooks: Sequence[str], **options: Any) -
     store.write_measurement("golden", table, {"analysis": "golden"}, overwrite=True)
 
 
-def stored(folder: Path) -> dict[str, np.ndarray]:
+def store_arrays(folder: Path) -> dict[str, np.ndarray]:
     """Every array of a store by name."""
     store = pl.open_store(folder)
     found = {hook: store.activation(hook) for hook in store.hooks}
@@ -181,7 +181,7 @@ def store_facts(folder: Path) -> Answer:
         },
         "arrays": {
             name: {"dtype": str(a.dtype), "shape": list(a.shape), "sha256": _digest(a)}
-            for name, a in stored(folder).items()
+            for name, a in store_arrays(folder).items()
         },
     }
 
@@ -210,7 +210,7 @@ def folder_named(variable: str) -> Path | None:
     return Path(folder) if folder else None
 
 
-def digested(lines: Sequence[str]) -> list[str]:
+def line_digests(lines: Sequence[str]) -> list[str]:
     """Each line's digest, for texts that may not be kept themselves."""
     return [hashlib.sha256(line.encode()).hexdigest()[:16] for line in lines]
 
@@ -249,7 +249,7 @@ def _role_table(table: pd.DataFrame) -> Answer:
     return by_words(table[[*_ROLE, "status", *numbers]].assign(tests=tests), _ROLE)
 
 
-def _thinned(table: pd.DataFrame, every: int) -> Answer:
+def _thin_table(table: pd.DataFrame, every: int) -> Answer:
     numbers = table.select_dtypes("number").drop(columns=["layer", "head"]).dropna(axis=1)
     kept = by_words(table[[*_HEAD, *numbers]].iloc[::every], _HEAD)
     return {

@@ -196,23 +196,23 @@ def _roles() -> Iterator[Case]:
 def _inspections() -> Iterator[Case]:
     yield Case(
         "inspect/code-lm",
-        partial(answers.inspected, "code-lm", 8),
+        partial(answers.inspection, "code-lm", 8),
         {"rows": 8},
         floor=_LOSSES,
     )
     for name, rows in _THIRD_PARTY.items():
         yield Case(
             f"inspect/{name}",
-            partial(_inspected, name, rows),
+            partial(_inspect_other, name, rows),
             {"rows": rows},
             needs=_OTHERS,
             floor=_LOSSES,
         )
 
 
-def _inspected(name: str, rows: int) -> Answer:
-    folder = _given(_OTHERS) / name
-    return answers.inspected(folder, rows, folder / "rows.json")
+def _inspect_other(name: str, rows: int) -> Answer:
+    folder = _case_folder(_OTHERS) / name
+    return answers.inspection(folder, rows, folder / "rows.json")
 
 
 def _weights() -> Iterator[Case]:
@@ -222,11 +222,11 @@ def _weights() -> Iterator[Case]:
         slow=False,
     )  # fmt: skip
     yield Case(
-        "weights/gpt2", lambda: answers.weights(_given(_GPT2), ["heads"], 3),
+        "weights/gpt2", lambda: answers.weights(_case_folder(_GPT2), ["heads"], 3),
         {"metrics": "heads"}, slow=False, needs=_GPT2, floor=_SINGULAR,
     )  # fmt: skip
     yield Case(
-        "weights/gpt2-compositions", lambda: answers.compositions(_given(_GPT2), 29),
+        "weights/gpt2-compositions", lambda: answers.compositions(_case_folder(_GPT2), 29),
         {"metrics": "composition"}, needs=_GPT2, floor=_SINGULAR,
     )  # fmt: skip
 
@@ -243,17 +243,17 @@ def _programs() -> Iterator[Case]:
     for name in _THIRD_PARTY:
         yield Case(
             f"programs/{name}",
-            partial(_decompiled, name),
+            partial(_decompile_other, name),
             {"rows": "rows.json", "program": "a digest a line: the models have no licence"},
             needs=_OTHERS,
             floor=_ROUNDING,
         )
 
 
-def _decompiled(name: str) -> Answer:
-    folder = _given(_OTHERS) / name
+def _decompile_other(name: str) -> Answer:
+    folder = _case_folder(_OTHERS) / name
     found = answers.program(folder, folder / "rows.json")
-    return found | {"program": answers.digested(found["program"])}
+    return found | {"program": answers.line_digests(found["program"])}
 
 
 def _certificates() -> Iterator[Case]:
@@ -301,7 +301,7 @@ _RELATIONS = {
 """Relation of two tokens → what is passed on."""
 
 
-def _given(variable: str) -> Path:
+def _case_folder(variable: str) -> Path:
     """The folder that a case needs; a test without it is skipped before."""
     folder = answers.folder_named(variable)
     if folder is None:

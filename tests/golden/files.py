@@ -36,7 +36,7 @@ def file_of(name: str) -> Path:
 
 def write(name: str, answer: dict[str, Any]) -> Path:
     """Write a case's answer in place of the old one."""
-    text = _text(_rounded(answer))
+    text = _text(_round_floats(answer))
     for old in (DATA / f"{name}.json.gz", DATA / f"{name}.json"):
         old.unlink(missing_ok=True)
     large = len(text) > _LARGE
@@ -97,11 +97,11 @@ def _short(value: Any) -> str:
     return text if len(text) < 200 else text[:200] + " …"
 
 
-def _rounded(value: Any) -> Any:
+def _round_floats(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _rounded(part) for name, part in value.items()}
+        return {name: _round_floats(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_rounded(part) for part in value]
+        return [_round_floats(part) for part in value]
     return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
 
 

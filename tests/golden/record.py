@@ -20,7 +20,7 @@ from .files import DATA, write
 def main(names: list[str]) -> None:
     torch.set_num_threads(1)
     for name, case in CASES.items():
-        if _asked(name, names):
+        if _is_asked(name, names):
             if case.needs and not answers.folder_named(case.needs):
                 _say(f"{name}: left out, {case.needs} names no folder")
                 continue
@@ -28,7 +28,7 @@ def main(names: list[str]) -> None:
             write(name, {"about": case.about, **case.answer()})
             _say(f"{name}: {time.monotonic() - start:.1f} s")
     for name, asked in STORES.items():
-        if _asked(f"stores/{name}", names):
+        if _is_asked(f"stores/{name}", names):
             folder = DATA / "stores" / name
             shutil.rmtree(folder, ignore_errors=True)
             answers.write_store(folder, **asked)
@@ -42,7 +42,7 @@ def _say(line: str) -> None:
     sys.stdout.flush()
 
 
-def _asked(name: str, names: list[str]) -> bool:
+def _is_asked(name: str, names: list[str]) -> bool:
     return not names or any(name == one or name.startswith(f"{one}/") for one in names)
 
 

@@ -74,7 +74,7 @@ def test_a_store_written_anew_is_the_same(name: str, tmp_path: Path) -> None:
     are the bytes of its parts, by the same release of HDF5's library."""
     old = files.DATA / "stores" / name
     answers.write_store(tmp_path / name, **STORES[name])
-    then, now = answers.stored(old), answers.stored(tmp_path / name)
+    then, now = answers.store_arrays(old), answers.store_arrays(tmp_path / name)
     assert list(now) == list(then)
     for array, values in then.items():
         assert now[array].dtype == values.dtype, array

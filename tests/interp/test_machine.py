@@ -21,7 +21,7 @@ class _Blocks(ctypes.Structure):
     ]  # fmt: skip
 
 
-def _mapped() -> int:
+def _mapped_bytes() -> int:
     library = ctypes.CDLL(None)
     if sys.platform != "linux" or not hasattr(library, "mallinfo2"):
         pytest.skip("the C library does not tell what it has mapped")
@@ -36,17 +36,17 @@ def test_large_blocks_are_mapped_and_given_back(trained: bool) -> None:
     blocks = [torch.empty(2**24, dtype=torch.uint8) for _ in range(4)]
     del blocks  # freed mappings raise the threshold, until it is set
     keep_large_blocks_apart()
-    before = _mapped()
+    before = _mapped_bytes()
     blocks = [torch.empty(2**24, dtype=torch.uint8) for _ in range(256)]  # beyond any free heap
-    assert _mapped() >= before + 2 * 2**24
+    assert _mapped_bytes() >= before + 2 * 2**24
     del blocks
-    assert _mapped() == before
+    assert _mapped_bytes() == before
 
 
 def test_a_training_keeps_what_it_frees() -> None:
     keep_freed_memory()
-    before = _mapped()
+    before = _mapped_bytes()
     blocks = [torch.empty(2**24, dtype=torch.uint8) for _ in range(8)]
-    assert _mapped() == before, "they lie in the heap"
+    assert _mapped_bytes() == before, "they lie in the heap"
     del blocks
     keep_large_blocks_apart()

@@ -3,7 +3,7 @@
 from threading import Event
 
 from interp import telling
-from interp.telling import Doing, count, counted, step
+from interp.telling import Doing, count, count_items, step
 
 
 class Clock:
@@ -53,8 +53,8 @@ def test_lines_are_told_while_the_block_runs_and_loops_inside_loops_give_back() 
 
     with telling.telling("work", say, every=0.001) as doing:
         step("outer")
-        for at in counted(range(4)):
-            assert [*counted("ab")] == ["a", "b"]
+        for at in count_items(range(4)):
+            assert [*count_items("ab")] == ["a", "b"]
             assert (doing.done, doing.of) == (at, 4)
         assert told.wait(60)
     assert lines[0].startswith("work: ")
@@ -63,4 +63,4 @@ def test_lines_are_told_while_the_block_runs_and_loops_inside_loops_give_back() 
 def test_outside_such_a_block_nobody_is_told() -> None:
     step("nothing")
     count(1, 2)
-    assert [*counted([1, 2])] == [1, 2]
+    assert [*count_items([1, 2])] == [1, 2]

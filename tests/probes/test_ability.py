@@ -29,7 +29,7 @@ class Told(Run):
         return values.sum(1) / self.batch.mask.sum(1)
 
 
-def labelled(generator: torch.Generator) -> tuple[Batch, Tensor]:
+def labelled_rows(generator: torch.Generator) -> tuple[Batch, Tensor]:
     """Rows with one of two labels of their own at each position, and those labels."""
     pair = torch.rand(ROWS, NAMES, generator=generator).argsort(1)[:, :2]
     which = torch.rand(ROWS, POS, generator=generator).argsort(1) % 2
@@ -40,7 +40,7 @@ def labelled(generator: torch.Generator) -> tuple[Batch, Tensor]:
 
 def test_one_of_two_labels_by_a_coin_is_no_better_and_the_right_one_is() -> None:
     generator = torch.Generator().manual_seed(0)
-    batch, pair = labelled(generator)
+    batch, pair = labelled_rows(generator)
     coin = pair.gather(1, torch.randint(2, (ROWS, POS), generator=generator))
     sure = 9.0 * nn.functional.one_hot(coin, NAMES)
     assert not does_better(Told(batch, sure.float()))
@@ -54,7 +54,7 @@ def test_one_of_two_labels_by_a_coin_is_no_better_and_the_right_one_is() -> None
 
 def test_what_is_right_by_chance_alone_may_still_lose_less() -> None:
     """Both labels likely, the right one a little more so: the loss is below that of a coin."""
-    batch, pair = labelled(torch.Generator().manual_seed(1))
+    batch, pair = labelled_rows(torch.Generator().manual_seed(1))
     both = torch.full((ROWS, POS, NAMES), -20.0)
     both.scatter_(2, pair[:, None].expand(-1, POS, -1), 0.0)
     assert not does_better(Told(batch, both))
@@ -64,7 +64,7 @@ def test_what_is_right_by_chance_alone_may_still_lose_less() -> None:
 
 def test_rows_with_one_answer_each_are_compared_with_the_answer_of_all() -> None:
     generator = torch.Generator().manual_seed(2)
-    batch, _ = labelled(generator)
+    batch, _ = labelled_rows(generator)
     mask = torch.zeros(ROWS, POS, dtype=torch.bool)
     mask[:, 5] = True
     alone = Batch(batch.inputs, batch.targets, mask)

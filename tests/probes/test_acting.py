@@ -24,7 +24,7 @@ def looking_back(share: float, ends: int = ENDS) -> Tensor:
     return pattern
 
 
-def seen(pattern: Tensor, rows: int = 12) -> Seen:
+def head_attention(pattern: Tensor, rows: int = 12) -> Seen:
     allowed = torch.ones(LENGTH, LENGTH).bool().tril()
     inputs, counted = torch.zeros(rows, LENGTH).long(), torch.ones(rows, LENGTH).bool()
     return Seen(pattern.expand(rows, -1, -1), inputs, counted, allowed, False)
@@ -34,7 +34,7 @@ BEFORE = torch.eye(LENGTH).roll(-1, 1).tril().bool()[None]
 
 
 def test_positions_are_found_and_the_share_there_is_told() -> None:
-    found = acting(seen(looking_back(0.85)), BEFORE, 0.3, tokens=False)
+    found = acting(head_attention(looking_back(0.85)), BEFORE, 0.3, tokens=False)
     assert (found.first, found.last) == (1, ENDS - 1)
     assert found.share.score == pytest.approx(0.85)
     even = sum(1 / (t + 1) for t in range(1, ENDS)) / (ENDS - 1)
@@ -43,7 +43,7 @@ def test_positions_are_found_and_the_share_there_is_told() -> None:
 
 @pytest.mark.parametrize("ends", [8, 15, LENGTH])
 def test_a_few_positions_or_all_are_none(ends: int) -> None:
-    assert acting(seen(looking_back(0.85, ends)), BEFORE, 0.3, tokens=False) is None
+    assert acting(head_attention(looking_back(0.85, ends)), BEFORE, 0.3, tokens=False) is None
 
 
 class Early(nn.Module):

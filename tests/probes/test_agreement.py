@@ -66,10 +66,10 @@ def test_candidates_and_nothing_hold_nothing() -> None:
 
 
 def test_order_is_judged_and_not_the_layer() -> None:
-    def moved(row: tuple[str, int, int, str, str]) -> tuple[str, int, int, str, str]:
+    def move_layer(row: tuple[str, int, int, str, str]) -> tuple[str, int, int, str, str]:
         return (row[0], 2 * row[1] + 1, *row[2:])
 
-    assert agreement(NESTED, table(*map(moved, ROUNDS)))["holds"].all()
+    assert agreement(NESTED, table(*map(move_layer, ROUNDS)))["holds"].all()
     same = [(c, 1 if r == "nested-round" else la, h, r, t) for c, la, h, r, t in ROUNDS]
     found = agreement(NESTED, table(*same)).set_index("statement")["holds"]
     assert not found["round 2 comes after round 1"]

@@ -34,4 +34,4 @@ def test_heads_of_an_average_act_through_it_alone(trained: bool) -> None:
     reader = Reader(evidence, Effects(evidence))
     heads = [part for part in components(model) if part.kind == "head"]
     (memory,) = memories_of(shipped.task)
-    assert (reader.carried(heads, memory.name).score >= 0.98) == trained
+    assert (reader.effect_through_latent(heads, memory.name).score >= 0.98) == trained

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from certified_models import FIXED, brackets, rows, shaken, trained_maximum
+from certified_models import FIXED, brackets, maximum_model, rows, shaken
 
 from interp.bounds.affine import share
 from interp.models.spec import TransformerSpec
@@ -106,7 +106,7 @@ def test_wrong_roles_make_large_numbers_and_true_theorems(multiplexer: Any) -> N
 @pytest.mark.parametrize("seed", [0, 2, 5, 6])
 def test_of_the_maximum_no_accuracy_is_above_the_true_one(seed: int) -> None:
     v, k = 6, 3
-    model = trained_maximum(v, k, seed) if seed < 6 else rows(seed, v, k, positions="learned")
+    model = maximum_model(v, k, seed) if seed < 6 else rows(seed, v, k, positions="learned")
     every = torch.tensor(list(product(range(v), repeat=k)))
     right = {}
     with torch.no_grad():

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certified_models import FIXED, one_lag, shaken, trained_maximum
+from certified_models import FIXED, maximum_model, one_lag, shaken
 from typer.testing import CliRunner
 
 from interp.errors import CheckpointError, ProoflensError
@@ -36,14 +36,14 @@ _FORGERIES: tuple[Callable[[list[dict[str, Any]], int], Any], ...] = (
 )
 
 
-def addressed() -> Any:
+def address_model() -> Any:
     """Weights as drawn, of a model that reads an address and looks back by lags."""
     options: dict[str, Any] = {"n_heads": 1, "d_head": 2, "input": "real", "ffn": (2,)}
     options |= {"score": "none", "lag_bias": "relative_keys"}
     return shaken(TransformerSpec(3, 1, 3, 4, 1, **options), 0, 0.3)
 
 
-def checked(model: Any, task: Any, **options: Any) -> tuple[Any, dict[str, Any], Any]:
+def certify_and_check(model: Any, task: Any, **options: Any) -> tuple[Any, dict[str, Any], Any]:
     """A certificate as it is read from a file, which its checker agrees with; one of a single
     strategy is checked although it says less than a constant answer."""
     data = json.loads(json.dumps(certify(model, task, **options).to_dict()))
@@ -68,9 +68,9 @@ def checked(model: Any, task: Any, **options: Any) -> tuple[Any, dict[str, Any],
 def test_each_number_and_word_of_each_lemma_is_found_again(
     name: str, task: Any, options: dict[str, Any]
 ) -> None:
-    made = {"addressed": addressed(), "maximum": trained_maximum(6, 3, 1)}
+    made = {"addressed": address_model(), "maximum": maximum_model(6, 3, 1)}
     model = made[name] if name in made else zoo.load(name).model
-    _, data, _ = checked(model, task, **options)
+    _, data, _ = certify_and_check(model, task, **options)
     for better in (0.99 if data["kind"] == "error" else 1.001, float("nan")):
         proofs = [proof | {"bound": proof["bound"] * better} for proof in data["strategies"]]
         assert not any(
@@ -101,7 +101,7 @@ def test_the_checker_is_short_and_imports_nothing_of_the_strategies() -> None:
 
 
 def test_command_writes_and_checks_a_certificate(tmp_path: Any) -> None:
-    model = trained_maximum(6, 3, 1)
+    model = maximum_model(6, 3, 1)
     folder = save_checkpoint(model, tmp_path / "m", about={"task": Maximum(6, 3).to_dict()})
     out = tmp_path / "out"
     done = CliRunner().invoke(app, ["certify", str(folder), "--out", str(out)])
@@ -112,38 +112,50 @@ def test_command_writes_and_checks_a_certificate(tmp_path: Any) -> None:
     again = CliRunner().invoke(app, ["certify", "--check", str(file), str(folder)])
     assert again.exit_code == 0, again.output
     assert "holds  brute force" in again.output
-    other = save_checkpoint(trained_maximum(6, 3, 2), tmp_path / "other")
+    other = save_checkpoint(maximum_model(6, 3, 2), tmp_path / "other")
     wrong = CliRunner().invoke(app, ["certify", "--check", str(file), str(other)])
     assert isinstance(wrong.exception, CheckpointError)
 
 
-def _tampered(data: dict[str, Any]) -> Any:
+def _forgeries(data: dict[str, Any]) -> Any:
     """Certificates that say something else, and what the refusal says."""
 
-    def changed(change: Any) -> dict[str, Any]:
+    def changed_copy(change: Any) -> dict[str, Any]:
         copy = json.loads(json.dumps(data))
         change(copy, copy["strategies"][0])
         return dict(copy)
 
     for cover in ("points", "cases", "pairs", "multisets", "caps"):  # of other domains
         other = {"cover": cover, "lags": [0], "heads": [], "pieces": 1}
-        yield changed(lambda d, p, other=other: p["data"].update(other)), ""
-    yield changed(lambda d, p: p["data"].update(slices=0)), "cannot be followed"
-    yield changed(lambda d, p: p.update(bound=None)), "cannot be followed"
-    yield changed(lambda d, p: p.pop("data")), "cannot be followed"
-    yield changed(lambda d, p: p.update(bound=p["bound"] * 0.9)), "does not hold: mechanism"
-    yield changed(lambda d, p: p["lemmas"][0].update(number=1e-5)), "does not hold: mechanism"
-    yield changed(lambda d, p: p["lemmas"].pop()), "does not hold: mechanism"
-    yield changed(lambda d, p: p.pop("lemmas")), "cannot be followed"
-    yield changed(lambda d, p: d.update(trivial=0.5)), "it says that a constant answer reaches 0.5"
-    yield changed(lambda d, p: p.update(kind="accuracy")), "its task has error"
-    yield changed(lambda d, p: d["domain"].update(length=1)), "its domain is 'all sequences of 1"
-    yield changed(lambda d, p: d["domain"].update(length=10**9)), "its domain is none"
-    yield changed(lambda d, p: d["domain"].update(task={"kind": "magic"})), "its domain is none"
-    yield changed(lambda d, p: d.update(statement="every input there is")), "its domain is 'all"
-    yield changed(lambda d, p: d["model"].update(sha256="0" * 64)), "does not hold: model"
-    yield changed(lambda d, p: d.pop("strategies")), "is damaged"
-    yield changed(lambda d, p: d["format"].update(version=99)), "upgrade prooflens"
+        yield changed_copy(lambda d, p, other=other: p["data"].update(other)), ""
+    yield changed_copy(lambda d, p: p["data"].update(slices=0)), "cannot be followed"
+    yield changed_copy(lambda d, p: p.update(bound=None)), "cannot be followed"
+    yield changed_copy(lambda d, p: p.pop("data")), "cannot be followed"
+    yield changed_copy(lambda d, p: p.update(bound=p["bound"] * 0.9)), "does not hold: mechanism"
+    yield changed_copy(lambda d, p: p["lemmas"][0].update(number=1e-5)), "does not hold: mechanism"
+    yield changed_copy(lambda d, p: p["lemmas"].pop()), "does not hold: mechanism"
+    yield changed_copy(lambda d, p: p.pop("lemmas")), "cannot be followed"
+    yield (
+        changed_copy(lambda d, p: d.update(trivial=0.5)),
+        "it says that a constant answer reaches 0.5",
+    )
+    yield changed_copy(lambda d, p: p.update(kind="accuracy")), "its task has error"
+    yield (
+        changed_copy(lambda d, p: d["domain"].update(length=1)),
+        "its domain is 'all sequences of 1",
+    )
+    yield changed_copy(lambda d, p: d["domain"].update(length=10**9)), "its domain is none"
+    yield (
+        changed_copy(lambda d, p: d["domain"].update(task={"kind": "magic"})),
+        "its domain is none",
+    )
+    yield (
+        changed_copy(lambda d, p: d.update(statement="every input there is")),
+        "its domain is 'all",
+    )
+    yield changed_copy(lambda d, p: d["model"].update(sha256="0" * 64)), "does not hold: model"
+    yield changed_copy(lambda d, p: d.pop("strategies")), "is damaged"
+    yield changed_copy(lambda d, p: d["format"].update(version=99)), "upgrade prooflens"
     yield [], "no certificate"
 
 
@@ -153,7 +165,7 @@ def test_broken_certificates_are_refused_in_one_line(tmp_path: Any) -> None:
         shipped.model, shipped.task, name=shipped.name, length=2, strategies=["mechanism"]
     )
     file = tmp_path / "certificate.json"
-    for data, words in _tampered(json.loads(json.dumps(found.to_dict()))):
+    for data, words in _forgeries(json.loads(json.dumps(found.to_dict()))):
         file.write_text(json.dumps(data))
         done = CliRunner().invoke(app, ["certify", "--check", str(file), "sparse-memory-light"])
         assert isinstance(done.exception, CheckpointError), (words, done.exception)
@@ -225,11 +237,11 @@ def test_the_checker_refuses_a_type_that_the_proof_does_not_cover() -> None:
 
 def test_a_certificate_that_says_nothing_is_checked_too(tmp_path: Path) -> None:
     """It must say no more when it is bounded again, or else it was made to say nothing."""
-    task, model = Maximum(6, 3), trained_maximum(6, 3, 1)
+    task, model = Maximum(6, 3), maximum_model(6, 3, 1)
     folder, file = tmp_path / "model", tmp_path / "certificate.json"
     save_checkpoint(model, folder, about={"name": "m", "task": task.to_dict()})
 
-    def checked_again(data: Any) -> tuple[int, str]:
+    def check_again(data: Any) -> tuple[int, str]:
         file.write_text(json.dumps(data))
         done = CliRunner().invoke(app, ["certify", "--check", str(file), str(folder)])
         return done.exit_code, done.output
@@ -239,7 +251,7 @@ def test_a_certificate_that_says_nothing_is_checked_too(tmp_path: Path) -> None:
     (one,), (box,) = sharp["strategies"], wide["strategies"]
     assert not one["vacuous"]
     assert box["vacuous"]
-    code, said = checked_again(wide)
+    code, said = check_again(wide)
     assert (code, "nothing is claimed" in said) == (0, True), said
     for forged in (
         sharp | {"strategies": [one | {"vacuous": "no better"}]},
@@ -249,6 +261,6 @@ def test_a_certificate_that_says_nothing_is_checked_too(tmp_path: Path) -> None:
         wide | {"strategies": [box | {"data": {}}]},
         wide | {"strategies": []},
     ):
-        code, said = checked_again(forged)
+        code, said = check_again(forged)
         assert code not in (0, 70), said
         assert "nothing is claimed" not in said

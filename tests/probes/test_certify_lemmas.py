@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from certified_models import shaken, trained_maximum
+from certified_models import maximum_model, shaken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,7 +25,7 @@ def lemmas(model: Any, task: Any, role: str, **options: Any) -> list[Any]:
     return [m for m in found.best.lemmas if m.role == role]
 
 
-def cached(model: Any, x: torch.Tensor, name: str) -> torch.Tensor:
+def hook_value(model: Any, x: torch.Tensor, name: str) -> torch.Tensor:
     net = model.double()
     with torch.no_grad():
         cache = net.run_with_cache(x.double() if x.is_floating_point() else x)[1]
@@ -50,7 +50,7 @@ def test_no_input_attends_more_elsewhere(options: dict[str, Any], seed: int, siz
     model = shaken(spec, seed, size)
     said = {(0, 0): 1 + seed % 3, (0, 1): 2}
     x = torch.randint(2, (64, 5, 1), generator=torch.Generator().manual_seed(seed)) * 2.0 - 1
-    pattern = cached(model, x, "hook_pattern")
+    pattern = hook_value(model, x, "hook_pattern")
     found = lemmas(model, task, "memory-location", lags=said)
     assert len(found) == 2
     for lemma, ((_, head), lag) in zip(found, sorted(said.items()), strict=True):
@@ -70,7 +70,7 @@ def test_no_row_attends_more_than_was_said_beside_the_lag_it_names(seed: int, si
     assert len(found) == len(domain.codes)
     for cells in domain.sample(64, np.random.default_rng(seed)):
         x: Any = cells.inputs.centre
-        row = cached(model, torch.tensor(x), "hook_pattern")[:, 0, -1].numpy()
+        row = hook_value(model, torch.tensor(x), "hook_pattern")[:, 0, -1].numpy()
         for code, lemma in enumerate(found):
             mine = (x[:, -1, 1:] == domain.codes[code]).all(-1)
             beside = 1 - row[mine, x.shape[1] - 1 - domain.lags[code]]
@@ -85,7 +85,7 @@ def test_counters_see_no_order_and_no_larger_scores(seed: int, size: float) -> N
     task = PrefixPrediction("L_2", ((2, 7),))
     order, spread = lemmas(model, task, "uniform") or lemmas(model, task, "counter")
     ids = task.sample(16, seed=seed).inputs
-    scores = cached(model, ids, "hook_attn_scores")
+    scores = hook_value(model, ids, "hook_attn_scores")
     n = ids.shape[1]
     finite = torch.where(torch.isfinite(scores), scores, torch.nan)
     for t in range(n):
@@ -126,13 +126,13 @@ def test_what_is_passed_on_beside_the_average_is_the_share_said(seed: int, size:
 @settings(max_examples=4, deadline=None)
 @given(seed=st.integers(0, 50))
 def test_of_the_maximum_no_token_beats_a_lemma(seed: int) -> None:
-    model = trained_maximum(6, 3, seed % 9)
+    model = maximum_model(6, 3, seed % 9)
     proofs = certify(model, Maximum(6, 3), strategies=["cubic"]).proofs
     fall, range_, copy, noise, own = (m.number for m in proofs[0].lemmas)
     ids = torch.randint(6, (64, 3), generator=torch.Generator().manual_seed(seed))
     up = ids.clone()
     up[:, 0] = (ids[:, 0] + 1).clamp(max=5)
-    first, second = (cached(model, rows, "hook_attn_scores")[:, 0, -1] for rows in (ids, up))
+    first, second = (hook_value(model, rows, "hook_attn_scores")[:, 0, -1] for rows in (ids, up))
     assert float((first - second)[:, 0].max()) <= fall + 1e-9
     assert float((first.amax(-1) - first.amin(-1)).max()) <= range_ + 1e-9
     attn = model.blocks[0].attn

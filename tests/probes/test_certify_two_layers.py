@@ -28,13 +28,13 @@ SPEC = TransformerSpec(**SHAPE, d_head=12, n_heads=1, positions="learned")
 
 
 @cache
-def trained() -> Any:
+def trained_model() -> Any:
     training = Training(steps=500, batch=64, learning_rate=5e-3, seed=3)
     return train([TrainingRun("induction", TASK, SPEC, training)])[0].model
 
 
 def test_a_trained_model_is_proved_by_the_last_token_and_the_answer() -> None:
-    model = trained()
+    model = trained_model()
     theorem = certify(model, TASK)
     by = {proof.strategy: proof for proof in theorem.proofs}
     assert by["brute force"].bound == 1
@@ -47,7 +47,7 @@ def test_a_trained_model_is_proved_by_the_last_token_and_the_answer() -> None:
     assert checked["mechanism"].found == pytest.approx(by["mechanism"].bound, abs=1e-9)
 
 
-def forged(data: Any, **changes: Any) -> Any:
+def forge_proof(data: Any, **changes: Any) -> Any:
     proof = next(proof for proof in data["strategies"] if proof["strategy"] == "mechanism")
     return data | {"strategies": [proof | changes]}
 
@@ -65,9 +65,9 @@ def test_what_is_forged_does_not_hold() -> None:
         {"arithmetic": "float32"},
     )
     told = {"vacuous": "", "bound": 0.0}
-    assert check(forged(data, **told), model, sha256_of(model))[0].holds
+    assert check(forge_proof(data, **told), model, sha256_of(model))[0].holds
     for change in changes:
-        assert not check(forged(data, **told | change), model, sha256_of(model))[0].holds
+        assert not check(forge_proof(data, **told | change), model, sha256_of(model))[0].holds
 
 
 @pytest.mark.parametrize("length", [6, 9])
@@ -110,7 +110,7 @@ def test_a_counter_of_too_few_layers_is_not_called_right() -> None:
 
 
 def test_a_cover_of_another_kind_of_domain_is_not_taken_for_its_own() -> None:
-    model = trained()
+    model = trained_model()
     data = json.loads(json.dumps(certify(model, TASK, strategies=["mechanism"]).to_dict()))
     numbers = replace(TASK, templates=("0αα", "0αβ"), labels=(0.0, 1.0)).to_dict()
     for change in ({"kind": "wurst"}, {"kind": "strings"}, {"task": numbers}):

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from certified_models import rows, shaken, trained_maximum
+from certified_models import maximum_model, rows, shaken
 from typer.testing import CliRunner
 
 from interp.models.spec import TransformerSpec
@@ -46,7 +46,7 @@ def plain(model: Any, arithmetic: str) -> checker.Model:
     return checker.Model(spec, checker.read_weights(weights_of(model), spec["dtype"]), arithmetic)
 
 
-def written(model: Any, folder: Path, task: Any, **options: Any) -> Path:
+def write_certificate(model: Any, folder: Path, task: Any, **options: Any) -> Path:
     """The certificate and the weights, as the command lays them beside each other."""
     theorem = certify(model, task, **options)
     folder.mkdir(exist_ok=True)
@@ -55,7 +55,7 @@ def written(model: Any, folder: Path, task: Any, **options: Any) -> Path:
     return folder / "certificate.json"
 
 
-def changed(file: Path, change: Callable[[Any], Any], *, sealed: bool = True) -> int:
+def status_after_change(file: Path, change: Callable[[Any], Any], *, sealed: bool = True) -> int:
     """The checker's exit status for a certificate that somebody changed and sealed again."""
     before = file.read_text()
     told = json.loads(before)
@@ -103,7 +103,7 @@ def test_balls_hold_what_torch_computes_and_are_small(spec: TransformerSpec, siz
             ):
                 x = arithmetic.step(arithmetic.enter(token, place), cache)
                 x = arithmetic.linear(
-                    arithmetic.normed(arithmetic.final, x), arithmetic.unembedding
+                    arithmetic.normalize(arithmetic.final, x), arithmetic.unembedding
                 )
                 for (value, radius), seen in zip(x, wanted[place], strict=True):
                     assert abs(value - seen) <= radius + 1e-12 * (1 + abs(value))
@@ -122,7 +122,7 @@ def exact_share(model: Any, v: int, n: int) -> Fraction:
     ("v", "n", "seed"), [(6, 3, 1), (5, 3, 3), (4, 4, 2), (7, 2, 4), (3, 2, 1)]
 )
 def test_rows_of_a_maximum_are_counted_exactly(v: int, n: int, seed: int) -> None:
-    model = trained_maximum(v, n, seed)
+    model = maximum_model(v, n, seed)
     real, rounded = plain(model, "real"), plain(model, "float32")
     told = {"kind": "rows", "task": Maximum(v, n).to_dict()}
     split, every = (
@@ -153,10 +153,10 @@ def certificates(tmp_path_factory: Any) -> list[Path]:
     multiplexer, blocks = zoo.load("fixed-memory-multiplexer"), zoo.load("depth-L3-layers1")
     task = Membership("dyck-1", ((1, 2),))
     return [
-        written(multiplexer.model, folder / "signs", multiplexer.task, length=6),
-        written(blocks.model, folder / "strings", blocks.task, length=6),
-        written(brackets(), folder / "brackets", task, strategies=["brute force"]),
-        written(trained_maximum(6, 3, 1), folder / "rows", Maximum(6, 3)),
+        write_certificate(multiplexer.model, folder / "signs", multiplexer.task, length=6),
+        write_certificate(blocks.model, folder / "strings", blocks.task, length=6),
+        write_certificate(brackets(), folder / "brackets", task, strategies=["brute force"]),
+        write_certificate(maximum_model(6, 3, 1), folder / "rows", Maximum(6, 3)),
     ]
 
 
@@ -179,7 +179,9 @@ def test_certificates_hold_and_no_number_may_be_changed(certificates: list[Path]
     for file in certificates:
         assert checker.main([str(file)]) == 0
         for at in numbers(json.loads(file.read_text())):
-            status = changed(file, lambda told, at=at: put(told, at, lambda n: n + 1), sealed=False)
+            status = status_after_change(
+                file, lambda told, at=at: put(told, at, lambda n: n + 1), sealed=False
+            )
             assert status == (2 if at[0] == "format" else 1), at
 
 
@@ -195,24 +197,32 @@ def test_who_seals_a_changed_certificate_again_is_found_out(
         for k in claims:
             at = ("strategies", k, "bound")
             assert (
-                changed(file, lambda told, at=at, by=better: put(told, at, lambda n: n * by)) == 1
+                status_after_change(
+                    file, lambda told, at=at, by=better: put(told, at, lambda n: n * by)
+                )
+                == 1
             )
             for value in (float("nan"), None, "0"):
                 put_value = lambda told, at=at, v=value: put(told, at, lambda _: v)  # noqa: E731
-                assert changed(file, put_value) in (1, 2)
+                assert status_after_change(file, put_value) in (1, 2)
             at = ("strategies", k, "arithmetic")
-            assert changed(file, lambda told, at=at: put(told, at, lambda _: "float16")) == 1
+            assert (
+                status_after_change(file, lambda told, at=at: put(told, at, lambda _: "float16"))
+                == 1
+            )
         capsys.readouterr()
         for at in numbers(told):
             if at[0] in ("model", "domain") and at[-1] not in ("table_seed", "norm_eps"):
                 change = lambda told, at=at: put(told, at, lambda n: n + 1)  # noqa: E731
-                status = changed(file, change)
+                status = status_after_change(file, change)
                 other = capsys.readouterr().out != line  # of another domain it may be true
                 assert status or other or at[-1] == "n_ctx" or at == ("domain", "task", "length"), (
                     at
                 )
-        assert changed(file, lambda told: told["model"]["spec"].update(rotary=True)) == 2
-        assert changed(file, lambda told: told["format"].update(version=2)) == 2
+        assert (
+            status_after_change(file, lambda told: told["model"]["spec"].update(rotary=True)) == 2
+        )
+        assert status_after_change(file, lambda told: told["format"].update(version=2)) == 2
 
 
 def test_other_weights_are_refused_and_worse_ones_are_found_out(certificates: list[Path]) -> None:
@@ -230,7 +240,9 @@ def test_other_weights_are_refused_and_worse_ones_are_found_out(certificates: li
             data[place] ^= 128  # the sign of every number
         weights.write_bytes(data)
         sha = checker.hashlib.sha256(data).hexdigest()
-        assert changed(file, lambda told, sha=sha: told["model"].update(sha256=sha)) in (1, 2)
+        assert status_after_change(
+            file, lambda told, sha=sha: told["model"].update(sha256=sha)
+        ) in (1, 2)
         weights.write_bytes(before)
         assert checker.main([str(file)]) == 0
 
@@ -248,12 +260,12 @@ def test_what_cannot_be_told_is_said_in_one_line(
 ) -> None:
     if name:
         shipped = zoo.load(name)
-        file = written(shipped.model, tmp_path, shipped.task, **options)
+        file = write_certificate(shipped.model, tmp_path, shipped.task, **options)
     else:
-        model = trained_maximum(4, 3, 1)
+        model = maximum_model(4, 3, 1)
         unusual = rows(1, 4, 3, d_model=4, d_head=4, identity_qk=True)
         unusual.load_state_dict(model.state_dict(), strict=False)
-        file = written(unusual, tmp_path, Maximum(4, 3), **options)
+        file = write_certificate(unusual, tmp_path, Maximum(4, 3), **options)
     assert checker.main([str(file)]) == 2
     told = capsys.readouterr().out
     assert told.startswith("cannot tell: ")

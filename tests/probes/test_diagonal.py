@@ -14,39 +14,41 @@ Rng = np.random.Generator
 Factors = tuple[Tensor, Tensor]
 
 
-def drawn(rng: Rng, tokens: int, width: int) -> Tensor:
+def random_vectors(rng: Rng, tokens: int, width: int) -> Tensor:
     return torch.from_numpy(rng.normal(size=(tokens, width)))
 
 
-def packed(rng: Rng, tokens: int, width: int) -> Factors:
+def packing(rng: Rng, tokens: int, width: int) -> Factors:
     """Directions of equal length, as spread as chance makes them."""
-    v = torch.nn.functional.normalize(drawn(rng, tokens, width), dim=1)
+    v = torch.nn.functional.normalize(random_vectors(rng, tokens, width), dim=1)
     return v, v
 
 
-def projected(rng: Rng, tokens: int, width: int) -> Factors:
+def projection(rng: Rng, tokens: int, width: int) -> Factors:
     """The best of its rank."""
-    v, _ = torch.linalg.qr(drawn(rng, tokens, width))
+    v, _ = torch.linalg.qr(random_vectors(rng, tokens, width))
     return v, v
 
 
 def noisy(rng: Rng, tokens: int, width: int) -> Factors:
-    left, right = packed(rng, tokens, width)
+    left, right = packing(rng, tokens, width)
     size = 0.4 / width**0.5
-    return left + size * drawn(rng, tokens, width), right + size * drawn(rng, tokens, width)
+    return left + size * random_vectors(rng, tokens, width), right + size * random_vectors(
+        rng, tokens, width
+    )
 
 
 def random(rng: Rng, tokens: int, width: int) -> Factors:
-    return drawn(rng, tokens, width), drawn(rng, tokens, width)
+    return random_vectors(rng, tokens, width), random_vectors(rng, tokens, width)
 
 
-def relabelled(rng: Rng, tokens: int, width: int) -> Factors:
-    v, _ = packed(rng, tokens, width)
+def relabelling(rng: Rng, tokens: int, width: int) -> Factors:
+    v, _ = packing(rng, tokens, width)
     return v, v[torch.from_numpy(rng.permutation(tokens))]
 
 
 def successors(rng: Rng, tokens: int, width: int) -> Factors:
-    v, _ = packed(rng, tokens, width)
+    v, _ = packing(rng, tokens, width)
     return v, v.roll(1, 0)
 
 
@@ -54,24 +56,26 @@ def classes(rng: Rng, tokens: int, width: int) -> Factors:
     """Any token matches all of its class: the whole rank is on the diagonal."""
     which = torch.from_numpy(rng.permutation(np.arange(tokens) % width))
     v = torch.eye(width, dtype=torch.float64)[which]
-    return v + 0.02 * drawn(rng, tokens, width), v + 0.02 * drawn(rng, tokens, width)
+    return v + 0.02 * random_vectors(rng, tokens, width), v + 0.02 * random_vectors(
+        rng, tokens, width
+    )
 
 
 def circle(rng: Rng, tokens: int, width: int) -> Factors:
     """Any token matches those near it on a circle."""
     angle = torch.arange(tokens, dtype=torch.float64) * 2 * torch.pi / tokens
-    v = torch.stack([angle.cos(), angle.sin()], 1) + 0.01 * drawn(rng, tokens, 2)
+    v = torch.stack([angle.cos(), angle.sin()], 1) + 0.01 * random_vectors(rng, tokens, 2)
     return v, v
 
 
-def confirmed(left: Tensor, right: Tensor, rank: int) -> bool:
+def is_confirmed(left: Tensor, right: Tensor, rank: int) -> bool:
     """What a role asks of weights alone."""
     found, floors = diagonal_of(left, right, rank), TASK.floors
     large = found.relative >= floors.identity and found.p < TASK.level
     return large and found.dominance >= floors.leading and found.positive >= floors.positive
 
 
-KINDS = [(make, width) for make in (packed, projected) for width in (4, 8, 16)]
+KINDS = [(make, width) for make in (packing, projection) for width in (4, 8, 16)]
 
 
 @pytest.mark.parametrize(("make", "width"), [*KINDS, (noisy, 8), (noisy, 16)])
@@ -80,15 +84,15 @@ def test_heads_that_compare_tokens_are_told_at_eight_tokens_a_dimension(
 ) -> None:
     rng = np.random.default_rng(width)
     factors = [make(rng, 8 * width, width) for _ in range(20)]  # type: ignore[operator]
-    assert np.mean([confirmed(*pair, width) for pair in factors]) >= 0.9
-    assert np.mean([confirmed(left, -right, width) for left, right in factors]) == 0
+    assert np.mean([is_confirmed(*pair, width) for pair in factors]) >= 0.9
+    assert np.mean([is_confirmed(left, -right, width) for left, right in factors]) == 0
 
 
 def test_one_decoy_in_a_hundred_at_most() -> None:
     rng, found = np.random.default_rng(7), []
-    for make in (random, relabelled, successors, classes, circle):
+    for make in (random, relabelling, successors, classes, circle):
         for width in (4, 8, 16):
-            found += [confirmed(*make(rng, 8 * width, width), width) for _ in range(25)]
+            found += [is_confirmed(*make(rng, 8 * width, width), width) for _ in range(25)]
     assert len(found) >= 300
     assert np.mean(found) <= 0.01
 
@@ -97,7 +101,7 @@ def test_one_decoy_in_a_hundred_at_most() -> None:
 @settings(max_examples=25, deadline=None)
 def test_no_circuit_has_more_than_its_rank_allows(width: int, tokens: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    for make in (random, packed, projected):
+    for make in (random, packing, projection):
         found = diagonal_of(*make(rng, tokens, width), width)
         assert abs(found.relative) <= 1 + 1e-9
         assert -1 - 1e-9 <= found.positive <= 1 + 1e-9
@@ -105,7 +109,7 @@ def test_no_circuit_has_more_than_its_rank_allows(width: int, tokens: int, seed:
 
 def test_a_centred_projector_has_all_that_its_rank_allows() -> None:
     rng = np.random.default_rng(3)
-    left, _ = torch.linalg.qr(drawn(rng, 40, 6) - drawn(rng, 40, 6).mean(0))
+    left, _ = torch.linalg.qr(random_vectors(rng, 40, 6) - random_vectors(rng, 40, 6).mean(0))
     left = torch.linalg.qr(left - left.mean(0)).Q
     found = diagonal_of(left, 3 * left, 6)
     assert found.allowed == pytest.approx(6 / 39)
@@ -114,7 +118,7 @@ def test_a_centred_projector_has_all_that_its_rank_allows() -> None:
 
 
 def test_suppression_has_a_negative_share_and_the_same_evidence() -> None:
-    left, right = packed(np.random.default_rng(5), 64, 8)
+    left, right = packing(np.random.default_rng(5), 64, 8)
     up, down = diagonal_of(left, right, 8), diagonal_of(left, -right, 8)
     assert down.relative == pytest.approx(-up.relative)
     assert (down.dominance, down.p) == (up.dominance, up.p)

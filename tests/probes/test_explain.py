@@ -17,7 +17,7 @@ from interp.run import Array, Edit, Lookup, Mean, Replace, Run, Site
 from interp.tasks.base import Batch
 from probes.roles.explanation import explain
 from probes.roles.fitting import Fitting
-from probes.roles.surrogates import fitted
+from probes.roles.surrogates import fit_roles
 from trained import zoo
 
 
@@ -134,7 +134,7 @@ def test_scores_of_a_head_without_a_normaliser_are_found() -> None:
     run = Run(shipped.model, batch)
     role = next(_roles(("head", 0, 0, "memory-location")).itertuples())
     told = Fitting(role, run, run)
-    program = fitted("where", [pl.roles.ROLES["local"].surrogate.of(told)], told)
+    program = fit_roles("where", [pl.roles.ROLES["local"].surrogate.of(told)], told)
     (edit,) = program.edits(run)
     assert isinstance(edit, Replace)
     pattern = run.at(edit.site)[edit.site].mean(0)

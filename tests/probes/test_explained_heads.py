@@ -6,7 +6,7 @@ import pytest
 from interp.attention.key_sets import token_key_sets
 from interp.tasks.base import Batch
 from probes.columns import ExplainedRow, columns
-from probes.inspection.explained import explained
+from probes.inspection.explained import explain_heads
 from probes.roles import LANGUAGE
 from probes.roles.find import examine, role_table
 from probes.roles.gathering import evidence_of
@@ -24,7 +24,7 @@ def found() -> tuple[object, Batch, pd.DataFrame, pd.DataFrame]:
         shipped.model,
         given,
         roles,
-        explained(evidence, roles, told, lambda token: f"<{token}>"),
+        explain_heads(evidence, roles, told, lambda token: f"<{token}>"),
     )
 
 
@@ -54,10 +54,10 @@ def test_the_share_of_attention_is_the_sum_over_the_roles_keys(found) -> None:
 
 def test_without_text_or_rows_nothing_is_told(found) -> None:
     model, given, roles, _ = found
-    assert explained(evidence_of(model, given, LANGUAGE), roles, []).empty
+    assert explain_heads(evidence_of(model, given, LANGUAGE), roles, []).empty
 
 
 def test_a_head_of_no_confirmed_role_is_left_out(found) -> None:
     model, given, roles, _ = found
     evidence = evidence_of(model, {"repeated": given, "rows": given}, LANGUAGE)
-    assert explained(evidence, roles.assign(status="rejected"), []).empty
+    assert explain_heads(evidence, roles.assign(status="rejected"), []).empty

@@ -48,7 +48,7 @@ def test_an_ffn_run_apart_writes_what_it_writes_in_the_model() -> None:
     assert has_own_ffns(model)
     for layer in range(2):
         stream, written = _streams(model, batch.inputs, layer)
-        torch.testing.assert_close(FreshFFNs(model).written(layer, stream), written)
+        torch.testing.assert_close(FreshFFNs(model).ffn_output(layer, stream), written)
 
 
 def test_the_change_of_the_output_is_that_of_path_patching_by_hand() -> None:
@@ -56,7 +56,7 @@ def test_the_change_of_the_output_is_that_of_path_patching_by_hand() -> None:
     model, batch = _model()
     stream, _ = _streams(model, batch.inputs, 0)
     lost = model.embed(batch.inputs) - model.embed(batch.inputs).mean(0)
-    without = FreshFFNs(model).written(0, stream - lost)
+    without = FreshFFNs(model).ffn_output(0, stream - lost)
 
     def write(value: Tensor, hook: Any) -> Tensor:
         return without
@@ -66,7 +66,7 @@ def test_the_change_of_the_output_is_that_of_path_patching_by_hand() -> None:
         with model.hooks(fwd_hooks=[("blocks.0.hook_mlp_out", write)]):
             changed = model(batch.inputs)
     expected = (changed - clean).double().square().sum()
-    found, same = FreshFFNs(model).moved(0, batch.inputs, stream, lost, batch.mask)
+    found, same = FreshFFNs(model).compare_change(0, batch.inputs, stream, lost, batch.mask)
     gone = (stream - lost + without).detach()
     with torch.no_grad():
         there = model.unembed(model.ln_final(model.blocks[1](gone))) - clean
@@ -87,7 +87,7 @@ def test_an_ffn_that_shuffling_does_not_change_is_not_beyond_fresh_ones() -> Non
             weight.fill_(0.1)
     stream, _ = _streams(model, batch.inputs, 0)
     latent = batch.inputs.double()
-    found = FreshFFNs(model).computed(0, stream, latent, torch.arange(24) % 5)
+    found = FreshFFNs(model).compare_latent(0, stream, latent, torch.arange(24) % 5)
     assert found.p == 1.0
 
 

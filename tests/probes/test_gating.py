@@ -8,7 +8,7 @@ from probes.roles.detectors import gating
 from probes.roles.selecting import Seen
 
 
-def seen(pattern: torch.Tensor) -> Seen:
+def head_attention(pattern: torch.Tensor) -> Seen:
     rows, length = pattern.shape[:2]
     past = torch.ones(length, length, dtype=torch.bool).tril()
     inputs = torch.zeros(rows, length, dtype=torch.long)
@@ -20,7 +20,7 @@ def test_the_area_under_the_curve_is_that_of_all_pairs() -> None:
     pattern = torch.randint(4, (5, 9, 9), generator=generator) / 4.0  # with ties
     events = torch.rand(3, 5, 9, generator=generator) < 0.4
     events[0, 0] = False
-    wins = gating._wins(seen(pattern))
+    wins = gating._wins(head_attention(pattern))
     found = gating._aucs(wins, events)
     assert found.shape == (3, 5)
     alone = gating._aucs(wins, events[1])

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import prooflens as pl
 from interp.errors import ArgumentError
-from probes.decompile.rows import asked
+from probes.decompile.rows import resolve_rows
 from probes.inspection.texts import token_texts
 from probes.own_rows import read_own_rows as own_rows
 from probes.own_rows import rows_given
@@ -27,7 +27,7 @@ def lines(folder: Path, rows: list) -> Path:
     return file
 
 
-def worded(folder: Path, rows: list[list[int]], objective: str = "next token") -> Path:
+def write_worded_rows(folder: Path, rows: list[list[int]], objective: str = "next token") -> Path:
     """The same rows with words; everything after the first token is asked."""
     words = {f"w{i}": i for i in range(10)} | {"<pad>": 10}
     told = [{"tokens": row, "label": [10, *row[1:]]} for row in rows]
@@ -40,7 +40,7 @@ def worded(folder: Path, rows: list[list[int]], objective: str = "next token") -
 
 def test_ids_and_words_are_the_same_rows(tmp_path: Path) -> None:
     np.save(tmp_path / "rows.npy", np.array(IDS[:4]))
-    known = pl.read_rows(worded(tmp_path, IDS))
+    known = pl.read_rows(write_worded_rows(tmp_path, IDS))
     found = pl.read_rows(lines(tmp_path, IDS))
     for name in ("tokens", "asked", "labels"):
         assert np.array_equal(getattr(found, name), getattr(known, name)), name
@@ -73,7 +73,7 @@ def test_labels_and_masks_say_what_is_asked(tmp_path: Path) -> None:
 
 
 def test_what_may_follow_is_for_decompile_alone(tmp_path: Path) -> None:
-    file = worded(tmp_path, IDS, "sets")
+    file = write_worded_rows(tmp_path, IDS, "sets")
     assert pl.read_rows(file).objective == "sets"
     with pytest.raises(ArgumentError, match="must be 'next token' here, got 'sets'"):
         own_rows(file, vocabulary=32, rows=9, length=9)
@@ -85,7 +85,7 @@ def test_what_may_follow_is_for_decompile_alone(tmp_path: Path) -> None:
 
 def test_ids_are_asked_and_decided_on(tmp_path: Path) -> None:
     file, model = lines(tmp_path, IDS), pl.load(MODEL)
-    _, rows, task = asked(model, pl.read_rows(file, model.card), count=9, seed=0)
+    _, rows, task = resolve_rows(model, pl.read_rows(file, model.card), count=9, seed=0)
     assert len(rows) == 5
     assert task is None
     program = tmp_path / "program.txt"
@@ -100,9 +100,9 @@ def test_ids_are_asked_and_decided_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["rows", "$x^2$ {{ 7*7 }}", "rows.v2"])
 def test_a_file_under_another_name_is_told_by_how_it_begins(name: str, tmp_path: Path) -> None:
-    expected = pl.read_rows(worded(tmp_path, IDS[:4])).tokens
+    expected = pl.read_rows(write_worded_rows(tmp_path, IDS[:4])).tokens
     (tmp_path / "words").mkdir()
-    worded(tmp_path, IDS[:4]).rename(tmp_path / "words" / name)
+    write_worded_rows(tmp_path, IDS[:4]).rename(tmp_path / "words" / name)
     assert np.array_equal(pl.read_rows(tmp_path / "words" / name).tokens, expected)
     np.save(tmp_path / "rows.npy", np.array(IDS[:4]))
     (tmp_path / "rows.npy").rename(tmp_path / name)
@@ -117,7 +117,7 @@ def test_a_file_under_another_name_is_told_by_how_it_begins(name: str, tmp_path:
 
 
 def test_words_under_another_name_are_shown_as_words(tmp_path: Path) -> None:
-    worded(tmp_path, IDS[:4]).rename(tmp_path / "mine")
+    write_worded_rows(tmp_path, IDS[:4]).rename(tmp_path / "mine")
     found = own_rows(tmp_path / "mine", vocabulary=32, rows=9, length=9)
     assert token_texts(found.batch.inputs, None, found.words)[0] == ("w3", "w4", "w5", "w6")
 

@@ -25,7 +25,7 @@ class Planted:
     heads: int = 6
     asked: list[tuple[Any, ...]] = field(default_factory=list)
 
-    def lost(self, heads: Any) -> float:
+    def rise_without(self, heads: Any) -> float:
         return 1.0 if set(PAIR) <= set(heads) else self.others * (len(set(heads) - {*PAIR}) == 2)
 
     def away(self, kind: str, heads: Any, name: str, own: Any) -> Any:
@@ -36,7 +36,9 @@ class Planted:
         if {*PAIR}.isdisjoint(heads):  # a random set, which loses the keys of a head of the group
             self.asked.append(tuple(heads))
         # Rows differ a little, so that a mean has an interval.
-        return self.lost(heads) * (1 + 0.01 * torch.tensor(rows)[:, None]).expand(-1, LENGTH)
+        return self.rise_without(heads) * (1 + 0.01 * torch.tensor(rows)[:, None]).expand(
+            -1, LENGTH
+        )
 
 
 class Rows:
@@ -48,7 +50,7 @@ class Rows:
         return ROWS
 
 
-def found_of(
+def group_findings(
     planted: Planted, profile: Profile = LANGUAGE, decisions: Planted | None = None
 ) -> list[Found]:
     evidence = SimpleNamespace(
@@ -75,7 +77,7 @@ def found_of(
 
 def test_heads_that_back_each_other_up_are_a_group() -> None:
     planted = Planted(others=0.0)
-    (group,) = [one for one in found_of(planted) if one.component == "group"]
+    (group,) = [one for one in group_findings(planted) if one.component == "group"]
     assert group.together == PAIR
     *_, random, _ = group.cause or ()
     assert random.name.startswith("beyond what is lost without any of 6 random sets of 2 other")
@@ -86,12 +88,12 @@ def test_heads_that_back_each_other_up_are_a_group() -> None:
 
 
 def test_what_any_two_heads_of_the_layer_cost_makes_no_group() -> None:
-    assert not [one for one in found_of(Planted(others=1.0)) if one.component == "group"]
+    assert not [one for one in group_findings(Planted(others=1.0)) if one.component == "group"]
 
 
 def test_a_layer_with_too_few_other_heads_is_not_compared() -> None:
     planted = Planted(others=1.0, heads=3)
-    assert [one for one in found_of(planted) if one.component == "group"]
+    assert [one for one in group_findings(planted) if one.component == "group"]
     assert planted.asked == []
 
 
@@ -99,12 +101,12 @@ def test_a_layer_with_too_few_other_heads_is_not_compared() -> None:
 class Nothing(Planted):
     """A layer without whose heads nothing changes."""
 
-    def lost(self, heads: Any) -> float:
+    def rise_without(self, heads: Any) -> float:
         return 0.0
 
 
 def test_groups_of_a_model_that_decides_are_judged_by_right_answers_where_outputs_do_not() -> None:
-    rows = found_of(Nothing(others=0.0), TASK, Planted(others=0.0))
+    rows = group_findings(Nothing(others=0.0), TASK, Planted(others=0.0))
     (group,) = [one for one in rows if one.component == "group"]
     assert group.together == PAIR
     assert all("the share of right answers falls by" in test.name for test in group.cause or ())
@@ -114,6 +116,6 @@ def test_groups_of_a_model_that_decides_are_judged_by_right_answers_where_output
 
 
 def test_groups_by_the_change_of_the_output_go_first() -> None:
-    rows = found_of(Planted(others=0.0), TASK, Planted(others=0.0))
+    rows = group_findings(Planted(others=0.0), TASK, Planted(others=0.0))
     (group,) = [one for one in rows if one.component == "group"]
     assert "the output changes by a share of its variance of" in (group.cause or ())[0].name

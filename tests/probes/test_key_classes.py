@@ -6,18 +6,18 @@ from interp.hooks.site import Site
 from interp.run import Mean, Run
 from probes.roles.fitting import Fitting
 from probes.roles.key_classes import matched_classes, predicted_classes, relayed_tokens
-from probes.roles.surrogates import RELAYED, fitted
+from probes.roles.surrogates import RELAYED, fit_roles
 from trained import zoo
 
 
-def _told(target: str, layer: int = 1, head: int = 0) -> Fitting:
+def _fitting_of(target: str, layer: int = 1, head: int = 0) -> Fitting:
     shipped = zoo.load("induction-attention")
     run = Run(shipped.model, shipped.task.sample(12, seed=4))
     row = type("Row", (), {"layer": layer, "head": head, "target": target})()
     return Fitting(row, run, run)
 
 
-def _fetched(run: Run) -> list[list[int]]:
+def _fetched_tokens(run: Run) -> list[list[int]]:
     """The token that gets most of L0H0's attention at each position, −1 where it gets less than
     half, in a slow loop."""
     _, cache = run.model.run_with_cache(run.batch.inputs)
@@ -35,10 +35,14 @@ def _fetched(run: Run) -> list[list[int]]:
 
 
 def test_keys_where_an_earlier_head_fetched_the_querys_token() -> None:
-    told = _told("K L0H0")
+    told = _fitting_of("K L0H0")
     ((words, keys),) = matched_classes(told).items()
     assert words == "where L0H0 fetched its token"
-    inputs, fetched, mine = told.run.batch.inputs.tolist(), _fetched(told.run), keys(told.run)
+    inputs, fetched, mine = (
+        told.run.batch.inputs.tolist(),
+        _fetched_tokens(told.run),
+        keys(told.run),
+    )
     for row in range(4):
         for query in range(0, len(inputs[0]), 5):
             for key in range(query + 1):
@@ -46,14 +50,18 @@ def test_keys_where_an_earlier_head_fetched_the_querys_token() -> None:
                 after = key > 0 and inputs[row][key - 1] == token
                 expected = fetched[row][key] == token != inputs[row][key] and not after
                 assert bool(mine[row, query, key]) == expected
-    assert not matched_classes(_told("nobody"))
+    assert not matched_classes(_fitting_of("nobody"))
 
 
 def test_keys_with_what_was_fetched_for_the_query() -> None:
-    told = _told("Q L0H0")
+    told = _fitting_of("Q L0H0")
     ((words, keys),) = matched_classes(told).items()
     assert words == "what L0H0 fetched for it"
-    inputs, fetched, mine = told.run.batch.inputs.tolist(), _fetched(told.run), keys(told.run)
+    inputs, fetched, mine = (
+        told.run.batch.inputs.tolist(),
+        _fetched_tokens(told.run),
+        keys(told.run),
+    )
     found = 0
     for row in range(4):
         for query in range(len(inputs[0])):
@@ -66,7 +74,7 @@ def test_keys_with_what_was_fetched_for_the_query() -> None:
 
 
 def test_earlier_places_of_what_is_predicted() -> None:
-    told = _told("", layer=1)
+    told = _fitting_of("", layer=1)
     ((_, keys),) = predicted_classes(told).items()
     run = told.run
     _, cache = run.model.run_with_cache(run.batch.inputs)
@@ -84,17 +92,17 @@ def test_earlier_places_of_what_is_predicted() -> None:
 
 
 def test_what_was_fetched_is_what_earlier_components_fetch_in_that_run() -> None:
-    told = _told("L0H0")
+    told = _fitting_of("L0H0")
     own = relayed_tokens(told.run, (0, 0))
-    inputs, fetched = told.run.batch.inputs, torch.tensor(_fetched(told.run))
+    inputs, fetched = told.run.batch.inputs, torch.tensor(_fetched_tokens(told.run))
     assert torch.equal(own, torch.where(fetched == inputs, -1, fetched))
     changed = told.run.with_(Mean(Site(0, "pattern", 0)))
     assert not torch.equal(relayed_tokens(changed, (0, 0)), own)
 
 
 def test_a_head_that_writes_for_what_was_fetched_has_a_value_for_each_key() -> None:
-    told = _told("L0H0")
-    program = fitted("what", [RELAYED.of(told)], told)
+    told = _fitting_of("L0H0")
+    program = fit_roles("what", [RELAYED.of(told)], told)
     assert program is not None
     assert "that was fetched where it attends to" in program.words
     (edit,) = program.edits(told.run)

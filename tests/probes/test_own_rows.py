@@ -25,7 +25,7 @@ def read(path: Path, **options: Any) -> OwnRows:
     return read_own_rows(path, **{"vocabulary": 32, "rows": 8, "length": 16, **options})
 
 
-def written(path: Path, rows: list[Any]) -> Path:
+def write_lines(path: Path, rows: list[Any]) -> Path:
     path.write_text("\n".join(json.dumps(row) for row in rows) + "\n")
     return path
 
@@ -49,7 +49,7 @@ def written(path: Path, rows: list[Any]) -> Path:
 )
 def test_what_is_wrong_with_rows_is_told(rows: list[Any], told: str, tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=told):
-        read(written(tmp_path / "a.jsonl", rows))
+        read(write_lines(tmp_path / "a.jsonl", rows))
 
 
 def test_answers_stand_where_the_model_gives_them(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_answers_stand_where_the_model_gives_them(tmp_path: Path) -> None:
     answers = [{"input_ids": row, "answers": [-100, 7, -100, -100]} for row in ids]
     last = [{"input_ids": row, "answers": [-100, -100, -100, 9]} for row in ids]
     one, same, end = (
-        read(written(tmp_path / f"{i}.jsonl", rows)).batch
+        read(write_lines(tmp_path / f"{i}.jsonl", rows)).batch
         for i, rows in enumerate((labels, answers, last))
     )
     assert torch.equal(one.mask, same.mask)
@@ -117,7 +117,7 @@ def test_random_rows_hold_known_tokens_alone(bos: int) -> None:
 def test_an_inspection_measures_on_the_rows_given(tmp_path: Path) -> None:
     model = untrained(bos=-1)
     rows = [[(start + step) % 12 for step in range(14)] for start in range(8)]
-    file = written(tmp_path / "a.jsonl", rows)
+    file = write_lines(tmp_path / "a.jsonl", rows)
     options = {"data": file, "rows": 8, "length": 20}
     chosen = inspected_rows(model, **options)
     found = measure(model, chosen, chosen.profile)

@@ -86,7 +86,7 @@ def test_values_without_what_was_read_are_those_of_the_weights(reading: Reading)
     _, cache = model.run_with_cache(inputs, return_cache_object=False)
     values = without @ attn.W_V[0] + attn.b_V[0]
     expected = cache["blocks.2.attn.hook_pattern"][:, 0] @ values @ attn.W_O[0]
-    written = reading.written("repeated", (2, 0), writers) @ attn.W_O[0]
+    written = reading.write_without("repeated", (2, 0), writers) @ attn.W_O[0]
     torch.testing.assert_close(written, expected)
     edits = reading.unread("repeated", (2, 0), writers)
     change = expected - cache["blocks.2.attn.hook_pattern"][:, 0] @ (

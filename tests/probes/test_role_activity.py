@@ -10,7 +10,7 @@ from torch.func import vmap
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.memory import construct_fixed_memory
 from interp.tasks.memory import FixedMemory
-from probes.roles.activity import explained, readable
+from probes.roles.activity import explained_variance, readable
 from probes.roles.reinit_null import ReinitNull
 
 
@@ -26,7 +26,7 @@ def test_explained_is_the_variance_that_a_regression_explains() -> None:
     flat, line = written.reshape(-1, 5).numpy(), f.reshape(-1, 1).numpy()
     fitted = LinearRegression().fit(line, flat).predict(line)
     expected = r2_score(flat, fitted, multioutput="variance_weighted")
-    assert float(explained(written, f)) == pytest.approx(expected)
+    assert float(explained_variance(written, f)) == pytest.approx(expected)
 
 
 def test_readable_is_the_squared_correlation_of_held_out_predictions() -> None:
@@ -59,7 +59,7 @@ def test_odds_are_those_of_the_same_share_on_fresh_models(monkeypatch: pytest.Mo
     assert len(found.inputs) == 32
 
     def share(value: torch.Tensor) -> torch.Tensor:
-        return explained(value[:, 4:], f)
+        return explained_variance(value[:, 4:], f)
 
     p = [found.odds(hook, share).p]
     random = SequenceTransformer(built.model.spec, seed=5)

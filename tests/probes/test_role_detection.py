@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("few_fresh_models")
 Row = tuple[int, int, str]
 
 
-def confirmed(roles: pd.DataFrame) -> set[Row]:
+def confirmed_heads(roles: pd.DataFrame) -> set[Row]:
     rows = roles[roles["status"] == "confirmed"][["layer", "head", "role"]]
     return set(rows.itertuples(index=False, name=None))
 
@@ -43,7 +43,7 @@ def test_hidden_heads_are_found(relation: Relation) -> None:
     task = TokenRelation(relation, "copy", symbols=10, length=17, seed=1)
     proof = random_basis(construct_relation(task, heads=2, seed=3), seed=4)
     roles = find_roles(proof.model, task.sample(64, seed=5))
-    assert confirmed(roles) == {(p.layer, p.head, p.role) for p in proof.mechanism.parts}
+    assert confirmed_heads(roles) == {(p.layer, p.head, p.role) for p in proof.mechanism.parts}
     assert roles["evidence"].str.contains("share of").all()
 
 
@@ -52,7 +52,7 @@ def test_the_right_pattern_without_effect_is_rejected(wiring: Wiring) -> None:
     task = TokenRelation("previous-token", "relabel", symbols=8, length=13)
     decoy = construct_relation(task, heads=2, wiring=wiring)
     roles = find_roles(decoy.model, task.sample(48, seed=5))
-    assert not confirmed(roles)
+    assert not confirmed_heads(roles)
     assert "previous-token" in set(roles["role"])
 
 
@@ -70,7 +70,7 @@ def test_a_random_model_has_no_role() -> None:
     spec = construct_relation(task, heads=2).model.spec
     for seed in (1, 2):
         roles = find_roles(SequenceTransformer(spec, seed=seed), task.sample(48, seed=seed))
-        assert not confirmed(roles)
+        assert not confirmed_heads(roles)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -83,7 +83,7 @@ def test_uneven_heads_of_a_random_model_are_not_dense(seed: int) -> None:
     task = TokenRelation("dense", symbols=8, length=12)
     roles = find_roles(SequenceTransformer(spec, seed=seed), task.sample(48, seed=seed))
     assert "dense" in set(roles["role"]), "candidates there are"
-    assert "dense" not in {role for _, _, role in confirmed(roles)}
+    assert "dense" not in {role for _, _, role in confirmed_heads(roles)}
 
 
 def test_memories_and_readout_in_a_hidden_construction() -> None:
@@ -115,9 +115,9 @@ def test_change_is_the_share_of_variance() -> None:
     evidence = evidence_of(proof.model, batch, TASK)
     effects, last = Effects(evidence), Site(proof.model.cfg.n_layers - 1, "resid_post")
     silent = Mean(last, level=True)  # the output is linear in the last stream
-    assert effects.changed((silent,), 0.1, "").score == pytest.approx(1.0, abs=0.02)
+    assert effects.change_test((silent,), 0.1, "").score == pytest.approx(1.0, abs=0.02)
     kept = Swap(last)
-    assert effects.changed((kept,), 0.1, "").p == 1.0
+    assert effects.change_test((kept,), 0.1, "").p == 1.0
 
 
 def test_one_lag_within_the_window_is_not_local() -> None:
@@ -150,7 +150,7 @@ def test_an_answer_linear_in_its_arguments_is_read_out_where_the_output_reads_it
     assert readout["status"].tolist() == ["confirmed"]
     assert "as the output reads it" in readout["evidence"].item()
     fresh = find_roles(SequenceTransformer(proof.model.spec, seed=5), batch, **options)
-    assert "readout" not in {role for _, _, role in confirmed(fresh)}
+    assert "readout" not in {role for _, _, role in confirmed_heads(fresh)}
 
 
 def test_identity_share_against_a_direct_fit() -> None:

@@ -25,7 +25,7 @@ def roles_of(model: SequenceTransformer) -> pd.DataFrame:
     return find_roles(model, BATCH, memories=TASK.memories(), answers=TASK.answers(), seed=SEED)
 
 
-def decided(roles: pd.DataFrame) -> set[tuple[str, int, str, str]]:
+def role_decisions(roles: pd.DataFrame) -> set[tuple[str, int, str, str]]:
     columns = roles[["component", "head", "target", "status"]]
     return set(columns.itertuples(index=False, name=None))
 
@@ -36,7 +36,7 @@ def test_every_part_of_the_construction_is_confirmed() -> None:
         (part.component, -1 if part.head is None else part.head, part.target, "confirmed")
         for part in PROOF.mechanism.parts
     }
-    assert decided(roles) == expected
+    assert role_decisions(roles) == expected
     statements = agreement(PROOF.mechanism, roles)
     assert statements["holds"].all()
     assert len(statements) == 4

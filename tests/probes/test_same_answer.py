@@ -42,11 +42,11 @@ def by_hooks(model, batch: Batch, layer: int, head: int) -> float:
     def loss(inputs):
         _, cache = model.run_with_cache(inputs)
 
-        def written(z, hook):
+        def patch_head(z, hook):
             theirs = torch.where(where[..., None], cache[name][..., head, :], z[..., head, :])
             return z.index_copy(2, torch.tensor([head]), theirs[..., None, :])
 
-        output = model.run_with_hooks(batch.inputs, fwd_hooks=[(name, written)])
+        output = model.run_with_hooks(batch.inputs, fwd_hooks=[(name, patch_head)])
         return cross_entropy(output[where], batch.targets[where])
 
     same_rows, other_rows = batch.inputs, batch.inputs.roll(1, 0)

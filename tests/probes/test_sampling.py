@@ -13,7 +13,7 @@ from probes.activations import (
     sampled_positions,
 )
 from probes.linear import Decoding, decode, folds_of, logistic
-from probes.probe_table import untrained_like
+from probes.probe_table import untrained_copy
 from trained import zoo
 
 RNG = np.random.default_rng(0)
@@ -107,7 +107,7 @@ def test_a_program_that_random_weights_do_not_run() -> None:
         features, latent = found.features[hook], found.latents["E3"]
         return decode(features, latent, probe=logistic(), groups=groups).score
 
-    fresh = untrained_like(model, seed=1)
+    fresh = untrained_copy(model, seed=1)
     assert score(fresh, sampled_positions(batch.mask.numpy())) > 0.98
     assert score(fresh) < 0.85
     assert score(model) > 0.98

@@ -11,7 +11,7 @@ from probes.roles.selecting import Seen, closeness
 ORDINALS = {2: "second", 3: "third"}
 
 
-def tried_one_by_one(seen: Seen) -> dict[str, Tensor]:
+def periodic_keys(seen: Seen) -> dict[str, Tensor]:
     """Words → the keys of every period and shift, written out query by query."""
     size, found = seen.allowed.shape[-1], {}
     for period in range(2, max(3, (size + 1) // 2)):
@@ -47,7 +47,7 @@ def test_all_periods_at_once_give_what_one_at_a_time_give(begun, causal, size):
         seen = Seen(pattern, torch.zeros(6, size).long(), counted, allowed, begun)
         mean = (pattern * counted[..., None]).sum(0) / counted.sum(0).clamp_min(1)[:, None]
         once = Seen(mean[None], seen.inputs[:1], counted.any(0)[None], allowed, begun)
-        tried = tried_one_by_one(seen)
+        tried = periodic_keys(seen)
         close = {
             words: float(closeness(once, keys).nan_to_num(-1.0)) for words, keys in tried.items()
         }

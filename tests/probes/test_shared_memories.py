@@ -12,7 +12,7 @@ import torch
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.memory import construct_fixed_memory
 from interp.tasks.base import Memory, memories_of
-from interp.tasks.counterfactual import sought_of
+from interp.tasks.counterfactual import role_variables
 from interp.tasks.memory import AdaptiveMemory, FixedMemory
 from probes.roles import TASK
 from probes.roles.decision import Found, Test, decide
@@ -28,22 +28,22 @@ from trained.zoo import load
 Detector = Callable[[Examined], Iterable[Found]]
 
 
-def asked(detector: Detector, model: Any, task: Any, rows: int = 64) -> pd.DataFrame:
+def ask_detector(detector: Detector, model: Any, task: Any, rows: int = 64) -> pd.DataFrame:
     batch = task.sample(rows, seed=3)
     evidence = evidence_of(model, batch, TASK, latents=True, targets=False)
     effects, memories = Effects(evidence), memories_of(task)
     reader = Reader(evidence, effects, memories)
-    sought = [variable for variable in sought_of(task) if variable.name == "last"]
+    sought = [variable for variable in role_variables(task) if variable.name == "last"]
     roles = decide(list(detector(Examined(evidence, effects, reader, memories, {}, sought))))
     return roles[roles["status"] == "confirmed"]
 
 
 def test_a_group_of_heads_for_each_memory_is_no_mixture() -> None:
     proof = construct_fixed_memory(FixedMemory((1, 3), "multiplexer", length=14))
-    assert not len(asked(mixture_roles, proof.model, proof.task))
+    assert not len(ask_detector(mixture_roles, proof.model, proof.task))
 
 
-def spared(name: str, layer: int) -> SequenceTransformer:
+def with_spare_head(name: str, layer: int) -> SequenceTransformer:
     """A shipped model of width 32 with a second head, which fetches what the first one does and
     writes it to 32 more channels that nobody reads."""
     own = load(name).model
@@ -63,10 +63,10 @@ def spared(name: str, layer: int) -> SequenceTransformer:
 
 
 def test_of_two_heads_that_hold_a_memory_the_one_that_the_output_takes_it_from_is_named() -> None:
-    task, model = load("adaptive-memory").task, spared("adaptive-memory", 1)
+    task, model = load("adaptive-memory").task, with_spare_head("adaptive-memory", 1)
     rows = task.sample(8, seed=0).inputs
     torch.testing.assert_close(model(rows), load("adaptive-memory").model(rows))
-    found = asked(memory_roles, model, task)
+    found = ask_detector(memory_roles, model, task)
     assert found[["layer", "head", "target"]].to_numpy().tolist() == [[1, 0, "x[t-t_1]"]]
     assert "lost without L1H0" not in found["evidence"].item(), "it is read from L1H1 as well"
 
@@ -75,17 +75,19 @@ def test_spare_heads_do_not_hide_the_head_that_the_output_takes_a_memory_from(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As where heads besides the group hold the memory too, and the summed kernel is theirs."""
-    lost, concentration = Reader.lost, Kernels.concentration
+    lost, concentration = Reader.drop_without, Kernels.concentration
 
     def nothing_lost(self: Reader, *args: Any, **options: Any) -> Test:
         return replace(lost(self, *args, **options), score=0.1)
 
-    def blurred(self: Kernels, head: int | None = None) -> float:
+    def low_concentration(self: Kernels, head: int | None = None) -> float:
         return 0.5 if head is None else concentration(self, head)
 
-    monkeypatch.setattr(Reader, "lost", nothing_lost)
-    monkeypatch.setattr(Kernels, "concentration", blurred)
-    found = asked(memory_roles, spared("adaptive-memory", 1), load("adaptive-memory").task)
+    monkeypatch.setattr(Reader, "drop_without", nothing_lost)
+    monkeypatch.setattr(Kernels, "concentration", low_concentration)
+    found = ask_detector(
+        memory_roles, with_spare_head("adaptive-memory", 1), load("adaptive-memory").task
+    )
     assert found[["layer", "head", "target"]].to_numpy().tolist() == [[1, 0, "x[t-t_1]"]]
     assert "share of the head's own kernel at lag t_1" in found["evidence"].item()
 
@@ -106,4 +108,4 @@ def test_contents_of_a_named_location_are_those_of_all_its_lags() -> None:
 def test_an_untrained_head_counts_nothing(seed: int) -> None:
     shipped = load("depth-L3-layers1")
     fresh = SequenceTransformer(shipped.model.spec, seed=seed)
-    assert not len(asked(counting_roles, fresh, shipped.task))
+    assert not len(ask_detector(counting_roles, fresh, shipped.task))

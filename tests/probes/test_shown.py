@@ -14,7 +14,7 @@ from hypothesis.extra.numpy import arrays
 import prooflens as pl
 from interp.errors import ArgumentError
 from interp.interventions.components import Component
-from probes.inspection.shown import quantised
+from probes.inspection.shown import quantise
 from probes.inspection.texts import token_texts
 
 SHARES = arrays(np.float64, (3, 4), elements=st.floats(0, 1))
@@ -23,7 +23,7 @@ ANY = arrays(np.float32, (3, 4), elements=st.floats(-50, 50, width=32))
 
 @given(SHARES)
 def test_shares_are_off_by_half_a_code_at_most(values) -> None:
-    codes, low, step, error = quantised(values, shares=True)
+    codes, low, step, error = quantise(values, shares=True)
     assert (low, step) == (0.0, 1 / 255)
     worst = float(np.abs(low + step * codes - values).max())
     assert worst == pytest.approx(error)
@@ -32,14 +32,14 @@ def test_shares_are_off_by_half_a_code_at_most(values) -> None:
 
 @given(ANY)
 def test_other_numbers_have_their_own_range(values) -> None:
-    codes, low, step, error = quantised(values)
+    codes, low, step, error = quantise(values)
     assert error <= step / 2 + 1e-9
     assert np.abs(low + step * codes - values).max() <= error + 1e-9
     assert low == pytest.approx(values.min())
 
 
 def test_attention_without_a_normaliser_keeps_its_signs() -> None:
-    codes, low, step, error = quantised(np.array([-2.0, 0.5, 3.0]), shares=True)
+    codes, low, step, error = quantise(np.array([-2.0, 0.5, 3.0]), shares=True)
     assert step == pytest.approx(5 / 255)
     np.testing.assert_allclose(low + step * codes, [-2, 0.5, 3], atol=error + 1e-12)
 

@@ -13,7 +13,7 @@ from interp.tasks.base import Batch
 from interp.tasks.induction import RepeatedTokens
 from probes.roles import LANGUAGE, find_roles, views
 from probes.roles.decision import STATUSES, Found, Test, decide
-from probes.roles.specificity import matched
+from probes.roles.specificity import match_controls
 from probes.roles.views import SCORED, elsewhere, positions_scored
 from probes.roles.views import WIDE as VOCABULARY
 from trained import zoo
@@ -84,7 +84,7 @@ def test_controls_weigh_as_much_as_the_event_in_every_class(seed: int, rows: int
     absent = torch.from_numpy(rng.random((rows, 12)) < 0.4) & ~happens
     expected = torch.from_numpy(rng.uniform(0, 3, (rows, 12)))
     losses = expected + torch.from_numpy(rng.normal(0, 0.05, (rows, 12)))
-    found = matched(happens, absent, losses, expected)
+    found = match_controls(happens, absent, losses, expected)
     if found is None:
         few = min(int(side.any(1).sum()) for side in (happens, absent)) < 8
         assert few or int(absent.sum(1).max()) >= int(absent.sum()) / 4
@@ -107,10 +107,10 @@ def test_positions_where_the_model_is_right_by_chance_are_no_matched_controls() 
     expected = torch.full((16, 8), 0.1)
     losses = torch.where(happens, 0.1, 5.0)
     losses[0, 0] = 0.1
-    found = matched(happens, ~happens, losses, expected)
+    found = match_controls(happens, ~happens, losses, expected)
     assert found is not None
     assert found[2] == "other positions, none of the same loss"
-    assert matched(happens, torch.zeros_like(happens), losses, expected) is None
+    assert match_controls(happens, torch.zeros_like(happens), losses, expected) is None
 
 
 def test_one_position_does_not_stand_for_all() -> None:
@@ -122,7 +122,7 @@ def test_one_position_does_not_stand_for_all() -> None:
     expected[:, :11] += torch.arange(11) % 2
     expected[3, 11] = 0.1
     expected[:, 12] = 3.0  # so that some controls of the same band are found in every row
-    found = matched(happens, ~happens, expected, expected)
+    found = match_controls(happens, ~happens, expected, expected)
     assert found is not None
     assert found[2].startswith("other positions, none of the same loss")
 

@@ -34,7 +34,7 @@ class Shifted(Plain):
         return self.inner(inputs) + 50 * inputs[..., None]
 
 
-def wrapped(*without: str, plain: type[Plain] = Plain) -> WrappedModule:
+def wrapped_module(*without: str, plain: type[Plain] = Plain) -> WrappedModule:
     module = plain()
     layers = range(module.inner.cfg.n_layers)
     hooks = {f"blocks.{i}.{kind}" for i in layers for kind in KINDS if kind not in without}
@@ -43,7 +43,7 @@ def wrapped(*without: str, plain: type[Plain] = Plain) -> WrappedModule:
 
 
 def test_attention_roles_are_those_of_the_model_inside() -> None:
-    model, batch = wrapped(), TASK.sample(48, seed=5)
+    model, batch = wrapped_module(), TASK.sample(48, seed=5)
     found, expected = find_roles(model, batch), find_roles(model.module.inner, batch)
     assert "previous-token" in set(found.loc[found["status"] == "confirmed", "role"])
     by_weights = expected["role"].isin(["symbol-equality", "copying"])
@@ -55,12 +55,12 @@ def test_attention_roles_are_those_of_the_model_inside() -> None:
 
 
 def test_what_decides_counts_though_the_output_hardly_changes() -> None:
-    model, batch = wrapped(plain=Shifted), TASK.sample(48, seed=5)
+    model, batch = wrapped_module(plain=Shifted), TASK.sample(48, seed=5)
     batch = replace(batch, targets=batch.targets.argmax(-1))
     right = (model(batch.inputs).argmax(-1) == batch.targets)[batch.mask].double().mean()
     found = find_roles(model, batch)
     (row,) = found[found["role"] == "previous-token"].itertuples()
-    clean, heads = find_roles(wrapped(), batch), (row.layer, row.head)
+    clean, heads = find_roles(wrapped_module(), batch), (row.layer, row.head)
     (same,) = clean[clean["role"] == "previous-token"].itertuples()
     assert (same.layer, same.head) == heads
     assert right > 0.9
@@ -74,7 +74,7 @@ def test_what_decides_counts_though_the_output_hardly_changes() -> None:
 def test_patterns_that_no_hook_shows_are_named() -> None:
     text = r"roles need the attention patterns, and WrappedModule has no hook .*attn\.hook_pattern"
     with pytest.raises(HookError, match=text):
-        find_roles(wrapped("attn.hook_pattern"), TASK.sample(8, seed=5))
+        find_roles(wrapped_module("attn.hook_pattern"), TASK.sample(8, seed=5))
 
 
 def test_a_plain_module_is_to_be_wrapped_first() -> None:
@@ -85,7 +85,7 @@ def test_a_plain_module_is_to_be_wrapped_first() -> None:
 def test_roles_that_weights_tell_are_refused() -> None:
     text = "memories and answers must be left out for WrappedModule"
     with pytest.raises(ArgumentError, match=text):
-        find_roles(wrapped(), TASK.sample(8, seed=5), answers={"source": ()})
+        find_roles(wrapped_module(), TASK.sample(8, seed=5), answers={"source": ()})
 
 
 def test_dropout_is_off_while_roles_are_decided() -> None:
@@ -93,7 +93,7 @@ def test_dropout_is_off_while_roles_are_decided() -> None:
         def forward(self, inputs: Tensor) -> Tensor:
             return nn.functional.dropout(self.inner(inputs), 0.5, self.training)
 
-    still = wrapped()
+    still = wrapped_module()
     noisy = wrap(Noisy(), still.sites, example=torch.zeros(1, 13, dtype=torch.long), check=False)
     batch = TASK.sample(24, seed=5)
     found = find_roles(noisy.train(), batch)

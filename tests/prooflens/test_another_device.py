@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from another_device import Pretended, PretendedDevice, moved
+from another_device import Pretended, PretendedDevice, move_model
 from torch import nn
 
 import prooflens as pl
@@ -58,7 +58,7 @@ def both(name: str, act: Act) -> None:
     """Do the same with a model here and there, and compare."""
     here = pl.load(name)
     found = act(here, here.card.task)
-    there = moved(pl.load(name))
+    there = move_model(pl.load(name))
     with PretendedDevice():
         again = act(there, there.card.task)
     assert isinstance(next(there.parameters()), Pretended)  # it was not moved back
@@ -79,7 +79,7 @@ INTERVENTIONS: dict[str, Act] = {
     "attributions": lambda m, t: pl.interventions.attributions(m, rows(t), rows(t, 4).inputs),
     "logits": lambda m, t: pl.interventions.direct_logit_attribution(m, rows(t)),
     "outputs": lambda m, t: torch.stack(
-        [x.cpu() for _, x in pl.interventions.ablated(m, rows(t).inputs)]
+        [x.cpu() for _, x in pl.interventions.ablation_outputs(m, rows(t).inputs)]
     ),
     "locate": lambda m, t: pl.locate(m, t, rows=24),
 }
@@ -152,7 +152,7 @@ def test_agreement_with_a_proof() -> None:
     proof = pl.construct(task)
     found = pl.agree(proof.model, proof, draws=2, random=2)
     with PretendedDevice():
-        equal(found.parts, pl.agree(moved(proof.model), proof, draws=2, random=2).parts)
+        equal(found.parts, pl.agree(move_model(proof.model), proof, draws=2, random=2).parts)
 
 
 def test_a_wrapped_module() -> None:
@@ -167,4 +167,4 @@ def test_a_wrapped_module() -> None:
 
     found = act(lambda net: net)
     with PretendedDevice():
-        equal(found, act(moved))
+        equal(found, act(move_model))

@@ -10,13 +10,13 @@ from prooflens.pages.certainty import certainty, how_sure, in_short, passes
 LEVEL = 0.01
 
 
-def scored(kind: str, name: str, score: float, floor: float, **more: Any) -> dict[str, Any]:
+def scored_test(kind: str, name: str, score: float, floor: float, **more: Any) -> dict[str, Any]:
     numbers = {"p": 0.0, "q": 0.0, "low": None, "high": None}
     return {"name": name, "kind": kind, "score": score, "floor": floor} | numbers | more
 
 
-SHARE = scored("behaviour", "share of attention", 0.9, 0.3)
-LOSS = scored("cause", "without the head the loss rises, in nats, by", 0.0496, 0.05)
+SHARE = scored_test("behaviour", "share of attention", 0.9, 0.3)
+LOSS = scored_test("cause", "without the head the loss rises, in nats, by", 0.0496, 0.05)
 
 
 def role(status: str, *tests: dict[str, Any], missing: str = "") -> Any:
@@ -33,14 +33,14 @@ def test_a_test_passes_by_its_score_its_q_and_its_interval() -> None:
 
 
 def test_in_short_a_role_is_its_behaviour_and_what_is_lost() -> None:
-    told = in_short(role("rejected", SHARE, scored("behaviour", "more", 1.0, 0.1), LOSS))
+    told = in_short(role("rejected", SHARE, scored_test("behaviour", "more", 1.0, 0.1), LOSS))
     assert told == "share of attention 0.90; without the head the loss rises by 0.0496 nats"
     assert in_short(role("candidate")) == "told"
 
 
 def test_each_status_says_whether_to_believe_it_and_why() -> None:
     enough = LOSS | {"score": 0.2}
-    beside = scored("sufficiency", "beside", 0.0, 0.5)
+    beside = scored_test("sufficiency", "beside", 0.0, 0.5)
     assert how_sure(role("confirmed", SHARE, enough, beside), LEVEL) == (
         "Yes: all 2 tests pass; nearest to failing: share of attention 0.90, where 0.3 is asked."
     )
@@ -48,12 +48,12 @@ def test_each_status_says_whether_to_believe_it_and_why() -> None:
         "No, the model does not rely on it: 1 of 2 tests pass; without the head the loss rises by "
         "0.0496 nats, where 0.05 is asked."
     )
-    elsewhere = scored("specificity", "lost here alone", -0.1, 0.5)
+    elsewhere = scored_test("specificity", "lost here alone", -0.1, 0.5)
     assert how_sure(role("necessary, not specific", SHARE, enough, elsewhere), LEVEL) == (
         "It is needed, and not for this alone: 2 of 3 tests pass; lost here alone -0.10, where 0.5 "
         "is asked."
     )
-    unput = scored("transfer", "too few rows", 0.0, 0.5, p=1.0, q=1.0)
+    unput = scored_test("transfer", "too few rows", 0.0, 0.5, p=1.0, q=1.0)
     assert how_sure(role("candidate", SHARE, unput, missing="too few rows"), LEVEL) == (
         "Not yet: 1 of 2 tests pass; too few rows."
     )

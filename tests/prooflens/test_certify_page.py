@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certified_models import FIXED, trained_maximum
+from certified_models import FIXED, maximum_model
 
 from interp.tasks.maximum import Maximum
 from probes.certify.run import certify
@@ -34,7 +34,7 @@ def test_parts_add_up_to_the_bound_and_the_largest_open_inputs_are_named(tmp_pat
 
 
 def test_the_page_opens_with_what_is_proved_one_figure_and_what_to_doubt(tmp_path: Path) -> None:
-    model = trained_maximum(6, 3, 1)
+    model = maximum_model(6, 3, 1)
     found = certify(model, Maximum(6, 3), name="small")
     write_theorem(found, tmp_path / "out", overwrite=False)
     page = (tmp_path / "out" / "index.html").read_text()

@@ -57,7 +57,7 @@ REFUSED = [
     ("inspect induction-attention --profile x", "'x' is not one of 'task', 'language'"),
     ("inspect induction-attention --rows 0", "rows must be at least 4"),
     ("inspect induction-attention --mapping map.toml", "n_layers must be at least 1, got 0"),
-    ("inspect induction-attention --data few.jsonl --out new", "which exchange rows: needs 4"),
+    ("inspect induction-attention --data few.jsonl", "which exchange rows: needs 4"),
     ("inspect induction-attention --device nowhere", "device"),
     ("inspect induction-attention --device meta", "device"),
     ("inspect x --text none", "cannot be read"),
@@ -180,10 +180,10 @@ def test_a_process_says_what_the_command_says_and_nothing_else(
 def test_a_mistake_of_ours_is_one_line_with_the_traceback_in_a_file(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    def broken(**options: object) -> None:
+    def crash(**options: object) -> None:
         raise ZeroDivisionError("nobody\nforesaw this")
 
-    monkeypatch.setattr(cli, "app", broken)
+    monkeypatch.setattr(cli, "app", crash)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     with pytest.raises(SystemExit) as ended:
@@ -193,7 +193,7 @@ def test_a_mistake_of_ours_is_one_line_with_the_traceback_in_a_file(
     assert "ZeroDivisionError: nobody (please report it" in line
     (file,) = tmp_path.glob("prooflens-*.txt")
     assert str(file) in line
-    assert "in broken" in file.read_text()
+    assert "in crash" in file.read_text()
     monkeypatch.setenv("PROOFLENS_TRACEBACK", "1")
     with pytest.raises(ZeroDivisionError):
         cli.main()

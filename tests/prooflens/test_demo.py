@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from interp.proofs.memory import construct_fixed_memory
 from interp.store import ActivationStore
 from prooflens.cli.main import app
-from prooflens.demo.run import ComparedModels, compared, findings
+from prooflens.demo.run import ComparedModels, findings, inspect_model
 from trained import zoo
 
 
@@ -75,7 +75,7 @@ def test_what_is_not_confirmed_is_said_not_to_be(tmp_path: Path) -> None:
     """A model whose heads look nowhere in particular: the report must not name any."""
     shipped = zoo.load("fixed-memory-multiplexer")
     shipped.model.blocks[0].attn.terms["table"].bias.data.zero_()
-    blurred = compared("trained", shipped.model, shipped.task, tmp_path / "out")
+    blurred = inspect_model("trained", shipped.model, shipped.task, tmp_path / "out")
     confirmed = blurred.roles[blurred.roles["status"] == "confirmed"]
     assert set(confirmed["role"]) <= {"passing-on"}  # an FFN passes on whatever is fetched
     built, control = (replace(blurred, name=name) for name in ("constructed", "control"))

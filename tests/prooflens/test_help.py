@@ -99,7 +99,7 @@ def test_the_same_option_is_of_one_type_everywhere() -> None:
     assert found["--backend"] == {"['local', 'ray']"}
 
 
-def completed(words: str, place: int) -> list[str]:
+def completions(words: str, place: int) -> list[str]:
     """What bash would offer."""
     code = "from prooflens.cli.main import main; main()"
     asked = {"_PROOFLENS_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(place)}
@@ -111,9 +111,9 @@ def completed(words: str, place: int) -> list[str]:
 
 
 def test_the_shell_completes_commands_options_and_models() -> None:
-    assert completed("prooflens we", 1) == ["weights"]
-    assert completed("prooflens weights code-lm --rev", 3) == ["--revision", "--revisions"]
-    assert completed("prooflens weights code-lm/step", 2) == [
+    assert completions("prooflens we", 1) == ["weights"]
+    assert completions("prooflens weights code-lm --rev", 3) == ["--revision", "--revisions"]
+    assert completions("prooflens weights code-lm/step", 2) == [
         "code-lm/step-500",
         "code-lm/step-900",
     ]

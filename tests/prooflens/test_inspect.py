@@ -38,7 +38,7 @@ SPEC = TransformerSpec(
 SMALL = replace(SPEC, d_model=32, n_layers=1, n_heads=2)
 
 
-def inspected(folder: Path, out: Path, **options: Any) -> Inspected:
+def inspect_small(folder: Path, out: Path, **options: Any) -> Inspected:
     return inspect(folder, count=16, out=out, **options)
 
 
@@ -88,7 +88,7 @@ def direct_rise(name: str, layer: int, head: int) -> float:
 def trained_model(request: Any, tmp_path_factory: Any) -> tuple[str, Path, Inspected]:
     folder = tmp_path_factory.mktemp(request.param)
     export_gpt2(zoo.load(request.param).model, folder / "model", bos=0)
-    return request.param, folder, inspected(folder / "model", folder / "out")
+    return request.param, folder, inspect_small(folder / "model", folder / "out")
 
 
 both = pytest.mark.parametrize("trained_model", MODELS, indirect=True)
@@ -121,10 +121,10 @@ def test_no_role_is_rejected_beside_a_loss_that_passes(
     trained_model: tuple[str, Path, Inspected],
 ) -> None:
     """Whoever loses nothing but what was not seen is a candidate."""
-    rejected_for_a_reason(trained_model[2])
+    check_rejections(trained_model[2])
 
 
-def rejected_for_a_reason(found: Inspected) -> None:
+def check_rejections(found: Inspected) -> None:
     for row in found.roles[found.roles["status"] == "rejected"].itertuples():
         tests = json.loads(row.tests)
         alone = [t for t in tests if t["kind"] == "cause" and "the loss" in t["name"]]
@@ -144,11 +144,11 @@ def test_of_large_models_heads_without_behaviour_are_not_ablated(
 ) -> None:
     export_gpt2(SequenceTransformer(SMALL, seed=5), tmp_path / "model", bos=0)
     monkeypatch.setattr(losses, "_MANY", 1)
-    found = inspected(tmp_path / "model", tmp_path / "out")
+    found = inspect_small(tmp_path / "model", tmp_path / "out")
     assert "loss_increase" not in set(found.heads["metric"])
     assert any(note.startswith("3 of 3 heads and FFNs") for note in found.notes)
     assert "No head has the behaviour" in found.lines[-1]
-    every = inspected(tmp_path / "model", tmp_path / "out", resume=True, effects=True)
+    every = inspect_small(tmp_path / "model", tmp_path / "out", resume=True, effects=True)
     lost = every.heads[every.heads["metric"] == "loss_increase"]
     assert len(lost) == 3 * len(every.measured.about["trials"])
     assert not any("were not ablated" in note for note in every.notes)
@@ -160,20 +160,20 @@ def test_an_interrupted_inspection_goes_on(
 ) -> None:
     _, folder, whole = trained_model
 
-    def broken(*arguments: Any, **options: Any) -> Any:
+    def interrupt(*arguments: Any, **options: Any) -> Any:
         raise KeyboardInterrupt
 
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
-        patch.setattr(losses, "ablate", broken)
+        patch.setattr(losses, "ablate", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            inspected(folder / "model", out)
+            inspect_small(folder / "model", out)
     store = ActivationStore(out / "store")
     assert "roles" in store.measurements
     assert "heads" not in store.measurements
-    assert Measurements.sealed_in(store) is None, "it has no facts yet: nothing is drawn from it"
-    monkeypatch.setattr("probes.measure.examine", broken)
-    again = inspected(folder / "model", out, resume=True)
+    assert Measurements.from_store(store) is None, "it has no facts yet: nothing is drawn from it"
+    monkeypatch.setattr("probes.measure.examine", interrupt)
+    again = inspect_small(folder / "model", out, resume=True)
     pd.testing.assert_frame_equal(again.roles, whole.roles)
     pd.testing.assert_frame_equal(again.heads, whole.heads)
 
@@ -206,12 +206,12 @@ def test_the_same_tables_give_the_same_page_without_the_model(
 ) -> None:
     _, folder, found = trained_model
 
-    def broken(*arguments: Any, **options: Any) -> Any:
+    def forbid_call(*arguments: Any, **options: Any) -> Any:
         raise AssertionError("nothing is loaded or measured to draw a page")
 
-    monkeypatch.setattr("prooflens.inspection.load", broken)
-    monkeypatch.setattr("prooflens.inspection.model_of", broken)
-    monkeypatch.setattr("prooflens.inspection.measure", broken)
+    monkeypatch.setattr("prooflens.inspection.load", forbid_call)
+    monkeypatch.setattr("prooflens.inspection.model_of", forbid_call)
+    monkeypatch.setattr("prooflens.inspection.measure", forbid_call)
     inspect(folder / "out" / "store", out=tmp_path / "again")
     page = (folder / "out" / "report.html").read_bytes()
     assert (tmp_path / "again" / "report.html").read_bytes() == page
@@ -369,7 +369,7 @@ def test_a_members_effect_is_its_own_and_its_groups_stands_beside(language: Insp
 
 def test_a_language_model_rejects_no_role_beside_a_loss_that_passes(language: Inspected) -> None:
     assert (language.roles["status"] == "rejected").any()
-    rejected_for_a_reason(language)
+    check_rejections(language)
 
 
 def test_the_caveat_of_text_is_in_the_finding(language: Inspected) -> None:

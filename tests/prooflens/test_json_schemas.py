@@ -111,7 +111,7 @@ _OF_SOME = {"by_position", "text_attention", "text_loss", "text_first", "revisio
 """Columns that the tables of language models, or of several checkpoints, have alone."""
 
 
-def sealed(model: str, out: Path) -> Inspected:
+def sealed_tables(model: str, out: Path) -> Inspected:
     """The tables that an inspection sealed."""
     inspect(model, out=out, count=8)
     store = ActivationStore(out / "store")
@@ -119,7 +119,7 @@ def sealed(model: str, out: Path) -> Inspected:
     return Inspected(Measurements(tables, {}))
 
 
-def held(found: Inspected) -> set[str]:
+def check_tables(found: Inspected) -> set[str]:
     """The names of an inspection's tables, each held against its schema."""
     seen = set()
     for name in found.measured.tables:
@@ -141,13 +141,13 @@ def test_every_sealed_table_is_as_its_schema_says(
 ) -> None:
     monkeypatch.setattr("probes.fresh_models._DRAWS", 20)
     monkeypatch.setattr("prooflens.inspection.inspection_page", lambda *_: "")
-    seen = held(sealed("nested-memory-2", tmp_path / "a"))
-    seen |= held(sealed("induction-mlp-table", tmp_path / "b"))
+    seen = check_tables(sealed_tables("nested-memory-2", tmp_path / "a"))
+    seen |= check_tables(sealed_tables("induction-mlp-table", tmp_path / "b"))
     assert seen == set(TABLES) - {"explained"}, "that one is of language models"
 
 
 def test_every_table_of_a_language_model_is_as_its_schema_says(language: Inspected) -> None:
-    assert held(language) >= {"explained", "raised", "shown-heads"}
+    assert check_tables(language) >= {"explained", "raised", "shown-heads"}
 
 
 def names_of(schema: Any) -> set[str]:

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from forked_calls import RECIPE, SECONDS, call, changed, contents
+from forked_calls import RECIPE, SECONDS, call, contents, stray_changes
 
 from interp.models.checkpoint import load_checkpoint, save_checkpoint
 from interp.models.spec import TransformerSpec
@@ -148,7 +148,7 @@ def ask(
     with tempfile.TemporaryDirectory(dir=place) as folder:
         home = Path(folder) / "root"
 
-        def asked(
+        def ask_table(
             table: Callable[[Path], Iterator[Row]], good: tuple[int, ...], named: bool = False
         ) -> tuple[int, list[str]]:
             wrong, count = [], 0
@@ -157,15 +157,15 @@ def ask(
                 shutil.copytree(root, home)
                 before: dict[str, tuple[int, int]] = {}
 
-                def arranged(prepare: Callable[[], None] = prepare) -> None:
+                def prepare_and_note(prepare: Callable[[], None] = prepare) -> None:
                     prepare()
                     (Path(folder) / "before").write_text(json.dumps(contents(home)))
 
-                code, said, seconds = call(home, arranged, words)
+                code, said, seconds = call(home, prepare_and_note, words)
                 told = json.loads((Path(folder) / "before").read_text())
                 before = {name: tuple(entry) for name, entry in told.items()}
                 beside = {p.name for p in Path(folder).iterdir()} - {"root", "before"}
-                odd = [*beside, *changed(home, before, words)]
+                odd = [*beside, *stray_changes(home, before, words)]
                 fine = code in good and "Traceback" not in said and seconds < SECONDS
                 fine &= not named or name.partition("|")[0] in said
                 if not fine or odd or "more memory than is free" in said:
@@ -173,7 +173,7 @@ def ask(
                 count += 1
             return count, wrong
 
-        yield asked
+        yield ask_table
 
 
 BAD_TEXT = {
@@ -453,13 +453,13 @@ def places(root: Path) -> Iterator[Row]:
         yield name, partial(make, root), split(words, root)
 
 
-def linked(root: Path) -> None:
+def link_files(root: Path) -> None:
     for name in ("model", "t.txt", "p.cr", "r.toml", "rows.json"):
         shutil.move(root / name, root / f"real-{name}")
         (root / name).symlink_to(f"real-{name}")
 
 
-def looped(root: Path) -> None:
+def loop_folders(root: Path) -> None:
     for name in ("model", "st"):
         (root / name / "again").symlink_to(root / name)
         (root / name / "up").symlink_to(root)
@@ -474,7 +474,7 @@ def parts_gone(root: Path) -> None:
 INPUTS = ("t.txt", "p.cr", "p.txt", "r.toml", "rows.json", "st/part-00000.h5")
 
 
-def emptied(root: Path) -> None:
+def empty_files(root: Path) -> None:
     for name in INPUTS:
         (root / name).write_bytes(b"")
 
@@ -485,7 +485,7 @@ def folders(root: Path) -> None:
         (root / name).mkdir()
 
 
-def closed(root: Path) -> None:
+def remove_rights(root: Path) -> None:
     for name in ("model", "st", "t.txt", "p.cr"):
         (root / name).chmod(0)
 
@@ -505,7 +505,7 @@ def cut_pair(root: Path) -> None:
     shutil.rmtree(root / "other")
 
 
-def crossed(root: Path) -> None:
+def cross_files(root: Path) -> None:
     """A model's files in a store's folder, and the other way round."""
     shutil.copy(root / "model/model.json", root / "st/model.json")
     shutil.copy(root / "st/manifest.json", root / "model/manifest.json")
@@ -522,9 +522,9 @@ def other_names(root: Path) -> None:
 
 
 STATES: dict[str, Callable[[Path], None]] = {
-    "links": linked, "loops": looped, "links to nowhere": parts_gone, "empty": emptied,
-    "folders": folders, "closed": closed, "another model": other_model, "pairs": cut_pair,
-    "crossed": crossed, "half": half_weights, "other names": other_names,
+    "links": link_files, "loops": loop_folders, "links to nowhere": parts_gone,
+    "empty": empty_files, "folders": folders, "closed": remove_rights, "another model": other_model,
+    "pairs": cut_pair, "crossed": cross_files, "half": half_weights, "other names": other_names,
 }  # fmt: skip
 VERBS = (
     "extract {m} --hooks=hook_embed {tokens} {out}",
@@ -593,35 +593,35 @@ NAMES = (
 WORST = "$x^2$ {{ 7*7 }} <b> %s ünï"
 
 
-def named(root: Path) -> Iterator[Row]:
+def odd_names(root: Path) -> Iterator[Row]:
     """Calls whose inputs and outputs have odd names, which must work; in the current folder."""
     hooks = ("--hooks", "hook_embed")
 
-    def moved(old: str, new: str) -> Callable[[], None]:
+    def renaming(old: str, new: str) -> Callable[[], None]:
         return lambda: os.rename(root / old, os.path.join(os.fspath(root), new))
 
     for number, name in enumerate(NAMES):  # each in two places of five
         given = f"./{name}" if name.startswith("-") else name
         calls: list[Row] = [
-            (f"model {name}", moved("model", name),
+            (f"model {name}", renaming("model", name),
              ("extract", given, "--tokens=t.txt", *hooks, "--out=out")),
-            (f"tokens {name}", moved("t.txt", name),
+            (f"tokens {name}", renaming("t.txt", name),
              ("extract", "model", f"--tokens={name}", *hooks, f"--out={name[:200]}.store")),
-            (f"store {name}", moved("st", name), ("store", "--verify", given)),
-            (f"program {name}", moved("p.cr", name), ("crasp", given, "a", "--json")),
+            (f"store {name}", renaming("st", name), ("store", "--verify", given)),
+            (f"program {name}", renaming("p.cr", name), ("crasp", given, "a", "--json")),
             (f"compile {name}", lambda: None, ("crasp", "--compile", "p.cr", f"--out={name}")),
         ]  # fmt: skip
         yield calls[number % 5]
         yield calls[(number + 2) % 5]
     for name in (WORST, os.fsdecode(b"\xff\xfe")):
-        yield f"weights {name}", moved("model", name), ("weights", name, f"--out={name}.csv")
-        yield f"inspect {name}", moved("model", name), (
+        yield f"weights {name}", renaming("model", name), ("weights", name, f"--out={name}.csv")
+        yield f"inspect {name}", renaming("model", name), (
             "inspect", name, "--prompt=0 1 2", "--rows=4", "--data=rows.json", f"--out={name}.out"
         )  # fmt: skip
-        yield f"data {name}", moved("rows.json", name), (
+        yield f"data {name}", renaming("rows.json", name), (
             "decompile", "apply", "p.txt", f"--data={name}", "--json"
         )  # fmt: skip
-        yield f"recipe {name}", moved("r.toml", name), ("train", name, f"--out={name}.out")
+        yield f"recipe {name}", renaming("r.toml", name), ("train", name, f"--out={name}.out")
 
 
 def huge_weights(folder: Path) -> Callable[[], None]:
@@ -636,7 +636,7 @@ def huge_weights(folder: Path) -> Callable[[], None]:
     return change
 
 
-def found(root: Path) -> Iterator[Row]:
+def past_faults(root: Path) -> Iterator[Row]:
     """Calls that once ended in an error of ours, hung, or took what is not theirs."""
     extracting = ("extract", f"{root}/model", "--hooks=hook_embed", f"--out={root}/out")
     tokens = (*extracting, f"--tokens={root}/t.txt")
@@ -695,13 +695,13 @@ def found(root: Path) -> Iterator[Row]:
 
 @pytest.mark.slow
 def test_odd_names_work(ask: Any) -> None:
-    count, wrong = ask(named, (0,))
+    count, wrong = ask(odd_names, (0,))
     assert not wrong, f"{len(wrong)} of {count}:\n" + "\n".join(wrong[:40])
     assert count >= 60
 
 
 def test_what_was_found_once_is_refused_in_words(ask: Any, root: Path) -> None:
     """The words before the bar are in the refusal."""
-    count, wrong = ask(found, (2,), True)
+    count, wrong = ask(past_faults, (2,), True)
     assert not wrong, f"{len(wrong)} of {count}:\n" + "\n".join(wrong)
     assert count >= 20

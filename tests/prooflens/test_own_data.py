@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
-from interp.models.placing import placed
+from interp.models.placing import place_model
 from interp.store import ActivationStore
 from trained import zoo
 
@@ -54,7 +54,7 @@ def test_probe_reads_labels_of_the_rows_given(rows: Path, tmp_path: Path, told: 
 
 
 def test_a_model_runs_in_bfloat16() -> None:
-    rounded = placed(zoo.load(MODEL).model, dtype="bfloat16")
+    rounded = place_model(zoo.load(MODEL).model, dtype="bfloat16")
     exact, ids = zoo.load(MODEL).model, torch.arange(1, 21)[None]
     assert rounded(ids).dtype == torch.bfloat16
     wanted = exact(ids).detach()

@@ -48,49 +48,63 @@ def ids(rows: int = 8, length: int = 10) -> torch.Tensor:
     return torch.randint(VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(0))
 
 
-def wrapped(outputs: int = VOCABULARY) -> Any:
+def wrapped_decoder(outputs: int = VOCABULARY) -> Any:
     torch.manual_seed(0)
     return pl.wrap(Decoder(outputs).eval(), example=ids(2))
 
 
-def scored(length: int = 10) -> torch.Tensor:
+def full_mask(length: int = 10) -> torch.Tensor:
     return torch.ones(8, length, dtype=torch.bool)
 
 
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
-    "ids beyond the table": (lambda: pl.inspect(wrapped(), ids() + 30), "has in its tables"),
-    "ids beyond the table, ablated": (lambda: pl.ablate(wrapped(), ids() + 30), "in its tables"),
-    "negative ids": (lambda: pl.inspect(wrapped(), ids() - 5), "must be ids from 0 on"),
-    "rows too long": (lambda: pl.inspect(wrapped(), ids(length=20)), "has in its tables"),
+    "ids beyond the table": (
+        lambda: pl.inspect(wrapped_decoder(), ids() + 30),
+        "has in its tables",
+    ),
+    "ids beyond the table, ablated": (
+        lambda: pl.ablate(wrapped_decoder(), ids() + 30),
+        "in its tables",
+    ),
+    "negative ids": (lambda: pl.inspect(wrapped_decoder(), ids() - 5), "must be ids from 0 on"),
+    "rows too long": (lambda: pl.inspect(wrapped_decoder(), ids(length=20)), "has in its tables"),
     "a mask of another shape": (
-        lambda: pl.inspect(wrapped(), Batch(ids(), ids(), scored(3))), "mask must begin with",
+        lambda: pl.inspect(wrapped_decoder(), Batch(ids(), ids(), full_mask(3))),
+        "mask must begin with",
     ),
     "a mask of numbers": (
-        lambda: pl.inspect(wrapped(), Batch(ids(), ids(), scored().float())), "must be boolean",
+        lambda: pl.inspect(wrapped_decoder(), Batch(ids(), ids(), full_mask().float())),
+        "must be boolean",
     ),
     "labels beyond the classes": (
-        lambda: pl.inspect(wrapped(CLASSES), Batch(ids(), ids() % 2 + 7, scored())),
+        lambda: pl.inspect(wrapped_decoder(CLASSES), Batch(ids(), ids() % 2 + 7, full_mask())),
         "targets must be from 0 to 1",
     ),
     "a token beyond the outputs": (
-        lambda: pl.ablate(wrapped(), ids(), metric=LogitDifference(50)), "must be from 0 to 11",
+        lambda: pl.ablate(wrapped_decoder(), ids(), metric=LogitDifference(50)),
+        "must be from 0 to 11",
     ),
     "a metric of one argument": (
-        lambda: pl.ablate(wrapped(), ids(), metric=lambda output: output), "must be a function of",
+        lambda: pl.ablate(wrapped_decoder(), ids(), metric=lambda output: output),
+        "must be a function of",
     ),
     "a metric that is no number": (
-        lambda: pl.ablate(wrapped(), ids(), metric=lambda o, t: o[:, 0] / 0 * 0), "mend the metric",
+        lambda: pl.ablate(wrapped_decoder(), ids(), metric=lambda o, t: o[:, 0] / 0 * 0),
+        "mend the metric",
     ),
     "a metric without places": (
-        lambda: pl.ablate(wrapped(), ids(), metric=lambda o, t: o.sum()), "a number for each of",
+        lambda: pl.ablate(wrapped_decoder(), ids(), metric=lambda o, t: o.sum()),
+        "a number for each of",
     ),
     "an example that is too long": (
-        lambda: pl.wrap(Decoder(2), example=ids(length=30)), "example must be inputs that",
+        lambda: pl.wrap(Decoder(2), example=ids(length=30)),
+        "example must be inputs that",
     ),
     "an example of real values": (
-        lambda: pl.wrap(Decoder(2), example=torch.rand(2, 5)), "example must be inputs that",
+        lambda: pl.wrap(Decoder(2), example=torch.rand(2, 5)),
+        "example must be inputs that",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -122,7 +136,7 @@ def test_rows_that_repeat_themselves_are_known_with_a_control_that_does_not() ->
 def test_rows_given_are_not_cut_where_random_rows_would_be() -> None:
     torch.manual_seed(0)
     rows = torch.randint(VOCABULARY, (8, 8)).repeat(1, 2)
-    found = pl.inspect(wrapped(), rows)
+    found = pl.inspect(wrapped_decoder(), rows)
     trials = found.measured["trials"].set_index("trial")
-    run = pl.run.Run(wrapped(), pl.next_tokens(rows))
+    run = pl.run.Run(wrapped_decoder(), pl.next_tokens(rows))
     assert trials.loc["rows", "loss"] == pytest.approx(float(run.by_row(run.value()).mean()))

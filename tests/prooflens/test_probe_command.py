@@ -135,7 +135,7 @@ def test_a_store_of_some_positions_gives_what_the_whole_one_gives_there(tmp_path
     pd.testing.assert_frame_equal(some, there)
 
 
-def exchanged(**cells: float) -> str:
+def exchange_finding(**cells: float) -> str:
     usual = {
         "latent": "x", "hook": "h", "pairs": 60, "moved": 0.9, "placebo": 0.1, "changed": 0.9,
         "placebo_changed": 0.1, "low": 0.7, "high": 0.9, "q": 1e-6,
@@ -156,7 +156,7 @@ def exchanged(**cells: float) -> str:
     ],
 )
 def test_an_exchange_is_told_in_a_sentence(cells: dict[str, float], said: str) -> None:
-    assert said in exchanged(**cells)
+    assert said in exchange_finding(**cells)
 
 
 def probing(*rows: dict[str, object]) -> Probing:

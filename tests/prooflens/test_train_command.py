@@ -75,13 +75,13 @@ def test_what_was_interrupted_is_resumed(
 ) -> None:
     train = grid.train
 
-    def pressed(*args: Any, **options: Any) -> None:
+    def interrupt_at_end(*args: Any, **options: Any) -> None:
         def stop(fits: object) -> None:
             raise KeyboardInterrupt
 
         train(*args, **options | {"finish": stop})
 
-    monkeypatch.setattr(grid, "train", pressed)
+    monkeypatch.setattr(grid, "train", interrupt_at_end)
     ended = run("train", recipe)
     assert ended.code == 130
     assert "out/tiny.partial: go on with --resume" in ended.err
@@ -103,11 +103,11 @@ def test_all_shipped_recipes_can_be_named(
 ) -> None:
     asked: list[str] = []
 
-    def noted(runs: Any, **options: Any) -> None:
+    def note_names(runs: Any, **options: Any) -> None:
         asked.extend(r.name for r in runs)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(grid, "train", noted)
+    monkeypatch.setattr(grid, "train", note_names)
     assert run("train", "--all").code == 130
     assert set(asked) >= {"fixed-memory-multiplexer", "fixed-memory-multiplexer-mixed"}
 

@@ -56,7 +56,7 @@ def _rank_one(model: Model) -> None:
             weight[:] = weight[..., :1, :]
 
 
-def _scaled(size: float) -> Callable[[Model], None]:
+def _scaling(size: float) -> Callable[[Model], None]:
     def scale(model: Model) -> None:
         for weight in model.parameters():
             weight *= size
@@ -69,11 +69,11 @@ FAULTS: dict[str, Callable[[Model], None]] = {
     "twins": _twins,
     "constant": _constant,
     "rank one": _rank_one,
-    "all zero": _scaled(0.0),
-    "near zero": _scaled(1e-30),
-    "large": _scaled(1e3),
-    "overflow": _scaled(1e25),
-    "none": _scaled(1.0),
+    "all zero": _scaling(0.0),
+    "near zero": _scaling(1e-30),
+    "large": _scaling(1e3),
+    "overflow": _scaling(1e25),
+    "none": _scaling(1.0),
 }
 
 

@@ -46,7 +46,7 @@ class Faults:
     def wrap(self, owner: Any, name: str, path: Callable[..., Any] = lambda *a, **_: a[0]) -> None:
         original = getattr(owner, name)
 
-        def counted(*arguments: Any, **options: Any) -> Any:
+        def count_call(*arguments: Any, **options: Any) -> Any:
             where = self._under(path(*arguments, **options))
             if where is None:
                 return original(*arguments, **options)
@@ -64,7 +64,7 @@ class Faults:
             finally:
                 os._exit(KILLED)
 
-        setattr(owner, name, counted)
+        setattr(owner, name, count_call)
 
     def _under(self, path: Any) -> str | None:
         if path is None:
@@ -106,12 +106,12 @@ def run(root: Path, work: Callable[[], None], at: int = 0, way: str = "kill") ->
     """Run ``work`` in a child; with ``at``, its operation of that number goes wrong."""
     with tempfile.TemporaryFile() as operations:
 
-        def watched() -> None:
+        def work_with_faults() -> None:
             os.environ["TMPDIR"] = tempfile.tempdir = str(root / "tmp")
             Faults(root, at, way, operations.fileno()).install()
             work()
 
-        ended = Child(watched).end()
+        ended = Child(work_with_faults).end()
         operations.seek(0)
         found = operations.read().decode(errors="replace").splitlines()
     return Stopped(ended.code, ended.said, ended.seconds, tuple(found))

@@ -16,13 +16,13 @@ from typing import Any
 import h5py
 import numpy as np
 
-__all__ = ["edits", "flipped"]
+__all__ = ["edits", "spoil_bytes"]
 
 Edit = Callable[[Path], None]
 _HUGE = 10**15
 
 
-def flipped(good: bytes, seed: int) -> bytes:
+def spoil_bytes(good: bytes, seed: int) -> bytes:
     """One to four things done to the bytes, most of them where a file tells about itself."""
     rng, data = random.Random(seed), bytearray(good)  # noqa: S311
     for _ in range(rng.choice((1, 1, 2, 4))):
@@ -57,10 +57,10 @@ def _hdf5(good: Path) -> Iterator[tuple[str, Edit]]:
         attributes = [(name, key) for name in ["/", *names] for key in file[name].attrs]
     for name in names:
         for words, change in _LINKS.items():
-            yield f"{name}: {words}", _exchanged(name, change)
+            yield f"{name}: {words}", _exchange_entry(name, change)
     for name in datasets:
         for words, other in _DATASETS.items():
-            yield f"{name}: {words}", _exchanged(name, _dataset(**other))
+            yield f"{name}: {words}", _exchange_entry(name, _dataset(**other))
     for name, key in attributes:
         for value in (None, 7, -1, "x", 1e300, [[1]], h5py.Empty("f")):
             yield f"{name}@{key}: {value!r}", _attribute(name, key, value)
@@ -118,7 +118,7 @@ def _dataset(**options: Any) -> Callable[[h5py.File, str], Any]:
     return lambda file, name: file.create_dataset(name, **options)
 
 
-def _exchanged(name: str, change: Callable[[h5py.File, str], Any]) -> Edit:
+def _exchange_entry(name: str, change: Callable[[h5py.File, str], Any]) -> Edit:
     def edit(path: Path) -> None:
         with h5py.File(path, "r+") as file:
             del file[name]
@@ -162,21 +162,21 @@ def _npy(header: str, version: bytes = b"\x01\x00") -> bytes:
 
 def _array(_: Path) -> Iterator[tuple[str, Edit]]:
     for words, header in _HEADERS.items():
-        yield words, _written(_npy(header))
-    yield "another version", _written(_npy(_HEADERS["text"], b"\x09\x09"))
+        yield words, _overwrite(_npy(header))
+    yield "another version", _overwrite(_npy(_HEADERS["text"], b"\x09\x09"))
 
 
 def _archive(_: Path) -> Iterator[tuple[str, Edit]]:
     for words, header in _HEADERS.items():
-        yield words, _written(_zip({"a.npy": _npy(header)}))
+        yield words, _overwrite(_zip({"a.npy": _npy(header)}))
     whole = _npy("{'descr': '<i8', 'fortran_order': False, 'shape': (3,)}")
-    yield "no arrays", _written(_zip({}))
-    yield "other files", _written(_zip({"../up.txt": b"words", "/a.npy": whole}))
-    yield "the same name twice", _written(_zip({"a.npy": whole, "A.npy": whole, "a": whole}))
-    yield "much from little", _written(_zip({"a.npy": _npy(_LARGE) + bytes(1 << 27)}))
+    yield "no arrays", _overwrite(_zip({}))
+    yield "other files", _overwrite(_zip({"../up.txt": b"words", "/a.npy": whole}))
+    yield "the same name twice", _overwrite(_zip({"a.npy": whole, "A.npy": whole, "a": whole}))
+    yield "much from little", _overwrite(_zip({"a.npy": _npy(_LARGE) + bytes(1 << 27)}))
     yield (
         "a member of a wrong method",
-        _written(_zip({"a.npy": whole}).replace(b"\x08\0", b"\x63\0")),
+        _overwrite(_zip({"a.npy": whole}).replace(b"\x08\0", b"\x63\0")),
     )
 
 
@@ -199,7 +199,7 @@ def _tensors(good: Path) -> Iterator[tuple[str, Edit]]:
     for key, values in _FIELDS.items():
         for value in values:
             spoilt = {**header, name: {**header[name], key: value}}
-            yield f"{key}: {value}", _written(_safetensors(spoilt, rest))
+            yield f"{key}: {value}", _overwrite(_safetensors(spoilt, rest))
     for words, other in {
         "no tensors": {},
         "a list": [],
@@ -208,10 +208,10 @@ def _tensors(good: Path) -> Iterator[tuple[str, Edit]]:
         "a tensor more": {**header, "x": {"dtype": "I64", "shape": [0], "data_offsets": [0, 0]}},
         "a name that is none": {**header, "\ud800": header[name]},
     }.items():
-        yield words, _written(_safetensors(other, rest))
-    yield "a longer header", _written((10**18).to_bytes(8, "little") + data[8:])
-    yield "less than it says", _written(data[:-1])
-    yield "more than it says", _written(data + b"\0")
+        yield words, _overwrite(_safetensors(other, rest))
+    yield "a longer header", _overwrite((10**18).to_bytes(8, "little") + data[8:])
+    yield "less than it says", _overwrite(data[:-1])
+    yield "more than it says", _overwrite(data + b"\0")
 
 
 _FIELDS: dict[str, list[Any]] = {
@@ -226,5 +226,5 @@ def _safetensors(header: Any, rest: bytes) -> bytes:
     return len(said).to_bytes(8, "little") + said + rest
 
 
-def _written(data: bytes) -> Edit:
+def _overwrite(data: bytes) -> Edit:
     return lambda path: (path.write_bytes(data), None)[1]

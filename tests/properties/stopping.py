@@ -29,7 +29,7 @@ class Case:
     work: Callable[[Path], Callable[[], None]]
     again: Callable[[Path], Callable[[], None]] | None = None
     sound: Callable[[Path, Tree, Tree], bool] = lambda root, before, after: (
-        finished(tree(root)) in (before, after)
+        finished_files(tree(root)) in (before, after)
     )
     tail: int = 0
 
@@ -43,12 +43,12 @@ def tree(root: Path) -> Tree:
     }
 
 
-def finished(files: Tree) -> Tree:
+def finished_files(files: Tree) -> Tree:
     """What is not of a draft."""
     return {name: data for name, data in files.items() if ".draft" not in name}
 
 
-def chosen(case: Case, operations: tuple[str, ...]) -> Iterator[int]:
+def stopping_points(case: Case, operations: tuple[str, ...]) -> Iterator[int]:
     """Numbers of operations: all, or the last ones and some before them."""
     count = len(operations)
     first = max(1, count - case.tail + 1) if case.tail else 1
@@ -72,7 +72,7 @@ def stop_everywhere(name: str, case: Case, start: Path, root: Path) -> None:
     after = tree(root)
     assert after != before
     assert not [path for path in after if ".draft" in path]
-    for at in chosen(case, whole.operations):
+    for at in stopping_points(case, whole.operations):
         for way in ("kill", *(("ENOSPC", "EIO")[at % 2 :][:1] if at % 3 == 0 else ())):
             fresh()
             stopped = run(root, case.work(root), at, way)
@@ -81,10 +81,10 @@ def stop_everywhere(name: str, case: Case, start: Path, root: Path) -> None:
                 assert stopped.code == KILLED, told
             else:
                 assert stopped.code in (0, 1, 2, BROKEN), told
-                refused_in_one_line(stopped.code, stopped.said, told)
+                check_refusal(stopped.code, stopped.said, told)
             assert case.sound(root, before, after), told
             again = run(root, (case.again or case.work)(root))
-            if again.code == 2 and finished(tree(root)) == after:
+            if again.code == 2 and finished_files(tree(root)) == after:
                 continue  # it was finished already
             assert again.code == 0, f"{told}\nagain: {again.said}"
             now = tree(root)
@@ -92,7 +92,7 @@ def stop_everywhere(name: str, case: Case, start: Path, root: Path) -> None:
             assert not unlike, f"{told}\nother than undisturbed: {unlike}"
 
 
-def refused_in_one_line(code: int, said: str, told: str) -> None:
+def check_refusal(code: int, said: str, told: str) -> None:
     if code == BROKEN:  # called without the command line: an error of ours or the system's own
         assert "OutputError" in said or "StoreError" in said or "OSError" in said, told
         return

@@ -104,13 +104,13 @@ def test_a_spoilt_file_is_read_or_refused(name: str, home: Path) -> None:
     )
     @given(spoilt(good))
     @example(b"")
-    def tried(data: bytes) -> None:
+    def try_bytes(data: bytes) -> None:
         file.write_bytes(data)
         with contextlib.suppress(ProoflensError):
             reader.read(home)
 
     try:
-        tried()
+        try_bytes()
     finally:
         file.write_bytes(good)
 

@@ -21,7 +21,7 @@ def files(home: Path) -> dict[str, bytes]:
     return {str(path.relative_to(home)): path.read_bytes() for path in found}
 
 
-def written(home: Path, hashes: str) -> dict[str, bytes]:
+def command_outputs(home: Path, hashes: str) -> dict[str, bytes]:
     """What the commands write into ``home``, which is moved away afterwards."""
     paths = os.pathsep.join([str(PLACE.parents[2]), str(PLACE.parents[1])])
     told = {"PYTHONHASHSEED": hashes, "PYTHONPATH": paths, "OMP_NUM_THREADS": "2"}
@@ -50,7 +50,7 @@ def tells(found: dict[str, bytes], result: str) -> bool:
 
 @pytest.mark.slow
 def test_every_command_writes_the_same_bytes_and_what_it_was_made_with(tmp_path: Path) -> None:
-    one, two = (written(tmp_path / "home", hashes) for hashes in ("1", "2"))
+    one, two = (command_outputs(tmp_path / "home", hashes) for hashes in ("1", "2"))
     assert [name for name in {*one, *two} if one.get(name) != two.get(name)] == []
     results = [word[6:] for words in CALLS.values() for word in words if word[:6] == "--out="]
     assert [result for result in results if not tells(one, result)] == []

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import h5py
 import pytest
-from forked_calls import Child, limited
+from forked_calls import Child, limit_resources
 from readers import BINARY, Reader
 from safetensors.numpy import load_file, save_file
-from spoilt_binaries import edits, flipped
+from spoilt_binaries import edits, spoil_bytes
 
 from interp.errors import ProoflensError
 
@@ -49,7 +49,7 @@ def cases(file: Path) -> Iterator[Case]:
     for seed in range(SEED, SEED + TRIED):
         yield (
             f"seed {seed}",
-            lambda path, seed=seed: (path.write_bytes(flipped(good, seed)), None)[1],
+            lambda path, seed=seed: (path.write_bytes(spoil_bytes(good, seed)), None)[1],
         )
 
 
@@ -73,7 +73,7 @@ def wrong(reader: Reader, home: Path) -> list[str]:
 
 
 def try_all(some: list[Case], reader: Reader, home: Path, good: bytes) -> None:
-    limited()
+    limit_resources()
     for name, spoil in some:
         sys.stdout.write(f"CASE {name!r}\n")
         (home / reader.file).write_bytes(good)

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 import torch
 from forked_calls import RECIPE, command
-from stopping import Case, Tree, finished, stop_everywhere, tree
+from stopping import Case, Tree, finished_files, stop_everywhere, tree
 
 from interp.models.checkpoint import load_checkpoint, save_checkpoint
 from interp.models.spec import TransformerSpec
@@ -36,7 +36,7 @@ def sound_store(root: Path, before: dict[str, bytes], after: dict[str, bytes]) -
     folder = root / "st"
     if not (folder / "manifest.json").exists():
         return not (folder / "index.jsonl").exists()
-    return verify(folder) == [] and set(finished(tree(root))) <= set(before) | set(after)
+    return verify(folder) == [] and set(finished_files(tree(root))) <= set(before) | set(after)
 
 
 def sound_table(root: Path, before: dict[str, bytes], after: dict[str, bytes]) -> bool:
@@ -44,9 +44,9 @@ def sound_table(root: Path, before: dict[str, bytes], after: dict[str, bytes]) -
     return sound_store(root, before, after) and table["score"].tolist() in ([1.0], [2.0])
 
 
-def begun(root: Path, before: dict[str, bytes], after: dict[str, bytes]) -> bool:
+def is_only_begun(root: Path, before: dict[str, bytes], after: dict[str, bytes]) -> bool:
     """Older results stand; what is new is whole or in the training's own folder."""
-    now = {n: d for n, d in finished(tree(root)).items() if not n.startswith("ck.partial")}
+    now = {n: d for n, d in finished_files(tree(root)).items() if not n.startswith("ck.partial")}
     return now in (before, after)
 
 
@@ -81,7 +81,7 @@ def pairs_of_files(*names: str) -> Callable[[Path, Tree, Tree], bool]:
     """Each file is the older one or the new one."""
 
     def sound(root: Path, before: Tree, after: Tree) -> bool:
-        now = finished(tree(root))
+        now = finished_files(tree(root))
         return all(now.get(name) in (before.get(name), after[name]) for name in names)
 
     return sound
@@ -106,10 +106,12 @@ CASES = {
     "train": Case(
         words("train", "{root}/r.toml", "--out", "{root}/ck"),
         words("train", "{root}/r.toml", "--out", "{root}/ck", "--resume"),
-        begun,
+        is_only_begun,
     ),
     "train-overwrite": Case(
-        words("train", "{root}/r.toml", "--out", "{root}/ck", "--overwrite"), sound=begun, tail=14
+        words("train", "{root}/r.toml", "--out", "{root}/ck", "--overwrite"),
+        sound=is_only_begun,
+        tail=14,
     ),
     "compile": Case(
         words("crasp", "--compile", "{root}/p.cr", "--out", "{root}/made", "--overwrite")

@@ -216,7 +216,7 @@ def test_one_that_starts_as_the_other_ends_finds_its_work(
     words = f"train --all --out {root}/zoo{more}".split()
     place = trained.grid.training_place
 
-    def waited(folder: Path) -> Any:
+    def wait_for_first(folder: Path) -> Any:
         trained.grid.training_place = place
         if not (first := os.fork()):
             with contextlib.suppress(SystemExit):
@@ -226,7 +226,7 @@ def test_one_that_starts_as_the_other_ends_finds_its_work(
         monkeypatch.setattr("trained.grid.train_unit", lambda *_: 1 / 0)
         return place(folder)
 
-    monkeypatch.setattr("trained.grid.training_place", waited)
+    monkeypatch.setattr("trained.grid.training_place", wait_for_first)
     second = Child(command(*words)).end()
     said = "nothing is left to train" if more else "exists: choose another name"
     assert (second.code, said in second.said) == (0 if more else 2, True), second

@@ -55,14 +55,14 @@ CONTROLS = {
 """Model → latents that no component holds."""
 
 
-def located(name: str, latents: tuple[str, ...]) -> DataFrame:
+def locate_shipped(name: str, latents: tuple[str, ...]) -> DataFrame:
     shipped = load(name)
     return locate(shipped.model, shipped.test or shipped.task, rows=ROWS, latents=latents)
 
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_the_mechanism_is_where_it_is_said_to_be(name: str) -> None:
-    table = located(name, tuple(SHOWN[name]))
+    table = locate_shipped(name, tuple(SHOWN[name]))
     found = holders(table).set_index("latent")["where"]
     for latent, component in SHOWN[name].items():
         assert component in found[latent].split(", "), table
@@ -71,14 +71,14 @@ def test_the_mechanism_is_where_it_is_said_to_be(name: str) -> None:
 
 @pytest.mark.parametrize("name", CONTROLS)
 def test_a_control_is_as_accurate_and_holds_none_of_the_latents(name: str) -> None:
-    table = located(name, CONTROLS[name])
+    table = locate_shipped(name, CONTROLS[name])
     heads = table[table["heads"].ne("")]
     assert not heads["verdict"].eq("holds").any(), table
     assert load(name).metrics["error"] < 0.01
 
 
 def test_what_a_gated_memory_holds_instead_is_every_lag_at_once() -> None:
-    table = located("adaptive-memory-gated", ("window",)).set_index(["component", "circuit"])
+    table = locate_shipped("adaptive-memory-gated", ("window",)).set_index(["component", "circuit"])
     assert table.loc[("L0 heads", "output"), "share"] >= HOLDS
 
 
@@ -86,7 +86,7 @@ def test_copying_without_b_is_by_weights_that_grew_to_the_identity() -> None:
     name = "template-copying-b-grown"
     shipped, symbols = load(name), range(256, 512)
     assert not shipped.model.spec.identity_ov
-    assert "L0H0" in holders(located(name, ("answer",)))["where"].item().split(", ")
+    assert "L0H0" in holders(locate_shipped(name, ("answer",)))["where"].item().split(", ")
     factor = shipped.model.blocks[0].attn
     with torch.no_grad():
         tokens = shipped.model.embed.W_E[symbols.start : symbols.stop]

@@ -94,9 +94,9 @@ def test_problems_of_all_tables_are_named_at_once(tmp_path: Path) -> None:
 
 def test_bounds_point_the_right_way(tmp_path: Path) -> None:
     recipe = read_recipe(write(tmp_path, GOOD + "[expected]\naccuracy = 0.9\nloss = 0.1\n"))
-    assert recipe.missed({"accuracy": 0.95, "loss": 0.05}) == []
-    assert len(recipe.missed({"accuracy": 0.5, "loss": 0.2})) == 2
-    assert len(recipe.missed({"accuracy": float("nan"), "loss": 0.0})) == 1
+    assert recipe.missed_bounds({"accuracy": 0.95, "loss": 0.05}) == []
+    assert len(recipe.missed_bounds({"accuracy": 0.5, "loss": 0.2})) == 2
+    assert len(recipe.missed_bounds({"accuracy": float("nan"), "loss": 0.0})) == 1
 
 
 def test_missing_file_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

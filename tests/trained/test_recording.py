@@ -148,13 +148,13 @@ def test_what_draws_or_changes_or_is_no_plain_memory_is_not_recorded() -> None:
     x = torch.randn(4, 4)
     table = torch.tensor([1.0, 2.0, 3.0, 4.0])
 
-    def summed() -> list[Tensor]:
+    def add_to_constant() -> list[Tensor]:
         own = torch.tensor([1.0, 2.0, 3.0, 4.0])
         own += x[0]
         return [own * 1]
 
     for compute in (
-        summed,
+        add_to_constant,
         lambda: [table.add_(x[0]) * 1],
         lambda: [x + torch.randn(4, 4)],
         lambda: [x[torch.randperm(4)]],

@@ -42,7 +42,7 @@ from analyses.papers.experiment import Experiment, decide
 from prooflens.proofs import construct_pod
 from prooflens.tasks import BASES, PodCoupling
 
-__all__ = ["bounded", "coupling_bound", "network_complexity", "spectrum_part"]
+__all__ = ["coupling_bound", "judge_bound", "network_complexity", "spectrum_part"]
 
 _ROWS, _SEED = 128, 2**62 + 4
 _AT_ONCE = 2**19
@@ -55,10 +55,12 @@ _ALPHAS = tuple(0.5 + np.geomspace(0.01, 64, 400))
 _WRITTEN, _SQUARED = "bound as written", "bound with C_1² / (2α − 1)"
 
 
-def bounded(setting: Setting) -> Verdict:
+def judge_bound(setting: Setting) -> Verdict:
     """Evaluate the bound beside constructed and trained models (ledger: ``coupling-bound``)."""
     tasks = _tasks(setting.options["widths"])
-    errors = pd.concat((_constructed(tasks, setting), _trained(tasks, setting)), ignore_index=True)
+    errors = pd.concat(
+        (_construction_errors(tasks, setting), _trained_errors(tasks, setting)), ignore_index=True
+    )
     cells = _cells(errors, {name: task for name, (task, _) in tasks.items()})
     above = {
         bound: cells[cells["best known"] > cells[bound] + _ROUNDING]
@@ -143,7 +145,7 @@ def _tasks(widths: Sequence[Sequence[int]]) -> dict[str, tuple[PodCoupling, Sequ
 
 
 @torch.no_grad()
-def _constructed(
+def _construction_errors(
     tasks: dict[str, tuple[PodCoupling, Sequence[int]]], setting: Setting
 ) -> pd.DataFrame:
     rows = []
@@ -162,7 +164,9 @@ def _constructed(
     return pd.DataFrame(rows, columns=["target", "model", "m_h", "m_ff", "seed", "error"])
 
 
-def _trained(tasks: dict[str, tuple[PodCoupling, Sequence[int]]], setting: Setting) -> pd.DataFrame:
+def _trained_errors(
+    tasks: dict[str, tuple[PodCoupling, Sequence[int]]], setting: Setting
+) -> pd.DataFrame:
     """Models trained on supplied sines for every head, and with networks for the widest."""
     experiment = Experiment(setting)
     for name, (task, widths) in tasks.items():

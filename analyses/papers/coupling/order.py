@@ -83,7 +83,7 @@ def paper_value(model: str, setting: str) -> float:
 def order(setting: Setting) -> Verdict:
     """Run the ordering experiments (ledger: ``coupling-order``)."""
     names = [name for name in settings() if name != _KERNEL]
-    table = _trained(setting, names)
+    table = _trained_errors(setting, names)
     variances = {name: target_variance(settings()[name]) for name in names}
     judged = statements(table, variances)
     needed = ("exchange hurts the RNN", "the transformer is left as it is")
@@ -120,7 +120,7 @@ def order(setting: Setting) -> Verdict:
 
 def random_kernel(setting: Setting) -> Verdict:
     """Train on a kernel without decay (ledger: ``coupling-random-kernel``)."""
-    table = _trained(setting, [_KERNEL])
+    table = _trained_errors(setting, [_KERNEL])
     variance = target_variance(settings()[_KERNEL])
     found = medians(table, ["model"])
     rnn, transformer = found["linear RNN"], found["transformer"]
@@ -140,7 +140,7 @@ def random_kernel(setting: Setting) -> Verdict:
     )
 
 
-def _trained(setting: Setting, names: Sequence[str]) -> pd.DataFrame:
+def _trained_errors(setting: Setting, names: Sequence[str]) -> pd.DataFrame:
     """The mean square errors of the profile's models in some settings, over seeds."""
     experiment, options = Experiment(setting), setting.options
     for name in names:

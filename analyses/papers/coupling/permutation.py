@@ -23,16 +23,16 @@ from analyses.papers.coupling.tasks import PermutedPatches, PermutedTranslation
 from analyses.papers.experiment import Experiment, by_seed, status_of, verdict
 from prooflens.architectures import TransformerSpec
 
-__all__ = ["permuted", "task_spec"]
+__all__ = ["judge_permutation", "task_spec"]
 
 _COST, _LEARNED = 0.03, 0.8
 _OWN, _OTHER, _SYMMETRY = "as it is", "permuted", "whole patches permuted"
 
 
-def permuted(setting: Setting) -> Verdict:
+def judge_permutation(setting: Setting) -> Verdict:
     """Test that a fixed permutation of the inputs costs little (ledger:
     ``coupling-permutation``)."""
-    experiment = Experiment(setting, test=_held_out)
+    experiment = Experiment(setting, test=_held_out_split)
     for name, task in _tasks(setting).items():
         for order, changes in _orders(task).items():
             spec = task_spec(task, setting.options)
@@ -103,7 +103,7 @@ def _tasks(setting: Setting) -> dict[str, Any]:
     return found
 
 
-def _held_out(task: Any) -> Any:
+def _held_out_split(task: Any) -> Any:
     """The held-out split of the user's own data; None where rows are generated."""
     own = getattr(task, "images", "shapes") != "shapes" or bool(getattr(task, "source", ""))
     return replace(task, split="test") if own else None

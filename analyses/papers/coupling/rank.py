@@ -47,11 +47,11 @@ def finite(setting: Setting) -> Verdict:
     experiment = Experiment(setting)
     for name, task in tasks.items():
         add_pods(experiment, name, task, widths[name])
-    rows = _trained(experiment)
+    rows = _trained_errors(experiment)
     built: dict[str, Any] = {}
     for name, task in tasks.items():
         for m_h in widths[name]:
-            error, built[f"{name}, m_h {m_h}"] = _constructed(task, m_h)
+            error, built[f"{name}, m_h {m_h}"] = _construction_error(task, m_h)
             rows.append([name, "construction", m_h, 0, error])
     good = {
         name: _vanishes(_frame(rows), name, int(task.rank), target_variance(task))
@@ -92,14 +92,16 @@ def infinite(setting: Setting) -> Verdict:
     widths = setting.options["widths"]
     experiment = Experiment(setting)
     add_pods(experiment, "α = 1", task, widths)
-    rows = _trained(experiment)
+    rows = _trained_errors(experiment)
     slopes = seed_slopes(_frame(rows))
     low, high = interval(slopes)
     steep = high <= -1 + _TOLERANCE
     for alpha in _ALPHAS:
         for m_h in widths:
             truncated = PodCoupling("infinite", alpha=alpha, mask_self=True)
-            rows.append([f"α = {alpha:g}", "truncated POD", m_h, 0, _truncated(truncated, m_h)])
+            rows.append(
+                [f"α = {alpha:g}", "truncated POD", m_h, 0, _truncation_error(truncated, m_h)]
+            )
     table = _frame(rows)
     cut = _output_slopes(table)
     hard = cut[f"α = {_ALPHAS[1]:g}"]
@@ -144,12 +146,12 @@ def self_attending(widths: Sequence[int], ranks: Sequence[int] = (32, 100, 1000)
     found = {}
     for rank in ranks:
         kept = [m for m in widths if m < rank]
-        errors = [_truncated(PodCoupling(rank), m) for m in kept]
+        errors = [_truncation_error(PodCoupling(rank), m) for m in kept]
         found[str(rank)] = float(np.polyfit(np.log(kept), np.log(errors), 1)[0])
     return found
 
 
-def _trained(experiment: Experiment) -> list[list[Any]]:
+def _trained_errors(experiment: Experiment) -> list[list[Any]]:
     """The target, "trained", m_h, seed and mean square error of every run."""
     table, _ = experiment.run()
     runs = table[["target", "m_h", "seed", "loss"]].itertuples(index=False, name=None)
@@ -179,7 +181,7 @@ def _vanishes(table: pd.DataFrame, target: str, rank: int, variance: float) -> d
 
 
 @torch.no_grad()
-def _constructed(task: PodCoupling, m_h: int) -> tuple[float, dict[str, float]]:
+def _construction_error(task: PodCoupling, m_h: int) -> tuple[float, dict[str, float]]:
     """The mean square error of the construction, and its largest error with its certificate."""
     construction = construct_pod(task, m_h)
     batch = task.sample(_ROWS, seed=2**62 + 1)
@@ -188,7 +190,7 @@ def _constructed(task: PodCoupling, m_h: int) -> tuple[float, dict[str, float]]:
     return float(error.square().mean()), bound
 
 
-def _truncated(task: PodCoupling, m_h: int) -> float:
+def _truncation_error(task: PodCoupling, m_h: int) -> float:
     x = torch.rand(_ROWS // 4, task.length, generator=torch.Generator().manual_seed(11))
     return float((task.average(x) - task.average(x, m_h)).square().mean())
 

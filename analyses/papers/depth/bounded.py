@@ -97,7 +97,7 @@ def run(setting: Setting) -> Verdict:
                 "before": pair.before if pair else "",
                 "begun": pair.begun if pair else "",
                 "length": pair.length if pair else float("nan"),
-                "checked": pair is not None and _certified(pair, bounds),
+                "checked": pair is not None and _is_certified(pair, bounds),
             }
         )
     table = pd.DataFrame(rows)
@@ -192,7 +192,7 @@ def _innermost(prefix: str, bound: int) -> tuple[Any, ...]:
     return (prefix[-1], *(min(max(value, -bound - 1), bound) for value in values))
 
 
-def _certified(pair: Pair, bounds: Bounds) -> bool:
+def _is_certified(pair: Pair, bounds: Bounds) -> bool:
     """Whether both prefixes are of one class, and one has a block more of the last letter."""
     return prefix_class(pair.before, bounds) == prefix_class(pair.begun, bounds)
 

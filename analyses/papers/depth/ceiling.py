@@ -32,7 +32,7 @@ from prooflens.crasp import (
 )
 from prooflens.tasks import language
 
-__all__ = ["best_table", "describe", "searched_program", "table_bound"]
+__all__ = ["best_table", "describe", "search_program", "table_bound"]
 
 _LETTERS = ("a", "b")
 
@@ -40,7 +40,7 @@ _LETTERS = ("a", "b")
 def best_table(k: int, length: int) -> dict[int, float]:
     """Position t = 1 … length → share of strings that the best table misses there."""
     total = comb(length - 1, k - 1)
-    return {t: _missed(k, length, t) / total for t in range(1, length + 1)}
+    return {t: _count_rarer(k, length, t) / total for t in range(1, length + 1)}
 
 
 def table_bound(k: int, lengths: tuple[int, int]) -> tuple[float, float]:
@@ -59,7 +59,7 @@ def table_bound(k: int, lengths: tuple[int, int]) -> tuple[float, float]:
     return 1 - wrong / positions, float(np.mean(bounds))
 
 
-def _missed(k: int, length: int, t: int) -> int:
+def _count_rarer(k: int, length: int, t: int) -> int:
     """How many strings have the rarer label at t among those with the same letter and counts."""
     missed = 0
     for a in range(1, t + 1):
@@ -82,7 +82,7 @@ def _prefixes(block: int, a: int, b: int) -> int:
     return comb(a - 1, blocks_a - 1) * comb(b - 1, blocks_b - 1) if b else 0
 
 
-def searched_program(
+def search_program(
     k: int, lengths: tuple[int, int], *, budget: int, rows: int, seed: int
 ) -> tuple[Program, float, pd.DataFrame]:
     """Search for the best program of depth k − 3 for L_k.
@@ -111,7 +111,7 @@ def searched_program(
     best, score, trace = _random(k, generator), -1.0, []
     for tried in range(budget):
         fresh = tried < budget // 2
-        numbers = _random(k, generator) if fresh else _changed(best, generator)
+        numbers = _random(k, generator) if fresh else _change_one(best, generator)
         found = _match(_program(k, numbers), *sets[0])
         if found >= score:
             best, score = numbers, found
@@ -131,7 +131,7 @@ def _random(k: int, generator: np.random.Generator) -> list[int]:
     return [*ends, int(generator.integers(-20, 41)), *generator.integers(1, 6, k - 4).tolist()]
 
 
-def _changed(numbers: list[int], generator: np.random.Generator) -> list[int]:
+def _change_one(numbers: list[int], generator: np.random.Generator) -> list[int]:
     place = int(generator.integers(len(numbers)))
     step = int(generator.choice([-5, -2, -1, 1, 2, 5]))
     changed = list(numbers)

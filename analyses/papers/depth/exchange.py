@@ -26,7 +26,7 @@ import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from analyses.papers.depth.predictors import said, strings_of
+from analyses.papers.depth.predictors import predicted_labels, strings_of
 from prooflens.crasp import alphabet, evaluate_codes, prediction_program
 from prooflens.tasks import Batch
 
@@ -72,7 +72,7 @@ def exchanges(model: Any, k: int, how: Exchange) -> pd.DataFrame:
     rows = []
     for layer in range(model.spec.n_layers):
         formula = f"E{layer + 2}"
-        learned, judged = (_paired(k, formula, how, seed) for seed in (0, 2))
+        learned, judged = (_draw_pairs(k, formula, how, seed) for seed in (0, 2))
         found = {
             name: _judge(model, entered, formula, learned, judged, how)
             for name, entered in (("before", layer), ("after", layer + 1))
@@ -95,7 +95,7 @@ def counterfactual(
     return F.pad(torch.from_numpy(found.values[found.answer].astype(bool)), (1, 0))
 
 
-def _paired(k: int, formula: str, how: Exchange, seed: int) -> _Pairs:
+def _draw_pairs(k: int, formula: str, how: Exchange, seed: int) -> _Pairs:
     lengths = (how.length, how.length)
     base, source = (strings_of(k, lengths, how.pairs, seed=seed + i) for i in (1, 2))
     agree = base.inputs == source.inputs
@@ -112,7 +112,7 @@ def _judge(
     base, source = _streams(model, layer, judged)
     with torch.no_grad():
         output = _output(model, layer, base, source, judged.agree, direction)
-    right = said(output) == judged.expected
+    right = predicted_labels(output) == judged.expected
     changes, stays = judged.places()
     return float(right[changes].double().mean() + right[stays].double().mean()) / 2
 

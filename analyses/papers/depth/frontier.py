@@ -19,12 +19,12 @@ import pandas as pd
 from analyses.figures.dots import strips
 from analyses.figures.frontier import depth_frontier, shallower_at_best
 from analyses.papers.base import Drawing, Setting, Verdict
-from analyses.papers.depth.ceiling import describe, searched_program, table_bound
+from analyses.papers.depth.ceiling import describe, search_program, table_bound
 from analyses.papers.depth.predictors import (
     Bin,
     bin_name,
     bins_of,
-    kept_of,
+    match_of_best,
     predictor_run,
     scores,
     shipped_predictor,
@@ -61,7 +61,7 @@ def run(setting: Setting) -> Verdict:
     ``search`` programs tried for each k.
     """
     options, bins = setting.options, bins_of(setting.options)
-    models = _shipped(options["models"]) if "models" in options else _grid(setting)
+    models = _load_shipped(options["models"]) if "models" in options else _grid(setting)
     beyond = [(int(low), int(high)) for low, high in options.get("beyond", ())]
     table = scores(models, [*bins, *beyond], int(options["rows"]))
     blocks = sorted({k for k, _, _ in models})
@@ -82,7 +82,7 @@ def with_positions(setting: Setting) -> Verdict:
         told = replace(setting, options=dict(options) | {"positions": spec})
         table = scores(_grid(told, f"runs-{kind}"), bins, int(options["rows"]))
         tables.append(table.assign(positions=kind))
-        kept[kind] = kept_of(table, bins[-2], bins[-1])
+        kept[kind] = match_of_best(table, bins[-2], bins[-1])
         words.append(f"{kind}: {judge(kept[kind])[1]}")
     gaps = {f"{kind}, L_{k}": gap for kind, far in kept.items() for k, gap in _gaps(far).items()}
     verdicts = {judge(far)[0] for far in kept.values()}
@@ -109,7 +109,7 @@ def with_positions(setting: Setting) -> Verdict:
         },
         "gaps": gaps,
         "exact_match": {
-            kind: _nested(rows) for kind, rows in whole.groupby("positions", sort=False)
+            kind: _matches_by_bin(rows) for kind, rows in whole.groupby("positions", sort=False)
         },
     }
     key = f"depth k − 2 less depth k − 3 at {name}: " + ", ".join(
@@ -120,7 +120,7 @@ def with_positions(setting: Setting) -> Verdict:
     return Verdict(status, " ".join(words), key, numbers, {"exact_match": whole}, drawings)
 
 
-def _shipped(names: Sequence[str]) -> dict[Cell, Any]:
+def _load_shipped(names: Sequence[str]) -> dict[Cell, Any]:
     """Load shipped models: (k, depth, number among those alike) → model."""
     found: dict[Cell, Any] = {}
     for name in names:
@@ -148,7 +148,7 @@ def verdict(
     table: pd.DataFrame, bins: Sequence[Bin], ceilings: pd.DataFrame, searched: pd.DataFrame
 ) -> Verdict:
     """The verdict that follows from the numbers by the ledger's rule."""
-    far, names = kept_of(table, bins[-2], bins[-1]), [bin_name(lengths) for lengths in bins]
+    far, names = match_of_best(table, bins[-2], bins[-1]), [bin_name(lengths) for lengths in bins]
     status, words = judge(far)
     alternative = (
         "Panels of number of blocks against attention layers, coloured by the share of "
@@ -156,7 +156,7 @@ def verdict(
     )
     numbers = {
         "kept": {f"k={k}, depth={depth}": value for (k, depth), value in far.items()},
-        "exact_match": _nested(table),
+        "exact_match": _matches_by_bin(table),
         "depth_1_ceiling": ceilings.to_dict("records"),
         "shallower_programs": searched.to_dict("records"),
     }
@@ -232,7 +232,7 @@ def _ceilings(blocks: Sequence[int], far: Bin, budget: int) -> tuple[pd.DataFram
             continue
         accuracy, bound = table_bound(k, far)
         exact.append({"k": k, "depth": 1, "accuracy": accuracy, "exact_match_at_most": bound})
-        program, match, _ = searched_program(k, far, budget=budget, rows=300, seed=k)
+        program, match, _ = search_program(k, far, budget=budget, rows=300, seed=k)
         searched.append(
             {
                 "k": k,
@@ -245,7 +245,7 @@ def _ceilings(blocks: Sequence[int], far: Bin, budget: int) -> tuple[pd.DataFram
     return pd.DataFrame(exact), pd.DataFrame(searched)
 
 
-def _nested(table: pd.DataFrame) -> dict[str, dict[str, list[float]]]:
+def _matches_by_bin(table: pd.DataFrame) -> dict[str, dict[str, list[float]]]:
     """Bin → "k, depth" → the exact match of every seed."""
     return {
         str(name): {

@@ -60,7 +60,7 @@ def decoding(model: Any, batch: Batch, *, seed: int = 0) -> pd.DataFrame:
         truth = latent.gather(1, places).numpy()
         if truth.min() == truth.max():
             continue
-        score = _explained if name in shares else _accuracy
+        score = _probe_r2 if name in shares else _accuracy
         exchanged = truth[np.random.default_rng(seed).permutation(len(truth))]
         for site in sites:
             held = cache[site].double()
@@ -165,16 +165,16 @@ def _sample(batch: Batch, seed: int) -> Tensor:
 
 def _accuracy(features: _Features, truth: _Truth) -> float:
     """The balanced accuracy of a logistic regression on held-out strings."""
-    said = _held_out(LogisticRegression(C=10.0, max_iter=500), features, truth > 0)
+    said = _held_out_predictions(LogisticRegression(C=10.0, max_iter=500), features, truth > 0)
     return float(balanced_accuracy_score(truth.ravel() > 0, said))
 
 
-def _explained(features: _Features, truth: _Truth) -> float:
+def _probe_r2(features: _Features, truth: _Truth) -> float:
     """The R² of a ridge regression on held-out strings, at least 0."""
-    return max(0.0, float(r2_score(truth.ravel(), _held_out(Ridge(), features, truth))))
+    return max(0.0, float(r2_score(truth.ravel(), _held_out_predictions(Ridge(), features, truth))))
 
 
-def _held_out(probe: Any, features: _Features, truth: np.ndarray) -> np.ndarray:
+def _held_out_predictions(probe: Any, features: _Features, truth: np.ndarray) -> np.ndarray:
     """The predictions of a probe for strings that it was not fitted to."""
     groups = np.repeat(np.arange(len(truth)), truth.shape[1])
     flat, scaled = features.reshape(len(groups), -1), make_pipeline(StandardScaler(), probe)

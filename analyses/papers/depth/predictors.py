@@ -25,10 +25,10 @@ __all__ = [
     "bin_name",
     "bins_of",
     "exact_match",
-    "kept_of",
     "letter_id",
+    "match_of_best",
+    "predicted_labels",
     "predictor_run",
-    "said",
     "scores",
     "shipped_predictor",
     "strings_of",
@@ -106,7 +106,7 @@ def strings_of(k: int, lengths: Bin, rows: int, seed: int = 0) -> Batch:
     return task.sample(rows, seed=_TEST_SEED + seed)
 
 
-def said(output: Tensor) -> Tensor:
+def predicted_labels(output: Tensor) -> Tensor:
     """What a model says at every position, ``[batch, pos]``: whether the last block has begun."""
     return output.argmax(-1) == 1 if output.shape[-1] == 2 else output[..., 0] > 0.5
 
@@ -116,7 +116,7 @@ def answers(model: Any, batch: Batch) -> Tensor:
     """Whether the model's answer at each position is right, ``[batch, pos]``; true where not
     scored."""
     output: Tensor = model(batch.inputs)
-    return (said(output) == batch.targets.bool()) | ~batch.mask
+    return (predicted_labels(output) == batch.targets.bool()) | ~batch.mask
 
 
 def exact_match(model: Any, batch: Batch) -> float:
@@ -159,7 +159,7 @@ def scores(
     return pd.DataFrame(found)
 
 
-def kept_of(table: pd.DataFrame, chosen: Bin, judged: Bin) -> dict[tuple[int, int], float]:
+def match_of_best(table: pd.DataFrame, chosen: Bin, judged: Bin) -> dict[tuple[int, int], float]:
     """(k, depth) → the exact match on the judged lengths of the run that is best on the chosen
     ones; of equals the first."""
     on = table.set_index(["k", "depth", "seed"])

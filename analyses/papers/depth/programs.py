@@ -88,7 +88,7 @@ def _row(name: str, blocks: int, stated: int, program: Program, setting: Setting
     if is_past_only(program):
         model = compile_program(program, longest=max(map(len, strings))).model
         layers = model.spec.n_layers
-        missed = _missed(model, program, strings)
+        missed = _count_disagreements(model, program, strings)
     return {
         "program": name,
         "stated_depth": stated,
@@ -119,7 +119,7 @@ def _strings(blocks: int, setting: Setting) -> list[str]:
     return short
 
 
-def _missed(model: Any, program: Program, strings: Sequence[str]) -> int:
+def _count_disagreements(model: Any, program: Program, strings: Sequence[str]) -> int:
     """How many positions the compiled model and the program disagree at."""
     missed = 0
     for start in range(0, len(strings), _BATCH):

@@ -94,7 +94,7 @@ def run(setting: Setting) -> Verdict:
                 "bound": bound,
                 "symbols": len(before),
                 "alike": same_ends(before, begun, k - 3, bound),
-                "told": _predicted(k, before) != _predicted(k, begun),
+                "told": _prediction(k, before) != _prediction(k, begun),
             }
         )
     table = pd.DataFrame(rows)
@@ -168,7 +168,7 @@ def same_ends(before: str, begun: str, levels: int, bound: int) -> bool:
         for text in (before, begun)
     ]
     for _ in range(levels - 1):
-        texts = _refined(texts, bound)
+        texts = _refine_classes(texts, bound)
     totals = [Counter[int]() for _ in texts]
     for total, runs in zip(totals, texts, strict=True):
         for one, length in runs:
@@ -200,7 +200,7 @@ class _Classes:
         if exact not in self._same:
             near = self._near.setdefault((previous, _simple(counts, self.bound).tobytes()), [])
             others = (one for one in near if one[0] not in passed)
-            alike = (n for n, there in others if not _parted(there, counts, self.bound))
+            alike = (n for n, there in others if not _is_separable(there, counts, self.bound))
             found = next(alike, self.size)
             if found == self.size:
                 near.append((found, counts))
@@ -209,7 +209,7 @@ class _Classes:
         return self._same[exact]
 
 
-def _refined(texts: Sequence[Runs], bound: int) -> list[Runs]:
+def _refine_classes(texts: Sequence[Runs], bound: int) -> list[Runs]:
     """The classes of the next level of all positions of several strings."""
     size = 1 + max(one for runs in texts for one, _ in runs)
     classes, found = _Classes(bound), []
@@ -235,19 +235,19 @@ def _as_far_as_alike(first: np.ndarray, step: np.ndarray, most: int, bound: int)
     from the first are followed by such alone.
     """
     low, high = 1, 2
-    while high <= most and not _parted(first, first + (high - 1) * step, bound):
+    while high <= most and not _is_separable(first, first + (high - 1) * step, bound):
         low, high = high, 2 * high
     high = min(high, most + 1)
     while high - low > 1:
         middle = (low + high) // 2
-        if _parted(first, first + (middle - 1) * step, bound):
+        if _is_separable(first, first + (middle - 1) * step, bound):
             high = middle
         else:
             low = middle
     return low
 
 
-def _parted(one: np.ndarray, other: np.ndarray, bound: int) -> bool:
+def _is_separable(one: np.ndarray, other: np.ndarray, bound: int) -> bool:
     """Whether some e and v, of numbers up to the bound, have e·one ≥ v > e·other or the reverse.
 
     Sums are followed count by count, the largest first; counts that are equal in both are one, with
@@ -281,5 +281,5 @@ def _simple(counts: np.ndarray, bound: int) -> np.ndarray:
     return sums.clip(-bound - 1, bound).astype(np.int16)
 
 
-def _predicted(k: int, word: str) -> bool:
+def _prediction(k: int, word: str) -> bool:
     return bool(evaluate(prediction_program(k), [word]).values["last"][0, -1])

@@ -83,7 +83,7 @@ def run(setting: Setting) -> Verdict:
     cells = [(k, longest) for k in o["blocks"] for longest in o["lengths"] if longest > k]
     bins, parts = bins_of(o), list[pd.DataFrame]()
 
-    def learned(cases: list[tuple[tuple[int, int], int]]) -> list[list[bool]]:
+    def train_and_judge(cases: list[tuple[tuple[int, int], int]]) -> list[list[bool]]:
         first, runs = len(parts), []
         for (k, longest), seed in cases:
             of = {**o, "bins": [[k, longest], *o["bins"]]}
@@ -96,7 +96,7 @@ def run(setting: Setting) -> Verdict:
         return [[bool(part["exact_match"].iloc[-1] >= _LEARNED)] for part in parts[first:]]
 
     middle = len(setting.seeds) // 2 + 1
-    in_turn(setting.seeds, {cell: [middle] for cell in cells}, learned)
+    in_turn(setting.seeds, {cell: [middle] for cell in cells}, train_and_judge)
     table = pd.concat(parts, ignore_index=True)
     table["model"] = [f"L_{k}, {k - 2} layers" for k in table["k"]]
     return _verdict(table, o["numbers"], bin_name(bins[-1]))

@@ -44,7 +44,7 @@ _MANY = "M = "
 
 def heads_of_a_lag(setting: Setting) -> Verdict:
     """Test that more heads give less error, and farther lags need more (``memory-heads-error``)."""
-    parts = [_sums(setting), _descended(setting), _trained(setting)]
+    parts = [_sums(setting), _descent_errors(setting), _trained_errors(setting)]
     table = pd.concat(parts, ignore_index=True)
     heads, lags = setting.options["heads"], setting.options["lags"]
     best, solved = (_better(table, starts) for starts in (_STARTS, _DESCENDED))
@@ -90,7 +90,7 @@ def _better(table: pd.DataFrame, starts: Mapping[str, str]) -> pd.DataFrame:
     return least
 
 
-def _descended(setting: Setting) -> pd.DataFrame:
+def _descent_errors(setting: Setting) -> pd.DataFrame:
     """Gradient descent on the slopes; a seed's slopes start a tenth or so beside the others'."""
     rows, length, how = [], setting.options["length"], setting.options["descent"]
     for kind, lag, heads in product(_KINDS, setting.options["lags"], setting.options["heads"]):
@@ -126,7 +126,7 @@ def _sums(setting: Setting) -> pd.DataFrame:
     return _frame(rows)
 
 
-def _trained(setting: Setting) -> pd.DataFrame:
+def _trained_errors(setting: Setting) -> pd.DataFrame:
     experiment = Experiment(setting)
     length = setting.options["length"]
     for kind in _KINDS:
@@ -153,12 +153,12 @@ def _trained(setting: Setting) -> pd.DataFrame:
         where = (labels["positions"], labels["lag"], labels["heads"])
         rows.append((*where, _STARTS[labels["start"]], labels["seed"], fit.metrics["error"]))
         if labels["start"] == "2^−h":
-            solved = _solved(fit.model, labels["lag"], length, labels["positions"])
+            solved = _project_slopes(fit.model, labels["lag"], length, labels["positions"])
             rows.append((*where, _SOLVED, labels["seed"], solved.error))
     return _frame(rows)
 
 
-def _solved(model: Any, lag: int, length: int, kind: Positions) -> Projected:
+def _project_slopes(model: Any, lag: int, length: int, kind: Positions) -> Projected:
     """The best coefficients for the slopes of a trained model."""
     slopes = model.blocks[0].attn.terms["lag"].p.detach().abs().double().numpy()
     return project(_target(lag, length), slopes, kind)

@@ -85,7 +85,7 @@ class ManifoldMemory:
         signs = torch.randint(2, (_NEURONS,), generator=generator) * 2.0 - 1.0
         return turn, inner / self.dimension**0.5, torch.cat([w, b[None]]), signs
 
-    def embedded(self, z: Tensor) -> Tensor:
+    def embed(self, z: Tensor) -> Tensor:
         """x ``[…, channel]`` of z ``[…, k]``; each manifold's mean square is 1 a channel."""
         turn, inner, _, _ = self._maps
         if self.shape == "curved":
@@ -101,7 +101,7 @@ class ManifoldMemory:
         """
         generator = torch.Generator().manual_seed(seed)
         z = torch.randn(n, self.length, self.dimension, generator=generator)
-        x = self.embedded(z)
+        x = self.embed(z)
         _, _, weights, signs = self._maps
         f = torch.relu(x @ weights[:-1] + weights[-1]) @ signs
         f = torch.nn.functional.pad(f[:, :-1], (1, 0))

@@ -40,7 +40,7 @@ from prooflens.proofs import construct_adaptive_memory
 from prooflens.tasks import AdaptiveMemory
 from prooflens.trained import evaluate, zoo
 
-__all__ = ["fetched_together", "in_order", "rounds_in_layers", "width_for_depth"]
+__all__ = ["concurrent_fetches", "in_order", "rounds_in_layers", "width_for_depth"]
 
 _DECODABLE, _DROP, _PROBED = 0.9, 0.1, 160
 _KEYS: dict[str, Any] = {"lag_bias": "relative_keys"}
@@ -50,8 +50,8 @@ _WIDE, _DEEP = "one wide layer", "R + 1 layers"
 def rounds_in_layers(setting: Setting) -> Verdict:
     """Test that R rounds need R + 1 layers (ledger: ``memory-rounds``)."""
     if setting.profile == "zoo":
-        return _shipped(setting)
-    options, experiment = setting.options, _decayed(setting)
+        return _judge_shipped(setting)
+    options, experiment = setting.options, _decay_experiment(setting)
     tasks = {r: task_of(options["candidates"], options["length"], r) for r in options["rounds"]}
     for rounds, task in tasks.items():
         for layers in range(1 if options["fewer_layers"] else rounds + 1, rounds + 2):
@@ -62,7 +62,7 @@ def rounds_in_layers(setting: Setting) -> Verdict:
     middle = medians(table, ["rounds", "layers"])
     fewest = {r: _fewest_layers(middle, (f"R = {r}",), options["level"]) for r in tasks}
     orders = _orders(experiment.planned, fits, tasks, options["level"])
-    exact = {r: _constructed(options["candidates"], r) for r in tasks}
+    exact = {r: _construction_error(options["candidates"], r) for r in tasks}
     built = all(error <= bound for error, bound in exact.values())
     enough = all(middle[f"R = {r}", r + 1] <= options["level"] for r in tasks)
     ordered = sum(orders.values()) >= 0.8 * len(orders) if orders else False
@@ -100,7 +100,7 @@ def rounds_in_layers(setting: Setting) -> Verdict:
     return verdict(status, words, found[-1], numbers, name="errors", table=table, drawing=drawing)
 
 
-def _shipped(setting: Setting) -> Verdict:
+def _judge_shipped(setting: Setting) -> Verdict:
     """Apply the same rule to shipped models, one seed each; candidates are the models' own."""
     rows, orders, exact = [], {}, {}
     for name in setting.options["models"]:
@@ -108,7 +108,7 @@ def _shipped(setting: Setting) -> Verdict:
         task, layers = shipped.task, shipped.model.spec.n_layers
         error = evaluate(shipped.model, task)["error"]
         rows.append((name, task.rounds, layers, error))
-        exact[task.rounds] = _constructed(len(task.locations), task.rounds)
+        exact[task.rounds] = _construction_error(len(task.locations), task.rounds)
         if task.rounds >= 2:
             orders[name] = in_order(shipped.model, task)
     table = pd.DataFrame(rows, columns=["model", "rounds", "layers", "error"])
@@ -141,7 +141,7 @@ def _shipped(setting: Setting) -> Verdict:
 
 def width_for_depth(setting: Setting) -> Verdict:
     """Test whether width replaces depth at equal size (ledger: ``memory-width-depth``)."""
-    options, experiment = setting.options, _decayed(setting)
+    options, experiment = setting.options, _decay_experiment(setting)
     for rounds in options["rounds"]:
         task = task_of(options["candidates"], options["length"], rounds)
         shapes = {_WIDE: (1, *options["wide"]), _DEEP: (rounds + 1, *options["deep"])}
@@ -186,9 +186,9 @@ def width_for_depth(setting: Setting) -> Verdict:
     return verdict(status, f"{words}.", key, numbers, name="errors", table=table, drawing=drawing)
 
 
-def fetched_together(setting: Setting) -> Verdict:
+def concurrent_fetches(setting: Setting) -> Verdict:
     """Test that memories of one round take one round (ledger: ``memory-concurrent``)."""
-    options, experiment = setting.options, _decayed(setting)
+    options, experiment = setting.options, _decay_experiment(setting)
     most = max(options["together"])
     nested = (max(options["first"]) + most, 0)
     cells = [(first, more) for first in options["first"] for more in options["together"]]
@@ -267,7 +267,7 @@ def _fewest_layers(middle: Mapping[Any, float], cell: tuple[Any, ...], level: fl
     return min((layers for layers, error in rows if error <= level), default=None)
 
 
-def _decayed(setting: Setting) -> Experiment:
+def _decay_experiment(setting: Setting) -> Experiment:
     """An experiment with the profile's weight decay."""
     return Experiment(setting, weight_decay=setting.options["weight_decay"])
 
@@ -278,7 +278,7 @@ def _words(table: pd.DataFrame, rounds: int, layers: int) -> str:
 
 
 @torch.no_grad()
-def _constructed(candidates: int, rounds: int) -> tuple[float, float]:
+def _construction_error(candidates: int, rounds: int) -> tuple[float, float]:
     """Largest error of the construction on fresh rows of ±1 values, and its certificate."""
     task = replace(
         task_of(candidates, 24, rounds),

@@ -35,7 +35,7 @@ from prooflens.interventions import components, replacement
 from prooflens.run import Run
 from prooflens.tasks import Batch
 
-__all__ = ["measured", "run", "stages"]
+__all__ = ["measure_induction", "run", "stages"]
 
 _FALLEN, _LATER, _SEEDS = 0.9, 1.5, 0.8
 _NONE, _SOME = (0.1, 0.3), (0.5, 1.0)
@@ -81,7 +81,7 @@ def run(setting: Setting) -> Verdict:
             rows = []
             for step, weights in fit.snapshots.items():
                 fit.model.load_state_dict(weights)
-                found = measured(fit.model, judged[share])
+                found = measure_induction(fit.model, judged[share])
                 rows.append({"share": share, "seed": seed, "step": step, **found})
             answers.append([stages(pd.DataFrame(rows), grams[share])[2]])
             table = pd.concat([table, pd.DataFrame(rows)], ignore_index=True)
@@ -93,7 +93,7 @@ def run(setting: Setting) -> Verdict:
 
 
 @torch.no_grad()
-def measured(model: Any, batch: Batch) -> dict[str, float]:
+def measure_induction(model: Any, batch: Batch) -> dict[str, float]:
     """The model's loss, in nats a scored position, and the head that does most of induction.
 
     Returns:
@@ -128,7 +128,7 @@ def stages(rows: pd.DataFrame, grams: Mapping[int, float]) -> tuple[int, int, bo
     """B, I (−1 for never) and whether the n-gram came first, of one training.
 
     Args:
-        rows: The kept steps in order, as :func:`measured` gives them.
+        rows: The kept steps in order, as :func:`measure_induction` gives them.
         grams: n → the n-gram's loss.
     """
     fallen = rows[rows["loss"] <= grams[1] - _FALLEN * (grams[1] - grams[2])]

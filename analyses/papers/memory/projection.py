@@ -64,8 +64,8 @@ def project(target: Lags, slopes: Float64[np.ndarray, " head"], positions: Posit
 
 def search(target: Lags, heads: int, positions: Positions) -> Projected:
     """The best slopes found: from grids of the constructions, by least squares on what is left."""
-    ranked = _ranked(target, heads, positions)
-    found = [_improved(target, one.slopes, positions) for one in ranked[:3]]
+    ranked = _rank_grids(target, heads, positions)
+    found = [_improve_slopes(target, one.slopes, positions) for one in ranked[:3]]
     return min((*ranked, *found), key=lambda one: one.error)
 
 
@@ -106,12 +106,14 @@ def grid_start(target: Lags, heads: int, positions: Positions) -> Projected:
     in the twentieth digit of what they cancel: from there gradient descent goes nowhere.
     """
     return min(
-        (_priced(target, p, positions) for p in _grids(heads, positions)),
+        (_project_priced(target, p, positions) for p in _grids(heads, positions)),
         key=lambda one: one.error,
     )
 
 
-def _priced(target: Lags, slopes: Float64[np.ndarray, " head"], positions: Positions) -> Projected:
+def _project_priced(
+    target: Lags, slopes: Float64[np.ndarray, " head"], positions: Positions
+) -> Projected:
     """Like :func:`project`, with a penalty price · Σ a² on the coefficients."""
     basis = np.vstack([_basis(len(target), slopes, positions), _PRICE**0.5 * np.eye(len(slopes))])
     wanted = np.concatenate([target, np.zeros(len(slopes))])
@@ -126,12 +128,12 @@ def _grids(heads: int, positions: Positions) -> list[Float64[np.ndarray, " head"
     ]
 
 
-def _ranked(target: Lags, heads: int, positions: Positions) -> list[Projected]:
+def _rank_grids(target: Lags, heads: int, positions: Positions) -> list[Projected]:
     found = [project(target, p, positions) for p in _grids(heads, positions)]
     return sorted(found, key=lambda one: one.error)
 
 
-def _improved(
+def _improve_slopes(
     target: Lags, slopes: Float64[np.ndarray, " head"], positions: Positions
 ) -> Projected:
     def left(log_slopes: Float64[np.ndarray, " head"]) -> Lags:

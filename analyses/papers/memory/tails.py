@@ -175,12 +175,15 @@ def _errors(setting: Setting) -> pd.DataFrame:
             rows.append((kind, heads, _BEST, 0, search(target, heads, kind).error))
     columns = ["positions", "heads", "error of", "seed", "error"]
     return pd.concat(
-        [pd.DataFrame(rows, columns=columns), _trained(setting, target)[[*columns, "start"]]],
+        [
+            pd.DataFrame(rows, columns=columns),
+            _trained_errors(setting, target)[[*columns, "start"]],
+        ],
         ignore_index=True,
     )
 
 
-def _trained(setting: Setting, target: np.ndarray) -> pd.DataFrame:
+def _trained_errors(setting: Setting, target: np.ndarray) -> pd.DataFrame:
     options = setting.options
     task = KernelMemory((options["kernel"],), length=options["length"])
     experiment = Experiment(setting)

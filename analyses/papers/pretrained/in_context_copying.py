@@ -124,7 +124,7 @@ def _compare(
     everything = [part for part in components(model.model) if part.kind == "head"]
     run = Run(model.model, trial.batch)
     mean = {part: replacement(model.model, part, "mean") for part in everything}
-    sets = [heads, *(_matched(everything, heads, rng) for _ in range(draws))]
+    sets = [heads, *(_draw_matched(everything, heads, rng) for _ in range(draws))]
     edits = [tuple(edit for part in parts for edit in mean[part]) for parts in sets]
     top, *others = (float(run.by_row(rise).mean()) for rise in run.rises(edits))
     matched = np.array(others)
@@ -138,7 +138,7 @@ def _compare(
     }
 
 
-def _matched(
+def _draw_matched(
     everything: Sequence[Component], heads: Sequence[Component], rng: np.random.Generator
 ) -> list[Component]:
     """As many random heads in each layer, other than the given ones where the layer has enough."""

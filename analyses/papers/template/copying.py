@@ -22,15 +22,22 @@ from analyses.figures.dots import accuracy_sweep
 from analyses.papers.base import Drawing, Setting, Status, Verdict
 from analyses.papers.experiment import by_seed, decide
 from analyses.papers.template.circuits import circuit_drawing, scalar_drawing
-from analyses.papers.template.models import NAMES, fitted, on_unseen, spec_of, task_sizes, unfitted
+from analyses.papers.template.models import (
+    NAMES,
+    count_unfitted,
+    fitted_runs,
+    on_unseen,
+    spec_of,
+    task_sizes,
+)
 from prooflens.tasks import TemplateTask, copying, induction_style
 
-__all__ = ["fixed", "induction"]
+__all__ = ["copying_width", "induction"]
 
 _TRAINED = ("blocks.*", "pos_embed.*")
 
 
-def fixed(setting: Setting) -> Verdict:
+def copying_width(setting: Setting) -> Verdict:
     """Test copying αβα → β against the embedding's width (ledger: ``template-copying-width``)."""
     return _judge(setting, copying(**task_sizes(setting.options)), scalars="b", n_layers=1)
 
@@ -49,7 +56,7 @@ def _judge(setting: Setting, task: TemplateTask, scalars: str, **changes: Any) -
             spec = spec_of(task, options, kind, d_model=width, **changes)
             experiment.add({"model": NAMES[kind], "width": width}, task, spec)
     table, fits = experiment.run()
-    kept = fitted(table)
+    kept = fitted_runs(table)
     means = kept.groupby(["model", "width"])["accuracy"].mean().unstack()
     figure = accuracy_sweep(
         kept if len(kept) else table,
@@ -60,7 +67,7 @@ def _judge(setting: Setting, task: TemplateTask, scalars: str, **changes: Any) -
     first, last = min(options["widths"]), max(options["widths"])
     plain, scalar = (_row(means, NAMES[kind], options["widths"]) for kind in ("", scalars))
     status, words = _verdict(plain, scalar, first, last, NAMES[scalars])
-    lost = unfitted(table)
+    lost = count_unfitted(table)
     words += f" Left out because they do not fit their training strings: {lost}." if lost else ""
     numbers = {
         "plain": plain,

@@ -186,7 +186,7 @@ def _random(
         count = min(_AT_ONCE, draws - start)
         factors = torch.from_numpy(rng.standard_normal((2, count, d_model, width)))
         factors = factors / factors.square().sum((-2, -1), keepdim=True).sqrt()
-        for kind, matrices in _seen(model, factors, symbols).items():
+        for kind, matrices in _factor_products(model, factors, symbols).items():
             found.setdefault(kind, []).append(_measure(matrices))
     return {
         kind: {metric: torch.cat([part[metric] for part in parts]) for metric in DIAGONAL_METRICS}
@@ -194,7 +194,7 @@ def _random(
     }
 
 
-def _seen(
+def _factor_products(
     model: Any, factors: Float[Tensor, "side draw d_model d_head"], symbols: slice | None
 ) -> dict[str, Matrices]:
     if symbols is None:

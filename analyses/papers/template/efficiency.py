@@ -20,13 +20,13 @@ from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import decide, verdict
 from analyses.papers.template.models import (
     NAMES,
-    fitted,
-    needed,
+    count_unfitted,
+    fewest_strings,
+    fitted_runs,
     on_unseen,
     spec_of,
     task_sizes,
-    unanswered,
-    unfitted,
+    unfitted_verdict,
 )
 from prooflens.tasks import same_different
 
@@ -46,9 +46,9 @@ def sample_efficiency(setting: Setting) -> Verdict:
         for n in options["rows"]:
             experiment.add({"model": name, "n": n}, task, spec, rows=n, learning_rate=rates[name])
     table, _ = experiment.run()
-    if (lost := unanswered(table)) is not None:
+    if (lost := unfitted_verdict(table)) is not None:
         return lost
-    reached = needed(fitted(table), accuracy=_LEVEL)
+    reached = fewest_strings(fitted_runs(table), accuracy=_LEVEL)
     plain, scalar = reached["plain"], reached["+ aI"]
     largest = max(options["rows"])
     ratio = None if isinf(plain) or isinf(scalar) else plain / scalar
@@ -63,7 +63,7 @@ def sample_efficiency(setting: Setting) -> Verdict:
         "needed": _finite(reached),
         "ratio": ratio,
         "learning_rates": rates,
-        "not_fitted": unfitted(table),
+        "not_fitted": count_unfitted(table),
         "accuracy": _by_seed(table),
     }
     figure = accuracy_sweep(table, x="n", across="training strings n", chance=0.5)
@@ -109,11 +109,11 @@ def zipf(setting: Setting) -> Verdict:
             spec = spec_of(task, options, scalars)
             experiment.add({"law": law, "model": NAMES[scalars]}, task, spec)
     table, _ = experiment.run()
-    if (lost := unanswered(table)) is not None:
+    if (lost := unfitted_verdict(table)) is not None:
         return lost
     table["diversity"] = table["law"].map(diversity)
     steepest = list(laws)[-1]
-    means = fitted(table).groupby(["model", "law"])["accuracy"].mean().unstack()
+    means = fitted_runs(table).groupby(["model", "law"])["accuracy"].mean().unstack()
     means = means.reindex(index=[NAMES[""], NAMES["a"]], columns=list(laws))
     falls = {str(name): float(row["uniform"] - row[steepest]) for name, row in means.iterrows()}
     passed = [name for name, fall in falls.items() if fall >= 0.05]
@@ -129,7 +129,7 @@ def zipf(setting: Setting) -> Verdict:
     numbers = {
         "falls": falls,
         "diversity": diversity,
-        "not_fitted": unfitted(table),
+        "not_fitted": count_unfitted(table),
         "accuracy": _by_seed(table.rename(columns={"law": "n"})),
     }
     key = f"accuracy falls by {falls['plain']:.2f} (plain), {falls['+ aI']:.2f} (+ aI)"
@@ -145,7 +145,7 @@ def zipf(setting: Setting) -> Verdict:
 
 
 def _left_out(table: pd.DataFrame) -> str:
-    lost = unfitted(table)
+    lost = count_unfitted(table)
     return f" Left out because they do not fit their training strings: {lost}." if lost else ""
 
 

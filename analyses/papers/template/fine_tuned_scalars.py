@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from analyses.papers.base import Setting, Verdict
-from analyses.papers.template.gpt2_from_scratch import Learner, raced, tokens_of
+from analyses.papers.template.gpt2_from_scratch import Learner, race_verdict, tokens_of
 from prooflens.architectures import quiet_transformers
 from prooflens.errors import CheckpointError, MissingDependencyError, Problems
 from prooflens.trained import folder_of
@@ -43,7 +43,7 @@ def fine_tuned(setting: Setting) -> Verdict:
     if not (folder / "tokenizer.json").is_file():
         return Verdict("not run", f"Needs a pretrained model's folder: {folder} has no tokenizer.")
 
-    def made(scalars: bool, seed: int) -> Learner:
+    def make_learner(scalars: bool, seed: int) -> Learner:
         from transformers import AutoModelForCausalLM
 
         with quiet_transformers():
@@ -53,5 +53,5 @@ def fine_tuned(setting: Setting) -> Verdict:
         return Learner(model.to(setting.device), o, seed, scalars=scalars)
 
     text, held_out, _ = tokens_of({**o, "tokenizer": folder})
-    makers = {"without": partial(made, False), "with a, b": partial(made, True)}
-    return raced(setting, text, held_out, makers)
+    makers = {"without": partial(make_learner, False), "with a, b": partial(make_learner, True)}
+    return race_verdict(setting, text, held_out, makers)

@@ -42,7 +42,7 @@ from prooflens.architectures import quiet_transformers
 from prooflens.errors import Problems
 from prooflens.trained import zoo
 
-__all__ = ["Learner", "check", "fresh_gpt2", "from_scratch", "race", "raced", "tokens_of"]
+__all__ = ["Learner", "check", "fresh_gpt2", "from_scratch", "race", "race_verdict", "tokens_of"]
 
 _NAMES = ("without", "with a, b", "larger")
 
@@ -195,15 +195,17 @@ def from_scratch(setting: Setting) -> Verdict:
         return Verdict("not run", "code-lm is not there: set the options tokenizer and text.")
     text, held_out, vocabulary = tokens_of(options)
 
-    def made(name: str, seed: int) -> Learner:
+    def make_learner(name: str, seed: int) -> Learner:
         size = "larger_" if name == "larger" else ""
         model = fresh_gpt2(options, vocabulary, seed, size).to(setting.device)
         return Learner(model, options, seed, scalars=name == _NAMES[1])
 
-    return raced(setting, text, held_out, {name: partial(made, name) for name in _NAMES})
+    return race_verdict(
+        setting, text, held_out, {name: partial(make_learner, name) for name in _NAMES}
+    )
 
 
-def raced(
+def race_verdict(
     setting: Setting, text: Tensor, held_out: Tensor, makers: Mapping[str, Callable[[int], Learner]]
 ) -> Verdict:
     """The verdict of a race a seed, of the learners that the makers give for it. A seed in which

@@ -192,7 +192,7 @@ def language_model(setting: Setting) -> Verdict:
     for seed in setting.seeds:
         for scalars in (False, True):
             label = f"{name} + a, b" if scalars else name
-            rows += _trained({**options, "model": model}, setting.device, tokens, label, seed)
+            rows += _train_model({**options, "model": model}, setting.device, tokens, label, seed)
     return _judge(pd.DataFrame(rows), name)
 
 
@@ -205,7 +205,7 @@ def _unseen() -> str:
     return "\n".join(python_sources(held_out=recipe.held_out).held_out)
 
 
-def _trained(
+def _train_model(
     options: Mapping[str, Any], device: str, tokens: Tensor, name: str, seed: int
 ) -> Iterator[dict[str, Any]]:
     """Yield the perplexity on the last tenth of the text during training on the rest."""

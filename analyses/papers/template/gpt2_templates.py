@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from analyses.figures.dots import accuracy_sweep
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import decide
-from analyses.papers.template.models import needed
+from analyses.papers.template.models import fewest_strings
 from prooflens.architectures import quiet_transformers
 from prooflens.tasks import TemplateTask, aba_abb
 from prooflens.trained import zoo
@@ -79,7 +79,7 @@ def pretrained_efficiency(setting: Setting) -> Verdict:
             "not run", "This claim needs GPT-2's weights: set the option model to a path."
         )
     table = pd.DataFrame(_rows(setting, folder))
-    reached = needed(table, accuracy=_LEVEL)
+    reached = fewest_strings(table, accuracy=_LEVEL)
     ratio = reached["from scratch"] / reached["pretrained"]
     finite = reached["pretrained"] < float("inf")
     words = (

@@ -26,11 +26,11 @@ from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import decide
 from analyses.papers.template.circuits import circuit_drawing, scalar_drawing
 from analyses.papers.template.diagonals import diagonal_table
-from analyses.papers.template.models import NAMES, on_unseen, spec_of, task_sizes, unfitted
+from analyses.papers.template.models import NAMES, count_unfitted, on_unseen, spec_of, task_sizes
 from prooflens.run import Mean, Run, head_sites
 from prooflens.tasks import Batch, TemplateTask, same_different
 
-__all__ = ["kept_without", "specialisation", "statements", "worst_first"]
+__all__ = ["share_without", "specialisation", "statements", "worst_first"]
 
 _REASONS, _SINGLE, _HALF, _QUARTER = 0.9, 0.9, 0.5, 0.25
 _CLEAR, _SYMBOLS, _STRINGS, _ORDERS = 0.2, 64, 1024, 8
@@ -80,7 +80,7 @@ def specialisation(setting: Setting) -> Verdict:
     numbers = {
         "runs": found.to_dict("records"),
         "accuracy": table["accuracy"].tolist(),
-        "not_fitted": unfitted(table),
+        "not_fitted": count_unfitted(table),
         "clear_heads": _clear(shares),
     }
     return Verdict(
@@ -97,7 +97,7 @@ def specialisation(setting: Setting) -> Verdict:
     )
 
 
-def kept_without(model: Any, batch: Batch) -> Kept:
+def share_without(model: Any, batch: Batch) -> Kept:
     """A function: heads of the first layer → the share of the accuracy above ½ that is kept
     without them."""
     run = Run(model, batch)
@@ -163,7 +163,7 @@ def _verdict(found: pd.DataFrame, judged: int, runs: int) -> tuple[Any, str, str
 
 def _removals(model: Any, task: TemplateTask, seed: int) -> Iterator[dict[str, Any]]:
     """What is kept by the number of heads that are gone, worst first and in random orders."""
-    kept = kept_without(model, task.unseen().sample(_STRINGS, seed=seed))
+    kept = share_without(model, task.unseen().sample(_STRINGS, seed=seed))
     heads, rng = model.spec.heads[0], np.random.default_rng(seed)
     for gone, value in enumerate((1.0, *worst_first(kept, heads))):
         yield {"order": "worst first", "gone": gone, "kept": value}

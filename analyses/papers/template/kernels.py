@@ -27,12 +27,12 @@ from analyses.figures.nngp import kernel_matrices
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import by_seed, decide, verdict
 from analyses.papers.template.models import (
-    fitted,
+    count_unfitted,
+    fitted_runs,
     on_unseen,
     spec_of,
     task_sizes,
-    unanswered,
-    unfitted,
+    unfitted_verdict,
 )
 from analyses.papers.template.nngp import (
     NNGPKernel,
@@ -68,9 +68,9 @@ def conditioning(setting: Setting) -> Verdict:
             spec = spec_of(task, options, "a", residual=False)
             experiment.add({"model": task.title, "n": n}, task, spec, rows=n)
     table, _ = experiment.run()
-    if (lost := unanswered(table)) is not None:
+    if (lost := unfitted_verdict(table)) is not None:
         return lost
-    by_n = fitted(table).groupby(["model", "n"], sort=False)["accuracy"].mean().unstack()
+    by_n = fitted_runs(table).groupby(["model", "n"], sort=False)["accuracy"].mean().unstack()
     order = pd.DataFrame(conditions, index=["condition", "condition_error"]).T
     order["missed"] = 1 - by_n.mean(axis=1)
     rank, p = (float(v) for v in spearmanr(order["condition"], order["missed"]))
@@ -86,9 +86,9 @@ def conditioning(setting: Setting) -> Verdict:
         "p": p,
         "rank_correlation_well_conditioned": among,
         "order": order.to_dict("index"),
-        "not_fitted": unfitted(table),
+        "not_fitted": count_unfitted(table),
     }
-    shown = fitted(table).groupby(["n", "model"], sort=False)["accuracy"].mean().reset_index()
+    shown = fitted_runs(table).groupby(["n", "model"], sort=False)["accuracy"].mean().reset_index()
     shown["condition"] = shown["model"].map(order["condition"])
     shown["model"] = [f"n = {n}" for n in shown["n"]]
     figure = points(shown, x="condition", across="condition number of N", chance=0.5)
@@ -211,9 +211,9 @@ def features(setting: Setting) -> Verdict:
     for n in options["rows"]:
         experiment.add({"model": "trained", "n": n}, task, spec, rows=n)
     table, _ = experiment.run()
-    if (nothing := unanswered(table)) is not None:
+    if (nothing := unfitted_verdict(table)) is not None:
         return nothing
-    lost, table = unfitted(table), fitted(table)
+    lost, table = count_unfitted(table), fitted_runs(table)
     rows = [row for seed in setting.seeds for row in _lazy(task, spec, options, seed)]
     table = pd.concat([table, pd.DataFrame(rows)], ignore_index=True)
     means = table.groupby(["model", "n"], sort=False)["accuracy"].mean().unstack()

@@ -13,7 +13,7 @@ import numpy as np
 from analyses.figures.dots import strips
 from analyses.papers.base import Drawing, Setting, Status, Verdict
 from analyses.papers.experiment import decide, verdict
-from analyses.papers.template.models import fitted, on_unseen, task_sizes
+from analyses.papers.template.models import fitted_runs, on_unseen, task_sizes
 from prooflens.architectures import MLPSpec
 from prooflens.tasks import same_different
 
@@ -38,8 +38,8 @@ def chance(setting: Setting) -> Verdict:
         experiment.add({"model": kind}, task, spec)
     table, _ = experiment.run()
     plain = table[table["model"] == "one-hot"]
-    share = len(fitted(plain)) / len(plain)
-    one = (fitted(plain) if share else plain)["accuracy"].to_numpy()
+    share = len(fitted_runs(plain)) / len(plain)
+    one = (fitted_runs(plain) if share else plain)["accuracy"].to_numpy()
     mean, error = float(one.mean()), float(one.std(ddof=1) / len(one) ** 0.5)
     near = abs(mean - 0.5) <= max(_NEAR, 2 * error) and float(one.max()) < 0.75
     status: Status = "not run" if share < 0.5 else decide(near)

@@ -20,13 +20,13 @@ from prooflens.tasks import TemplateTask
 __all__ = [
     "FITTED",
     "NAMES",
-    "fitted",
-    "needed",
+    "count_unfitted",
+    "fewest_strings",
+    "fitted_runs",
     "on_unseen",
     "spec_of",
     "task_sizes",
-    "unanswered",
-    "unfitted",
+    "unfitted_verdict",
 ]
 
 FITTED = 0.99
@@ -68,20 +68,20 @@ def on_unseen(setting: Setting, **training: Any) -> Experiment:
     return Experiment(setting, test=TemplateTask.unseen, **training)
 
 
-def fitted(table: pd.DataFrame) -> pd.DataFrame:
+def fitted_runs(table: pd.DataFrame) -> pd.DataFrame:
     """The runs that fit their training strings; the others failed before they could generalise."""
     return table[table["train_accuracy"] >= FITTED]
 
 
-def unfitted(table: pd.DataFrame) -> dict[str, int]:
-    """For each model, how many runs :func:`fitted` leaves out."""
+def count_unfitted(table: pd.DataFrame) -> dict[str, int]:
+    """For each model, how many runs :func:`fitted_runs` leaves out."""
     counts = (table["train_accuracy"] < FITTED).groupby(table["model"], sort=False).sum()
     return {str(name): int(count) for name, count in counts.items() if count}
 
 
-def unanswered(table: pd.DataFrame) -> Verdict | None:
+def unfitted_verdict(table: pd.DataFrame) -> Verdict | None:
     """The verdict where of some model no run fits its training strings; None where all have one."""
-    models = set(table["model"]) - set(fitted(table)["model"])
+    models = set(table["model"]) - set(fitted_runs(table)["model"])
     if not models:
         return None
     told = ", ".join(sorted(map(str, models)))
@@ -89,7 +89,7 @@ def unanswered(table: pd.DataFrame) -> Verdict | None:
     return Verdict("not run", words, tables={"accuracy": table})
 
 
-def needed(table: pd.DataFrame, *, accuracy: float) -> dict[str, float]:
+def fewest_strings(table: pd.DataFrame, *, accuracy: float) -> dict[str, float]:
     """Smallest n from which on the mean accuracy over seeds stays at a level; ∞ if none."""
     found = {}
     for name, rows in table.groupby("model", sort=False):

@@ -20,11 +20,11 @@ from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import by_seed, decide, medians, verdict
 from analyses.papers.template.models import (
     NAMES,
-    fitted,
+    fitted_runs,
     on_unseen,
     spec_of,
     task_sizes,
-    unanswered,
+    unfitted_verdict,
 )
 from prooflens.errors import Problems
 from prooflens.tasks import NAMED, TemplateTask, random_task
@@ -62,9 +62,9 @@ def relations(setting: Setting) -> Verdict:
             model = NAMES[""] if not scalars else _WITH
             experiment.add({"task": name, "model": model}, task, spec, **budget)
     table, _ = experiment.run()
-    if (lost := unanswered(table)) is not None:
+    if (lost := unfitted_verdict(table)) is not None:
         return lost
-    middle = medians(fitted(table), ["task", "model"], "accuracy")
+    middle = medians(fitted_runs(table), ["task", "model"], "accuracy")
     plain = {name: middle.get((name, NAMES[""])) for name in tasks}  # None: no run fits
     aided = {name: middle.get((name, _WITH)) for name in tasks}
     learned = [name for name, found in aided.items() if (found or 0) >= options["level"]]
@@ -73,7 +73,10 @@ def relations(setting: Setting) -> Verdict:
         for name, found in plain.items()
         if found is not None and (aided[name] or 0) - found >= options["gain"]
     ]
-    told = [f"{name} {_shown(aided[name])} ({_shown(plain[name])} without)" for name in tasks]
+    told = [
+        f"{name} {_accuracy_text(aided[name])} ({_accuracy_text(plain[name])} without)"
+        for name in tasks
+    ]
     words = (
         f"Accuracy on unseen symbols with the scalars, of runs that fit their training strings: "
         f"{', '.join(told)}. At least {options['level']:g}: {', '.join(learned) or 'none'}."
@@ -100,5 +103,5 @@ def relations(setting: Setting) -> Verdict:
     )
 
 
-def _shown(accuracy: float | None) -> str:
+def _accuracy_text(accuracy: float | None) -> str:
     return "no run fits" if accuracy is None else f"{accuracy:.2f}"

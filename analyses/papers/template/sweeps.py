@@ -30,7 +30,14 @@ import torch
 from analyses.figures.dots import strips
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import by_seed, decide, interval, verdict
-from analyses.papers.template.models import NAMES, fitted, on_unseen, spec_of, task_sizes, unfitted
+from analyses.papers.template.models import (
+    NAMES,
+    count_unfitted,
+    fitted_runs,
+    on_unseen,
+    spec_of,
+    task_sizes,
+)
 from analyses.papers.template.nngp import feature_kernel, kernel_predict
 from prooflens.architectures import SequenceTransformer
 from prooflens.tasks import TemplateTask, aba_abb, same_different
@@ -64,7 +71,7 @@ def hyperparameters(setting: Setting) -> Verdict:
         "batch × 4": ({}, {"batch": 4 * o["batch"]}),
         "batch ÷ 4": ({}, {"batch": o["batch"] // 4}),
     }
-    table = pd.concat((_trained(setting, variations), _readouts(setting)), ignore_index=True)
+    table = pd.concat((_run_variations(setting, variations), _readouts(setting)), ignore_index=True)
     told = "95 % interval of the gain above 0"
     return verdict_of(table, told, lambda g: interval(g)[0] > 0, least=2)
 
@@ -79,7 +86,7 @@ def norms(setting: Setting) -> Verdict:
         for residual in (True, False)
         for norm in ("none", "layernorm")
     }
-    return verdict_of(_trained(setting, variations), *_BY_MEAN)
+    return verdict_of(_run_variations(setting, variations), *_BY_MEAN)
 
 
 def depth(setting: Setting) -> Verdict:
@@ -88,10 +95,10 @@ def depth(setting: Setting) -> Verdict:
         f"{n} layer{'s' * (n > 1)}": ({"n_layers": n, "norm": "layernorm"}, {})
         for n in setting.options["depths"]
     }
-    return verdict_of(_trained(setting, variations), *_BY_MEAN)
+    return verdict_of(_run_variations(setting, variations), *_BY_MEAN)
 
 
-def _trained(setting: Setting, variations: Mapping[str, Variation]) -> pd.DataFrame:
+def _run_variations(setting: Setting, variations: Mapping[str, Variation]) -> pd.DataFrame:
     """The runs of all variations, with and without the scalar."""
     options = setting.options
     task = same_different(**task_sizes(options))
@@ -136,7 +143,7 @@ def _readouts(setting: Setting) -> pd.DataFrame:
 def verdict_of(table: pd.DataFrame, told: str, keeps: Kept, *, least: int = 1) -> Verdict:
     """The verdict on the gains of all variations, seed by seed, given what keeps the effect, of
     variations with at least so many seeds that fit with both."""
-    wide = fitted(table).pivot_table(
+    wide = fitted_runs(table).pivot_table(
         index=["variation", "seed"], columns="model", values="accuracy", sort=False
     )
     both = wide.reindex(columns=[NAMES[""], NAMES["a"]]).dropna()
@@ -161,7 +168,7 @@ def verdict_of(table: pd.DataFrame, told: str, keeps: Kept, *, least: int = 1) -
         f"plain models leave room (below {_ROOM})."
         + "".join(f"{told}: {', '.join(names)}." for told, names in left.items() if names)
     )
-    lost = {str(v): unfitted(rows) for v, rows in table.groupby("variation", sort=False)}
+    lost = {str(v): count_unfitted(rows) for v, rows in table.groupby("variation", sort=False)}
     numbers = {
         "gains": {name: float(found.mean()) for name, found in gains.items()},
         "intervals": {name: interval(found) for name, found in gains.items() if len(found) > 1},

@@ -80,7 +80,7 @@ def collapse(setting: Setting) -> Verdict:
     decayed, control = (middle.loc[(NAMES["b"], decay)] for decay in (o["weight_decay"], 0.0))
     cosine = float(middle.xs(o["weight_decay"], level="decay")["cosine"].min())
     collapsed, caused = cosine >= _COLLAPSED, _is_cause(decayed, control)
-    unused = _unused_tokens(o["pretrained"])
+    unused = _token_cosines(o["pretrained"])
     said = "; ".join(
         f"{name}, weight decay {decay:g}: cosine {row['cosine']:.2f}, shared {row['shared']:.2f}, "
         f"accuracy on unseen symbols {row['accuracy']:.2f}, with their rows set back "
@@ -207,7 +207,7 @@ def shared_move(moves: Tensor) -> float:
     return float(moves.mean(0).square().sum() / moves.square().sum(1).mean().clamp_min(1e-30))
 
 
-def _unused_tokens(name: str) -> Mapping[str, float]:
+def _token_cosines(name: str) -> Mapping[str, float]:
     """The mean cosine of embeddings of a pretrained model's unused tokens and of others; empty
     where the model is not there, or names no token so."""
     from transformers import AutoTokenizer

@@ -27,16 +27,16 @@ from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import decide
 from analyses.papers.training import models
 from analyses.papers.training.measured import Builder, agreements, models_of
-from analyses.papers.training.points import check_parts, parts_of, rows_at, varied
+from analyses.papers.training.points import check_parts, parts_of, rows_at, varied_options
 
 __all__ = [
     "adaptive",
     "check",
     "counting",
-    "drawn",
+    "draw_diagram",
     "equality",
     "induction",
-    "nested",
+    "nested_memory",
     "setting_in_words",
     "settings_like",
     "shares",
@@ -63,7 +63,7 @@ def adaptive(setting: Setting) -> Verdict:
     return _judge(setting, models.memory)
 
 
-def nested(setting: Setting) -> Verdict:
+def nested_memory(setting: Setting) -> Verdict:
     """Two rounds, a layer a round (ledger: ``training-finds-nested``)."""
     return _judge(setting, models.memory)
 
@@ -101,17 +101,17 @@ def shares(table: pd.DataFrame, options: Mapping[str, Any]) -> pd.DataFrame:
         latent of the models that solved the task.
     """
     rows = []
-    for values, group in table.groupby(list(varied(options)), sort=False):
+    for values, group in table.groupby(list(varied_options(options)), sort=False):
         count, found = len(group), int(group["found"].sum())
         interval = binomtest(found, count).proportion_ci(0.95)
         weakest = group.loc[group["solved"], "weakest"].median()
         numbers = (count, int(group["solved"].sum()), found, found / count, *interval, weakest)
         rows.append((*values, *numbers))
-    names = [*varied(options), *_COUNTS, "share", "low", "high", "weakest"]
+    names = [*varied_options(options), *_COUNTS, "share", "low", "high", "weakest"]
     return pd.DataFrame(rows, columns=names)
 
 
-def drawn(cells: pd.DataFrame, options: Mapping[str, Any]) -> Drawing:
+def draw_diagram(cells: pd.DataFrame, options: Mapping[str, Any]) -> Drawing:
     """The figure of a diagram: its map and its strips.
 
     Args:
@@ -120,24 +120,24 @@ def drawn(cells: pd.DataFrame, options: Mapping[str, Any]) -> Drawing:
     """
     first, *rest = parts_of(options)
 
-    def counted(changes: Mapping[str, Any]) -> tuple[int, int, int]:
+    def counts_at(changes: Mapping[str, Any]) -> tuple[int, int, int]:
         row = rows_at(cells, changes, options)[_COUNTS].iloc[0]
         return int(row["models"]), int(row["solved"]), int(row["found"])
 
-    counts = [counted(point) for point in first.points()]
+    counts = [counts_at(point) for point in first.points()]
     wide = len(first.columns)
     grid = ShareMap(
         _WORDS.get(first.across, first.across),
-        [_shown(v) for v in first.columns],
+        [_value_text(v) for v in first.columns],
         _WORDS.get(first.down, first.down),
-        [_shown(v) for v in first.rows],
+        [_value_text(v) for v in first.rows],
         [counts[i : i + wide] for i in range(0, len(counts), wide)],
     )
     strips = [
         Strip(
             _WORDS.get(part.across, part.across),
-            [_shown(v) for v in part.columns],
-            [counted(point) for point in part.points()],
+            [_value_text(v) for v in part.columns],
+            [counts_at(point) for point in part.points()],
             ", ".join(_named_value(*pair) for pair in part.given),
         )
         for part in rest
@@ -151,15 +151,15 @@ def drawn(cells: pd.DataFrame, options: Mapping[str, Any]) -> Drawing:
 
 def setting_in_words(point: Mapping[Any, Any], options: Mapping[str, Any]) -> str:
     """A setting by what is not as in the profile."""
-    other = {name: point[name] for name in varied(options) if point[name] != options[name]}
+    other = {name: point[name] for name in varied_options(options) if point[name] != options[name]}
     return ", ".join(map(_named_value, other, other.values())) or "as the profile says"
 
 
 def _named_value(name: str, value: Any) -> str:
-    return f"{_WORDS.get(name, name)} {_shown(value)}"
+    return f"{_WORDS.get(name, name)} {_value_text(value)}"
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -167,19 +167,19 @@ def _judge(setting: Setting, build: Builder) -> Verdict:
     """Train, measure and judge by the rule that all diagrams share."""
     options, seeds = setting.options, len(setting.seeds)
 
-    def needed(points: pd.DataFrame) -> list[int]:
+    def needed_counts(points: pd.DataFrame) -> list[int]:
         counts = pd.Series(ceil(_FOUND * seeds), index=points.index)
         counts[settings_like(points, options["otherwise"])] = floor(_NOT_FOUND * seeds) + 1
         return counts.tolist()
 
-    table = models_of(setting, build, needed)
+    table = models_of(setting, build, needed_counts)
     cells, agreed = shares(table, options), agreements(setting, build, table)
     expected = settings_like(cells, options["found"])
     unexpected = settings_like(cells, options["otherwise"])
     right = pd.concat(
         [cells.loc[expected, "share"] >= _FOUND, cells.loc[unexpected, "share"] <= _NOT_FOUND]
     )
-    wrong = cells.loc[right.index[~right], list(varied(options))].to_dict("records")
+    wrong = cells.loc[right.index[~right], list(varied_options(options))].to_dict("records")
     solved, found = int(table["solved"].sum()), int(table["found"].sum())
     words = (
         f"Of {len(table)} models in {len(cells)} settings {solved} solve the task and {found} work "
@@ -206,7 +206,7 @@ def _judge(setting: Setting, build: Builder) -> Verdict:
         f"{found} of the {solved} models that solve the task work as the proof does",
         numbers,
         {"shares": cells, "models": table, "agreement": agreed},
-        {"shares": drawn(cells, options)},
+        {"shares": draw_diagram(cells, options)},
     )
 
 

@@ -63,7 +63,7 @@ def models_of(
         rows = pd.read_csv(file).to_dict("records")
     asked = 0
 
-    def found(cases: list[tuple[int, int]]) -> list[list[bool]]:
+    def train_and_find(cases: list[tuple[int, int]]) -> list[list[bool]]:
         nonlocal asked
         first, models = asked, []
         experiment = Experiment(setting, part=f"models-{first}")
@@ -77,8 +77,8 @@ def models_of(
             models.append((points[number], seed, sought))
         _, fits = experiment.run()
         for (point, seed, sought), fit in list(zip(models, fits, strict=True))[len(rows) - first :]:
-            of_roles = _asked(rows, point, setting.options)
-            one = _measured(sought, fit, seed, setting, asked=of_roles)
+            of_roles = _needs_statements(rows, point, setting.options)
+            one = _measure_model(sought, fit, seed, setting, asked=of_roles)
             rows.append({**point, "seed": seed, **one})
             with output_file(file, overwrite=True) as draft:
                 pd.DataFrame(rows).to_csv(draft, index=False)
@@ -86,7 +86,7 @@ def models_of(
         return [[bool(row["found"])] for row in rows[first:asked]]
 
     of = [[count] for count in needed(pd.DataFrame(points))]
-    in_turn(setting.seeds, dict(enumerate(of)), found)
+    in_turn(setting.seeds, dict(enumerate(of)), train_and_find)
     return pd.DataFrame(rows)
 
 
@@ -132,7 +132,7 @@ def _frame(score: float) -> pd.DataFrame:
     return pd.DataFrame({"score": [score]})
 
 
-def _asked(
+def _needs_statements(
     rows: Sequence[Mapping[Any, Any]], point: Mapping[str, Any], options: Mapping[str, Any]
 ) -> bool:
     """Whether the next model of a setting is asked for the proof's statements: in cells of the map,
@@ -150,15 +150,17 @@ def _on_map(point: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
     )
 
 
-def _measured(
+def _measure_model(
     sought: Sought, fit: Fit, seed: int, setting: Setting, *, asked: bool
 ) -> dict[str, Any]:
     metric, _ = sought.reached
-    solved, least = sought.solved(fit.metrics), float("nan")
+    solved, least = sought.is_solved(fit.metrics), float("nan")
     layers: tuple[int, ...] = ()
     if solved:  # where the task is not learned nothing is looked for
         rows = setting.options["pairs"]
-        layers, least = sought.located(locate(fit.model, sought.task, rows=rows, seed=_SEED + seed))
+        layers, least = sought.locate_steps(
+            locate(fit.model, sought.task, rows=rows, seed=_SEED + seed)
+        )
     statements = float("nan")
     if asked and solved:
         mechanism = sought.proof().mechanism

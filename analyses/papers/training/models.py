@@ -64,7 +64,7 @@ class Sought:
     test: Task | None = None
     otherwise: tuple[Step, ...] = ()
 
-    def located(self, table: pd.DataFrame) -> tuple[tuple[int, ...], float]:
+    def locate_steps(self, table: pd.DataFrame) -> tuple[tuple[int, ...], float]:
         """The layers that do the steps (``()`` if there are none), and the share of the least held
         latent (:mod:`.steps`), each in the form that comes nearer."""
         forms = [form for form in (self.steps, self.otherwise) if form]
@@ -72,7 +72,7 @@ class Sought:
         shares = [weakest(table, form) for form in forms]
         return next(filter(None, layers), ()), float(pd.Series(shares).max())
 
-    def solved(self, metrics: Mapping[str, float]) -> bool:
+    def is_solved(self, metrics: Mapping[str, float]) -> bool:
         """Whether a model with these metrics solved the task."""
         metric, bound = self.reached
         return metrics[metric] <= bound if metric == "error" else metrics[metric] >= bound

@@ -22,7 +22,7 @@ from typing import Any
 import pandas as pd
 
 from analyses.papers.ledger import Claim, read_ledger
-from analyses.papers.training.diagram import drawn, setting_in_words, shares
+from analyses.papers.training.diagram import draw_diagram, setting_in_words, shares
 from analyses.papers.training.points import parts_of, rows_at
 from prooflens.errors import ArgumentError
 from prooflens.files import output_file, replace_text
@@ -101,10 +101,10 @@ def redraw(docs: Path, results: Path | None = None) -> None:
         for claim, (table, ending) in product(_claims(), _TABLES.items()):
             rows = results / claim.id / f"{table}.csv"
             if rows.exists():
-                with output_file(_kept(docs, claim.id, ending), overwrite=True) as draft:
+                with output_file(_table_path(docs, claim.id, ending), overwrite=True) as draft:
                     draft.write_text(rows.read_text())
     for name, kept in _diagrams(docs).items():
-        figure = drawn(shares(kept.models, kept.options), kept.options).figure
+        figure = draw_diagram(shares(kept.models, kept.options), kept.options).figure
         save(figure, docs / "images" / name, formats=("png",))
     page = docs / PAGE
     replace_text(page, with_tables(page.read_text(), docs))
@@ -114,12 +114,12 @@ def _diagrams(docs: Path) -> dict[str, _Diagram]:
     """Claim → what the page keeps of it."""
     return {
         claim.id: _Diagram(
-            pd.read_csv(_kept(docs, claim.id), dtype=_TEXT),
-            pd.read_csv(_kept(docs, claim.id, "-agreement")),
+            pd.read_csv(_table_path(docs, claim.id), dtype=_TEXT),
+            pd.read_csv(_table_path(docs, claim.id, "-agreement")),
             dict(claim.profiles["full"]),
         )
         for claim in _claims()
-        if _kept(docs, claim.id).exists()
+        if _table_path(docs, claim.id).exists()
     }
 
 
@@ -133,5 +133,5 @@ def _claims() -> list[Claim]:
     return [claim for claim in read_ledger().values() if claim.paper == "training"]
 
 
-def _kept(docs: Path, name: str, ending: str = "") -> Path:
+def _table_path(docs: Path, name: str, ending: str = "") -> Path:
     return docs / "data" / f"{name}{ending}.csv"

@@ -16,7 +16,7 @@ import pandas as pd
 
 from prooflens.errors import Problems
 
-__all__ = ["PointPart", "check_parts", "parts_of", "points_of", "rows_at", "varied"]
+__all__ = ["PointPart", "check_parts", "parts_of", "points_of", "rows_at", "varied_options"]
 
 Point = dict[str, Any]
 
@@ -68,17 +68,19 @@ def check_parts(options: Mapping[str, Any]) -> None:
         ArgumentError: naming each such option.
     """
     problems = Problems("diagram")
-    for name in varied(options):
+    for name in varied_options(options):
         rule = "must be one of the profile's options"
         problems.need(name in options, "map and strips", rule, name, "name its value there")
     for named in (*options["found"], *options["otherwise"]):
         for name in named:
             rule = "must be an option that varies in the map or a strip"
-            problems.need(name in varied(options), "found and otherwise", rule, name, "drop it")
+            problems.need(
+                name in varied_options(options), "found and otherwise", rule, name, "drop it"
+            )
     problems.raise_if_any()
 
 
-def varied(options: Mapping[str, Any]) -> tuple[str, ...]:
+def varied_options(options: Mapping[str, Any]) -> tuple[str, ...]:
     """The options that vary in some part, in order of appearance."""
     parts = parts_of(options)
     names = [n for p in parts for n in (p.across, p.down, *dict(p.given)) if n]
@@ -87,7 +89,7 @@ def varied(options: Mapping[str, Any]) -> tuple[str, ...]:
 
 def points_of(options: Mapping[str, Any]) -> list[Point]:
     """Every setting of the diagram once: the value of each option that varies anywhere."""
-    names = varied(options)
+    names = varied_options(options)
     found = {}
     for part in parts_of(options):
         for changes in part.points():
@@ -106,7 +108,7 @@ def rows_at(
         changes: The setting, as changes of the profile's options.
         options: The profile's.
     """
-    names: Sequence[str] = varied(options)
+    names: Sequence[str] = varied_options(options)
     wanted = {name: changes.get(name, options[name]) for name in names}
     same = pd.Series(data=True, index=table.index)
     for name, value in wanted.items():

@@ -389,7 +389,7 @@ class Attention(nn.Module):
         hooked = self.hook_result.is_hooked
         return self.spec.identity_ov or self.cfg.use_attn_result or hooked
 
-    def _watched(self) -> bool:
+    def _is_watched(self) -> bool:
         """Whether a hook function is attached to the scores or the pattern."""
         terms: list[Any] = [term.hook_score for term in self.terms.values()]
         return any(point.is_hooked for point in (*terms, self.hook_attn_scores, self.hook_pattern))
@@ -416,7 +416,7 @@ class Attention(nn.Module):
         if self.rotary:
             q = self.hook_rot_q(rotate(q, self.rotary_dim))
             k = self.hook_rot_k(rotate(k, self.rotary_dim))
-        n, watched = x_query.shape[1], self._watched()
+        n, watched = x_query.shape[1], self._is_watched()
         position = torch.arange(n, device=x_query.device)
         inputs = ScoreInputs(x_query, x_key, q, k, position[:, None] - position)
         allowed = allowed_keys(

@@ -279,14 +279,14 @@ class FormulaCircuit:
             case syntax.Or(left, right):
                 return self.bit(syntax.Not(syntax.And(syntax.Not(left), syntax.Not(right))))
             case syntax.Comparison(relation, left, right):
-                return self.compared(relation, self.number(left), self.number(right))
+                return self.comparison_bit(relation, self.number(left), self.number(right))
         raise TypeError(f"{type(formula).__name__} has no place and no circuit")
 
     def held_bit(self, expression: Expression) -> AffineSum:
         """The bit of an expression that already has a coordinate."""
         return AffineSum(((self.places[expression], 1.0),))
 
-    def compared(self, relation: str, left: AffineSum, right: AffineSum) -> AffineSum:
+    def comparison_bit(self, relation: str, left: AffineSum, right: AffineSum) -> AffineSum:
         """A signal with the bit of a comparison of two numbers."""
         if relation in (">=", "<="):
             return self.at_least(left, right) if relation == ">=" else self.at_least(right, left)
@@ -378,7 +378,7 @@ class SignCircuit(FormulaCircuit):
         if isinstance(formula, syntax.Comparison) and formula not in self.places:
             total = AffineSum()
             for (first, left), (second, right) in self._pairs(formula.left, formula.right):
-                here = self.compared(formula.relation, left, right)
+                here = self.comparison_bit(formula.relation, left, right)
                 total = total + self._both(self._both(first, second), here)
             return total
         return super().bit(formula)

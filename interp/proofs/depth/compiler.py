@@ -147,7 +147,7 @@ class StreamPlan:
                 held[syntax.FormulaName(line.name)] = self.names[line.name]
         return held
 
-    def made_by(self, layer: int) -> tuple[list[str], list[Expression]]:
+    def ffn_outputs(self, layer: int) -> tuple[list[str], list[Expression]]:
         """The lines and the counted formulas that this layer's FFN computes."""
         lines = [x.name for x in self.program.lines if self.level(x.expression) == layer + 1]
         return lines, [formula for formula in self.counted if self.level(formula) == layer + 1]
@@ -203,8 +203,8 @@ def compile_program(
         ArgumentError: for other programs, or where rounding could change an answer.
     """
     _check(program, longest, precision)
-    plan = StreamPlan(_pruned(program), vocabulary_of(program))
-    entry = _circuit(plan, -1, longest, precision) if any(plan.made_by(-1)) else None
+    plan = StreamPlan(_drop_unused(program), vocabulary_of(program))
+    entry = _circuit(plan, -1, longest, precision) if any(plan.ffn_outputs(-1)) else None
     layers = [_circuit(plan, layer, longest, precision) for layer in range(plan.depth)]
     circuits = layers if entry is None else [entry, *layers]
     if precision == "sign":
@@ -239,7 +239,7 @@ def _check(program: Program, longest: int, precision: str) -> None:
     problems.raise_if_any()
 
 
-def _pruned(program: Program) -> Program:
+def _drop_unused(program: Program) -> Program:
     """The program without the lines that the last line does not depend on."""
     used = used_names(program)
     kept = tuple(line for line in program.lines if line.name in used)
@@ -252,7 +252,7 @@ def _circuit(plan: StreamPlan, layer: int, longest: int, precision: Precision) -
     outside = AffineSum(((IS_BOS, -1.0),), 1.0)
     if precision == "sign":
         outside = circuit.sign(outside - 0.5, 0.5)
-    lines, counted = plan.made_by(layer)
+    lines, counted = plan.ffn_outputs(layer)
     for name in lines:
         expression, coordinate = plan.program[name], plan.names[name]
         if isinstance(expression, Formula):

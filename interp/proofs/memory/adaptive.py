@@ -95,7 +95,7 @@ class AdaptiveSlots:
         """The name of the address from which this layer's FFN reads the next locations."""
         return f"a[t-t_{layer}]" if layer else "a[t]"
 
-    def carried(self, memory: int) -> list[tuple[int, int]]:
+    def copy_pairs(self, memory: int) -> list[tuple[int, int]]:
         """The pairs (coordinate read, coordinate written) of what a memory's heads carry."""
         pairs = [(self.at["x[t]"], self.at[f"x[t-t_{memory}]"])]
         if self.points(memory):
@@ -306,7 +306,7 @@ def _spec(plan: AdaptivePlan, gate: Gate, dtype: Literal["float64", "float32"]) 
         d_model=plan.slots.width,
         n_layers=len(rounds) + 1,
         n_heads=(0, *(heads * len(memories) for memories in rounds)),
-        d_head=(1, *(len(plan.slots.carried(memories[0])) for memories in rounds)),
+        d_head=(1, *(len(plan.slots.copy_pairs(memories[0])) for memories in rounds)),
         ffn=tuple((width,) for width in ffn),
         score="dot" if gate == "dot" else "scalar_gate",
         lag_bias="lin",
@@ -329,7 +329,7 @@ def _write_heads(
             else:
                 attn.W_Q[head, location, 0] = float(slope) * scale
                 attn.b_K[head, 0] = 1
-            for channel, (source, target) in enumerate(plan.slots.carried(memory)):
+            for channel, (source, target) in enumerate(plan.slots.copy_pairs(memory)):
                 attn.W_V[head, source, channel] = 1
                 attn.W_O[head, channel, target] = float(coefficient)
             head += 1

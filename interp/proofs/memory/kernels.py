@@ -87,7 +87,7 @@ class ReluNet:
         """The number of neurons in each hidden layer."""
         return tuple(len(b) for _, b in self.hidden)
 
-    def passed_on(self, errors: Sequence[float], lipschitz: float) -> float:
+    def output_error_bound(self, errors: Sequence[float], lipschitz: float) -> float:
         """A bound on the output's error if argument i has an error of at most ``errors[i]``.
 
         The Lipschitz constant's bound L ‖errors‖₂, or Σ_i errors_i S_i if that is less: with one
@@ -217,17 +217,17 @@ def fit_kernel(
     """
     phi = phi_values(positions, np.arange(len(values), dtype=np.float64))
 
-    def solved(at: Float64[np.ndarray, " two"]) -> tuple[float, HeadSum]:
+    def solve_at(at: Float64[np.ndarray, " two"]) -> tuple[float, HeadSum]:
         slopes = grid(positions, heads, float(at[0]), float(at[1]))
         return _solve(values, np.exp(-np.outer(phi, slopes)), slopes, price)
 
     def value(at: Float64[np.ndarray, " two"]) -> float:
-        return solved(at)[0]
+        return solve_at(at)[0]
 
     start = min((np.array(place) for place in _STARTS), key=value)
     simplex = start + np.array([[0.0, 0.0], [0.8, 0.0], [0.0, 0.4]])
     options = {"maxfev": 80, "xatol": 1e-3, "fatol": 0.0, "initial_simplex": simplex}
-    return solved(minimize(value, start, method="Nelder-Mead", options=options).x)[1]
+    return solve_at(minimize(value, start, method="Nelder-Mead", options=options).x)[1]
 
 
 def _solve(
@@ -330,7 +330,7 @@ class _KernelPlan:
         """The number of coordinates: x_t, one per memory, and the answer."""
         return len(self.fits) + 2
 
-    def wanted(self, memory: int) -> Float64[np.ndarray, " lag"]:
+    def target_weights(self, memory: int) -> Float64[np.ndarray, " lag"]:
         """The weights ρ_i that memory i should give to every lag of a row."""
         location = self.task.memories()[memory].location
         if isinstance(location, int):
@@ -353,7 +353,7 @@ class _KernelPlan:
             self.positions,
             slopes,
             coefficients.tolist(),
-            self.wanted(memory),
+            self.target_weights(memory),
             softmax=self.normalizer == "softmax",
         )
         return found[self.start :]
@@ -368,7 +368,9 @@ class _KernelPlan:
 
     def _rounding(self, memories: range | list[int], width: int) -> float:
         p = np.concatenate([self.fits[i].slopes for i in memories])
-        a = np.concatenate([self.fits[i].coefficients * self._unsettled(i) for i in memories])
+        a = np.concatenate(
+            [self.fits[i].coefficients * self._normalizer_ratio(i) for i in memories]
+        )
         how = Summation(
             _UNIT,
             keys=self.task.length,
@@ -380,7 +382,7 @@ class _KernelPlan:
         )
         return sum_rounding(p, a, how)
 
-    def _unsettled(self, memory: int) -> Float64[np.ndarray, " head"]:
+    def _normalizer_ratio(self, memory: int) -> Float64[np.ndarray, " head"]:
         """The ratio Z_∞/Z_t at the start of the domain, where it is largest."""
         if self.normalizer == "none":
             return np.ones(len(self.fits[memory].slopes))
@@ -392,7 +394,7 @@ class _KernelPlan:
     def sizes(self) -> list[float]:
         """Bounds on the arguments of f, with room for errors of a quarter of their range."""
         averages = [
-            (1 + 2 * _SHARE) * self.bound * float(np.abs(self.wanted(i)).sum())
+            (1 + 2 * _SHARE) * self.bound * float(np.abs(self.target_weights(i)).sum())
             for i in range(len(self.fits))
         ]
         return [self.bound, *averages] if self.reads_now else averages
@@ -425,7 +427,7 @@ def _fit(location: Any, length: int, heads: int, positions: Positions) -> HeadSu
 def _check_slots(plan: _KernelPlan) -> None:
     problems = Problems("construct_kernel_memory")
     for i, name in enumerate(plan.memories):
-        share = plan.slot(i) / (2 * plan.bound * float(np.abs(plan.wanted(i)).sum()))
+        share = plan.slot(i) / (2 * plan.bound * float(np.abs(plan.target_weights(i)).sum()))
         rule = f"must be held within {_SHARE} of its range ({name} is off by {share:.2g} of it)"
         advice = "use more heads, other positions, nearer lags, or a longer burn-in"
         problems.need(share < _SHARE, "heads", rule, len(plan.fits[i].slopes), advice)
@@ -470,8 +472,8 @@ def _certificate(plan: _KernelPlan) -> Certificate:
         f"at positions ≥ {plan.start}"
     )
     return Certificate(
-        net.passed_on(errors, L) + net.error + rounding,
+        net.output_error_bound(errors, L) + net.error + rounding,
         parts,
         domain,
-        error_in_any_basis=net.passed_on(moved, L) + net.error + turned + spread,
+        error_in_any_basis=net.output_error_bound(moved, L) + net.error + turned + spread,
     )

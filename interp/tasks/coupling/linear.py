@@ -86,7 +86,7 @@ class LinearKernel:
         generator = torch.Generator().manual_seed(self.filter_seed)
         return torch.rand(self.filter_length, generator=generator, dtype=torch.float64)
 
-    def changed(self, x: Float[Tensor, "batch pos"]) -> Float[Tensor, "batch pos"]:
+    def apply_change(self, x: Float[Tensor, "batch pos"]) -> Float[Tensor, "batch pos"]:
         """The input as the model reads it: unchanged, with two blocks exchanged, or mixed."""
         if self.change == "exchange":
             n = self.exchanged
@@ -106,7 +106,7 @@ class LinearKernel:
         y = (coupling @ x.double()[..., None]).float()
         latents = {"x": x, "coupling": coupling.float().expand(n, -1, -1).clone()}
         scored = torch.ones(n, self.length, dtype=torch.bool)
-        return Batch(self.changed(x)[..., None], y, scored, latents).to(device)
+        return Batch(self.apply_change(x)[..., None], y, scored, latents).to(device)
 
     def to_dict(self) -> dict[str, Any]:
         """The task as JSON data."""

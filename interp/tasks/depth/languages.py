@@ -188,19 +188,21 @@ def language(name: str) -> Language:
         blocks = k if found[1] == "L" else 2 * k - 1
         program = membership_program(k) if found[1] == "L" else two_sided_program(k)
         prediction = prediction_program(blocks) if blocks > 1 else membership_program(1)
-        return _language(name, "ab", program, prediction, _fixed(_blocks(blocks)))
+        return _language(name, "ab", program, prediction, _for_every_length(_blocks(blocks)))
     if found := _SUBSEQUENCE.fullmatch(name):
         word, letters = found[1], "".join(sorted(set(found[1])))
         letters += ("b" if letters == "a" else "a") if len(letters) == 1 else ""
         program, letters = subsequence_program(word), "".join(sorted(letters))
-        return _language(name, letters, program, program, _fixed(_subsequence(word, letters)))
+        return _language(
+            name, letters, program, program, _for_every_length(_subsequence(word, letters))
+        )
     if name == "dyck-1":
         return _language(name, "()", dyck_program(), dyck_program(), _dyck)
     if name == "majority":
         return _language(name, "ab", majority_program(), majority_program(), _majority)
     if name == "anbncn":
         program = equal_blocks_program()
-        none = _fixed(Automaton(((0, 0, 0),), (False,)))
+        none = _for_every_length(Automaton(((0, 0, 0),), (False,)))
         return EqualBlocks(name, ("a", "b", "c"), program, program, none)
     raise ArgumentError(f"language must be one of {NAMES}, got {name!r}: pick one")
 
@@ -215,7 +217,7 @@ def _language(
     return Language(name, tuple(letters), program, prediction, automaton)
 
 
-def _fixed(automaton: Automaton) -> Callable[[int], Automaton]:
+def _for_every_length(automaton: Automaton) -> Callable[[int], Automaton]:
     """An automaton that is right for every length, as a function of the longest length."""
     return lambda longest: automaton
 

@@ -79,7 +79,9 @@ def check_bins(bins: Bins, spoken: Language, problems: Problems) -> None:
         problems.need(good, "bins", rule, pair, "e.g. ((3, 30),)")
         if good:
             rule = f"must hold a length that {spoken.name} has strings of"
-            problems.need(bool(_inhabited(spoken, pair)), "bins", rule, pair, "lengthen the bin")
+            problems.need(
+                bool(_nonempty_lengths(spoken, pair)), "bins", rule, pair, "lengthen the bin"
+            )
 
 
 def check_target_form(form: str, problems: Problems) -> None:
@@ -99,7 +101,7 @@ def draw_lengths(n: int, bins: Bins, spoken: Language, generator: np.random.Gene
     """Draw n lengths, bin after bin, uniformly over those lengths of a bin that the language
     has."""
     drawn = [
-        generator.choice(_inhabited(spoken, pair), rows)
+        generator.choice(_nonempty_lengths(spoken, pair), rows)
         for pair, rows in zip(bins, rows_of_bins(n, bins), strict=True)
     ]
     return np.concatenate(drawn)
@@ -139,7 +141,7 @@ def latents_of(found: Evaluation, longest: int) -> dict[str, Tensor]:
     return latents
 
 
-def _inhabited(spoken: Language, pair: tuple[int, int]) -> list[int]:
+def _nonempty_lengths(spoken: Language, pair: tuple[int, int]) -> list[int]:
     return [length for length in range(pair[0], pair[1] + 1) if spoken.size(length)]
 
 
@@ -311,7 +313,7 @@ class PrefixPrediction(StringTask):
     def variables(self) -> Iterator[Variable]:
         """The program's lines that hold a count, what is counted there (``E3_counted``), and the
         last line. A line is set at every position: later ones count over where it holds."""
-        program = counted_as_lines(self.program)
+        program = name_counted_formulas(self.program)
         for line, level in depths(program).items():
             if level or line == program.lines[-1].name:
                 answer = partial(self._answer_if, program, line)
@@ -341,7 +343,7 @@ def _inside(lengths: np.ndarray, longest: int) -> torch.Tensor:
     return torch.from_numpy((place >= 1) & (place <= lengths[:, None]))
 
 
-def counted_as_lines(program: Program) -> Program:
+def name_counted_formulas(program: Program) -> Program:
     """The same program with every counted formula named, unless it is a name or symbol already.
 
         E3 = (# (a && E2)) >= 1        becomes        E3_counted = a && E2

@@ -175,14 +175,14 @@ class AdaptiveMemory:
         x = inputs_like(self.inputs, n, self.length, generator)
         shape = (n, self.length, self.bits)
         address = torch.randint(2, shape, generator=generator) * 2.0 - 1.0
-        latents = {"x[t]": x, "a[t]": address} | self._fetched(x, address)
+        latents = {"x[t]": x, "a[t]": address} | self._fetch_latents(x, address)
         mask = torch.arange(self.length) >= max(self.locations)
         f = self.f([latents[name] for name in self.arguments]) * mask
         inputs = torch.cat([x[..., None], address], dim=-1)
         latents = latents | {"f": f}
         return Batch(inputs, f[..., None], mask.expand(n, -1).clone(), latents).to(device)
 
-    def _fetched(
+    def _fetch_latents(
         self,
         x: Float[Tensor, "batch pos"],
         address: Float[Tensor, "batch pos bit"],
@@ -237,7 +237,7 @@ class AdaptiveMemory:
         """The answers of ``base`` if its memories are fetched from ``fetched``, with some latents
         set."""
         x, address = fetched.latents["x[t]"], fetched.latents["a[t]"]
-        found = self._fetched(x, address, base.latents["a[t]"], given)
+        found = self._fetch_latents(x, address, base.latents["a[t]"], given)
         f = self.f([base.latents["x[t]"], *(found[name] for name in self.arguments[1:])])
         return (f * base.mask)[..., None]
 

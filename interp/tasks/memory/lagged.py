@@ -84,7 +84,7 @@ class LaggedMemory:
         Latents that would lie before the row's start are 0, and so is an answer that needs one.
         """
         x = inputs_like(self.inputs, n, self.length, torch.Generator().manual_seed(seed))
-        arguments = [x, *(shifted(x, lag) for lag in self.lags)]
+        arguments = [x, *(delay_input(x, lag) for lag in self.lags)]
         mask = torch.arange(self.length) >= self.start
         f = self.f(arguments) * mask
         latents = dict(zip(self.arguments, arguments, strict=True)) | {"f": f}
@@ -118,7 +118,7 @@ def check_lags(problems: Problems, lags: tuple[int, ...], length: int) -> None:
     need(length > longest, "length", rule, length, "lengthen rows or shorten lags")
 
 
-def shifted(x: Float[Tensor, "batch pos"], lag: int) -> Float[Tensor, "batch pos"]:
+def delay_input(x: Float[Tensor, "batch pos"], lag: int) -> Float[Tensor, "batch pos"]:
     """The input ``lag`` positions earlier, x_{t−lag}, and zero before the row's start."""
     return torch.nn.functional.pad(x, (lag, 0))[:, : x.shape[1]]
 

@@ -103,15 +103,15 @@ class Readout:
         """The value of f at every position, ``[batch, pos]``; Boolean readouts take arguments
         ±1."""
         if self.name in BOOLEAN:
-            return self._looked_up(torch.stack(list(arguments)))
-        return self._computed(torch.stack(list(arguments), dim=-1))
+            return self._look_up(torch.stack(list(arguments)))
+        return self._evaluate(torch.stack(list(arguments), dim=-1))
 
-    def _looked_up(self, u: Float[Tensor, "argument batch pos"]) -> Float[Tensor, "batch pos"]:
+    def _look_up(self, u: Float[Tensor, "argument batch pos"]) -> Float[Tensor, "batch pos"]:
         place = 2 ** torch.arange(self.n - 1, -1, -1)
         table = torch.tensor(list(self.truth_table().values()), dtype=u.dtype)
         return table[((u > 0) * place[:, None, None]).sum(0)]
 
-    def _computed(self, u: Float[Tensor, "batch pos argument"]) -> Float[Tensor, "batch pos"]:
+    def _evaluate(self, u: Float[Tensor, "batch pos argument"]) -> Float[Tensor, "batch pos"]:
         if self.name == "single":
             return u[..., -1]
         if self.name == "mean":

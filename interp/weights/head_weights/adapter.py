@@ -71,7 +71,7 @@ class LoraAdapter:
         size = f"rank {self.rank}, {len(self.pairs)} matrices"
         return Path(self.name), f"LoRA {self.name} merged ({size}{base})"
 
-    def added(self, module: str, shape: tuple[int, ...], kind: str) -> Tensor:
+    def weight_update(self, module: str, shape: tuple[int, ...], kind: str) -> Tensor:
         """What is added to a module's weight of this shape, in a model of this ``model_type``.
 
         Raises:
@@ -111,7 +111,7 @@ class AdaptedTensors:
             name = next((name for name in places if name in files), None)
             if name is None:
                 raise CheckpointError(f"{adapter.name} adapts {module!r}, which the model has not")
-            self._added[name] = partial(adapter.added, module, files.shape(name), kind)
+            self._added[name] = partial(adapter.weight_update, module, files.shape(name), kind)
             self._added[name]()
 
     def __getattr__(self, name: str) -> Any:
@@ -180,7 +180,7 @@ def _pairs(files: TensorFiles, name: str, rank: int) -> dict[str, tuple[Tensor, 
     return {module: (pair["A"], pair["B"]) for module, pair in sides.items()}
 
 
-def adapted(source: TensorSource, adapter: LoraAdapter) -> TensorSource:
+def merge_adapter(source: TensorSource, adapter: LoraAdapter) -> TensorSource:
     """A checkpoint with an adapter merged into the tensors that are read.
 
     Raises:
@@ -212,4 +212,4 @@ def merge(model: Any, adapter: LoraAdapter) -> None:
                 f"{adapter.name} adapts {module!r}, which is one matrix with the embedding: "
                 "merging would change both"
             )
-        weight += adapter.added(module, tuple(weight.shape), kind).to(weight)
+        weight += adapter.weight_update(module, tuple(weight.shape), kind).to(weight)

@@ -51,7 +51,7 @@ def names_of(source: TensorSource, tensor: str) -> list[str]:
     ]
 
 
-def analysed(source: TensorSource, *, run_in: str = "") -> str:
+def describe_model(source: TensorSource, *, run_in: str = "") -> str:
     """Describe in one line the model whose weights are analysed: its class, number format, whether
     its embeddings are tied, its norm and scales, and what the checkpoint holds besides.
 
@@ -68,9 +68,9 @@ def analysed(source: TensorSource, *, run_in: str = "") -> str:
         stated[0] if isinstance(stated, list) and stated else config.get("model_type", "a model")
     )
     made_of = origin(source.folder) if source.folder is not None else {}
-    stored = _packed(made_of) if made_of else _stored(source)
+    stored = _gguf_summary(made_of) if made_of else _file_formats(source)
     form = f"{run_in} from {stored}" if run_in and stored not in ("", run_in) else stored or run_in
-    parts = [named, form, _tied(source, text), *_norm(text), *_scales(text)]
+    parts = [named, form, _tying_note(source, text), *_norm(text), *_scales(text)]
     if source.merged is not None:
         parts.append(source.merged[1])
     if left := list(_left_out(source, packed=bool(made_of))):
@@ -87,21 +87,21 @@ def _own(description: Mapping[str, Any], run_in: str) -> str:
     return "; ".join(filter(None, ("SequenceTransformer", form, tied, norm)))
 
 
-def _stored(source: TensorSource) -> str:
+def _file_formats(source: TensorSource) -> str:
     """The number formats of the files, most tensors first; empty where there are none."""
     formats = getattr(source.files, "formats", list)
     counts = Counter(_FORMATS.get(one, one) for one in formats())
     return " and ".join(name for name, _ in counts.most_common())
 
 
-def _packed(made_of: Mapping[str, Any]) -> str:
+def _gguf_summary(made_of: Mapping[str, Any]) -> str:
     """A GGUF file's quantisation, the formats of its tensors by size, and its licence."""
     licence = made_of["licence"] or "of no stated licence"
     formats = ", ".join(made_of["formats"])
     return f"GGUF {made_of['quantisation']} ({formats}; {licence}), dequantised".replace("  ", " ")
 
 
-def _tied(source: TensorSource, config: Mapping[str, Any]) -> str:
+def _tying_note(source: TensorSource, config: Mapping[str, Any]) -> str:
     """Whether the unembedding is tied; empty where nothing says so."""
     family = FAMILIES.get(str(source.config.get("model_type")))
     called = _UNEMBEDDINGS if family is None else (family.tokens[1],)

@@ -82,16 +82,16 @@ class Circuit:
             [basis, d_head + d_model]. A side's basis is the residual stream (d_model) or the
             vocabulary.
         """
-        left = _scaled(self.left, self.left_gain, self.left_inner, head, self.n_heads)
-        right = _scaled(self.right, self.right_gain, self.right_inner, head, self.n_heads)
+        left = _head_factor(self.left, self.left_gain, self.left_inner, head, self.n_heads)
+        right = _head_factor(self.right, self.right_gain, self.right_inner, head, self.n_heads)
         if self.rope is not None:
             left = self.rope.rotate(left, self.lag)
         left = left if self.scale == 1.0 else left * self.scale
         if self.identity is not None and self._turns_identity:
             unit = torch.eye(left.shape[0], dtype=left.dtype)
             sides = (
-                _scaled(unit[None], self.left_gain, None, 0, 1),
-                _scaled(unit[None], self.right_gain, None, 0, 1),
+                _head_factor(unit[None], self.left_gain, None, 0, 1),
+                _head_factor(unit[None], self.right_gain, None, 0, 1),
             )
             left = torch.cat((left, float(self.identity[head]) * sides[0]), dim=1)
             right = torch.cat((right, sides[1]), dim=1)
@@ -105,7 +105,7 @@ class Circuit:
         """The factors (:meth:`pair`) of every head in turn."""
         return (self.pair(head) for head in range(self.n_heads))
 
-    def added(self, head: int) -> float:
+    def identity_scalar(self, head: int) -> float:
         """The head's scalar on the identity, 0 where there is none or the factors hold it."""
         if self.identity is None or self._turns_identity:
             return 0.0
@@ -135,11 +135,11 @@ class Circuit:
         left, right = self.pair(head)
         dense = left @ right.mT
         if self.identity is not None:
-            dense = dense + self.added(head) * torch.eye(len(dense), dtype=dense.dtype)
+            dense = dense + self.identity_scalar(head) * torch.eye(len(dense), dtype=dense.dtype)
         return dense
 
 
-def _scaled(
+def _head_factor(
     stack: Tensor, gain: Tensor | None, inner: Tensor | None, head: int, n_heads: int
 ) -> Tensor:
     factor = stack[head * len(stack) // n_heads]

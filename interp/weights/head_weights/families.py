@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 from interp.errors import ArgumentError, CheckpointError
-from interp.weights.head_weights.adapter import adapted, read_adapter
-from interp.weights.head_weights.analysed import analysed, names_of
+from interp.weights.head_weights.adapter import merge_adapter, read_adapter
+from interp.weights.head_weights.analysed import describe_model, names_of
 from interp.weights.head_weights.architectures import ARCHITECTURES
 from interp.weights.head_weights.layers import HeadWeights
 from interp.weights.head_weights.layout import Layout, at_layer
@@ -80,9 +80,9 @@ def head_weights(
     else:
         source = find_source(model, revision=revision, download=download)
     if adapter is not None:
-        source = adapted(source, read_adapter(adapter))
+        source = merge_adapter(source, read_adapter(adapter))
     found = layout or _recognise(source)
-    factors = HeadWeights(source.name, found, source.files, dtype, analysed(source))
+    factors = HeadWeights(source.name, found, source.files, dtype, describe_model(source))
     _check_complete(factors)
     _check_understood(factors)
     return _with_layers_left_out(factors)

@@ -76,7 +76,7 @@ _STATED: Mapping[str, Callable[[Any], Any]] = {
 """Entries that transformers passes over → what its configuration has in their place."""
 
 
-def converted(parts: Sequence[Path], name: str, *, sha256: str = "") -> Path:
+def convert_gguf(parts: Sequence[Path], name: str, *, sha256: str = "") -> Path:
     """The folder of a GGUF file in the cache, converted if it is not there yet.
 
     Args:

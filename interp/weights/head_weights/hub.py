@@ -24,7 +24,7 @@ def cached_snapshot(name: str, revision: str | None) -> Path | None:
     Raises:
         CheckpointError: if the name is none that a repository can have.
     """
-    config = _cached(name, _CONFIG, revision)
+    config = _cached_file(name, _CONFIG, revision)
     return config.parent if config is not None and _is_complete(config.parent) else None
 
 
@@ -66,7 +66,7 @@ def fetch_if_there(name: str, files: Sequence[str], revision: str | None = None)
     Raises:
         CheckpointError: if the connection to the hub fails.
     """
-    cached = [file for file in files if _cached(name, file, revision) is not None]
+    cached = [file for file in files if _cached_file(name, file, revision) is not None]
     if cached:
         return cached
     try:
@@ -151,7 +151,7 @@ def _is_complete(snapshot: Path) -> bool:
     return all((snapshot / shard).is_file() for shard in read_index(index).values())
 
 
-def _cached(name: str, file: str, revision: str | None) -> Path | None:
+def _cached_file(name: str, file: str, revision: str | None) -> Path | None:
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 

@@ -48,12 +48,12 @@ def _sliding(config: Config) -> str:
     return f"sliding window: {where} look back {size} positions at most"
 
 
-def _capped(config: Config) -> str:
+def _cap_note(config: Config) -> str:
     words = "scores are soft-capped, which keeps their order: the QK circuit is the one before it"
     return words if config.get("attn_logit_softcapping") else ""
 
 
-def _clipped(config: Config) -> str:
+def _clip_note(config: Config) -> str:
     clip = config.get("clip_qkv")
     return f"queries, keys and values are clipped to ±{clip}, which no circuit shows" * bool(clip)
 
@@ -62,7 +62,7 @@ def _parallel(config: Config) -> str:
     return _PARALLEL if config.get("use_parallel_residual") else ""
 
 
-def _turned(share: float = 1.0, key: str = "") -> Callable[[Config, int], Rope]:
+def _rope_rule(share: float = 1.0, key: str = "") -> Callable[[Config, int], Rope]:
     """Rotary positions on a share of a head, which the configuration may say under a key."""
     return lambda config, d_head: rope_of(config, d_head, float(config.get(key) or share))
 
@@ -195,7 +195,7 @@ _SIZES = (
     "hidden_size",
     "head_dim",
 )
-_WHOLE = _turned()
+_WHOLE = _rope_rule()
 
 
 @dataclass(frozen=True)
@@ -282,7 +282,7 @@ _SLOTS = WeightPart(_PHI3, "(s k) d -> s d k")
 
 _LLAMAS = Family(_LLAMA, _LLAMA_PARTS, notes=(_sliding,))
 _NORMED_LLAMAS = replace(_LLAMAS, notes=(_sliding, _QK_NORM))
-_GEMMAS = Family(_LLAMA, _GEMMA_PARTS | _out_norm(1.0), notes=(_SCALED, _capped, _sliding))
+_GEMMAS = Family(_LLAMA, _GEMMA_PARTS | _out_norm(1.0), notes=(_SCALED, _cap_note, _sliding))
 _NORMED_GEMMAS = replace(_GEMMAS, notes=(*_GEMMAS.notes, _QK_NORM))
 
 FAMILIES: dict[str, Family] = {
@@ -308,7 +308,7 @@ FAMILIES: dict[str, Family] = {
     "gpt_neox": Family(
         "layers.0.attention.query_key_value.weight",
         _by_head("attention.") | _norm("input_layernorm"),
-        "GPT-NeoX", "attention.", "LayerNorm", _PLAIN_HEADS, _turned(key="rotary_pct"),
+        "GPT-NeoX", "attention.", "LayerNorm", _PLAIN_HEADS, _rope_rule(key="rotary_pct"),
         ("embed_in.weight", "embed_out.weight"),
     ),
     "opt": Family(
@@ -320,7 +320,7 @@ FAMILIES: dict[str, Family] = {
     **dict.fromkeys(("qwen3", "qwen3_moe"), _NORMED_LLAMAS),
     "olmo": Family(
         _LLAMA, _apart("self_attn.") | _qk_norm(), "OLMo", norm="LayerNorm",
-        notes=(_PLAIN, _clipped),
+        notes=(_PLAIN, _clip_note),
     ),
     "olmo2": Family(
         _LLAMA,
@@ -329,17 +329,17 @@ FAMILIES: dict[str, Family] = {
     ),
     "phi": Family(
         _LLAMA, _apart("self_attn.", "dense") | _norm("input_layernorm"),
-        "Phi", norm="LayerNorm", rope=_turned(0.5, "partial_rotary_factor"), notes=(_PARALLEL,),
+        "Phi", norm="LayerNorm", rope=_rope_rule(0.5, "partial_rotary_factor"), notes=(_PARALLEL,),
     ),
     "phi3": Family(
         "layers.0." + _PHI3,
         _LLAMA_PARTS | {"W_Q": _SLOTS, "W_K": _SLOTS, "W_V": _SLOTS},
-        "Phi-3", rope=_turned(1.0, "partial_rotary_factor"), notes=(_FUSED, _sliding),
+        "Phi-3", rope=_rope_rule(1.0, "partial_rotary_factor"), notes=(_FUSED, _sliding),
         fitted=_phi3,
     ),
     "stablelm": Family(
         _LLAMA, _LAYERED, "StableLM", norm="LayerNorm",
-        rope=_turned(0.25, "partial_rotary_factor"), notes=(_parallel,),
+        rope=_rope_rule(0.25, "partial_rotary_factor"), notes=(_parallel,),
     ),
     "falcon": Family(
         "h.0.self_attention.query_key_value.weight", _FALCON_PARTS, "Falcon", "self_attention.",

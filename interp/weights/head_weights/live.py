@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from interp.errors import CheckpointError
 from interp.weights.head_weights.source import TensorSource
-from interp.weights.head_weights.tensors import checked
+from interp.weights.head_weights.tensors import check_tensor
 
 Make = Callable[[], Tensor]
 
@@ -78,7 +78,7 @@ class LiveTensors:
         if name not in self._make:
             raise CheckpointError(f"no tensor {name!r} in the model")
         tensor = self._make[name]().detach()
-        kept = checked(tensor.to("cpu"), name, "the model", dtype)
+        kept = check_tensor(tensor.to("cpu"), name, "the model", dtype)
         return kept.clone() if kept.data_ptr() == tensor.data_ptr() else kept
 
 
@@ -109,7 +109,7 @@ def live_source(model: nn.Module) -> TensorSource:
     told = config.to_dict() if hasattr(config, "to_dict") else {}
     kind = str(told.get("model_type", ""))
     if not whole:
-        tensors = _rejoined(tensors, _joined(kind, told), _heads(config))
+        tensors = _rejoin_matrices(tensors, _fused_layout(kind, told), _heads(config))
     for live, saved in RENAMED.get(kind, {}).items():
         if live in tensors:
             tensors[saved] = tensors.pop(live)
@@ -133,7 +133,7 @@ def _heads(config: Any) -> int:
     return int(getattr(config, "num_attention_heads", 1))
 
 
-def _joined(kind: str, config: Mapping[str, Any]) -> tuple[str, str, str, str] | None:
+def _fused_layout(kind: str, config: Mapping[str, Any]) -> tuple[str, str, str, str] | None:
     """How a family stores query, key and value side by side; None where it stores them apart."""
     found = _JOINED.get(kind)
     if kind == "falcon" and found is not None and config.get("multi_query"):
@@ -141,7 +141,7 @@ def _joined(kind: str, config: Mapping[str, Any]) -> tuple[str, str, str, str] |
     return found
 
 
-def _rejoined(
+def _rejoin_matrices(
     tensors: dict[str, Make], how: tuple[str, str, str, str] | None, heads: int
 ) -> dict[str, Make]:
     """Join matrices that a bridge has split, as the checkpoint stores them; the split ones are

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from interp.errors import CheckpointError
 from interp.reading import regular, sha256_file
-from interp.weights.head_weights.gguf_files import SUFFIX, converted
+from interp.weights.head_weights.gguf_files import SUFFIX, convert_gguf
 from interp.weights.head_weights.hub import (
     SINGLE,
     cached_snapshot,
@@ -112,7 +112,7 @@ def find_source(
 
 def _file(name: str, path: Path) -> TensorSource:
     if path.suffix == SUFFIX:
-        return _folder(name, converted([path], name))
+        return _folder(name, convert_gguf([path], name))
     if path.name.endswith(".safetensors.index.json"):
         return _source(name, TensorFiles.of_index(path), path.parent)
     if path.suffix in _PICKLED:

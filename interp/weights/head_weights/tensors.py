@@ -120,10 +120,10 @@ class TensorFiles:
             tensor: Tensor = self._open[path].get_tensor(name)
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"cannot read {name!r} from {path}: {error}") from error
-        return checked(tensor, name, str(path), dtype)
+        return check_tensor(tensor, name, str(path), dtype)
 
 
-def checked(tensor: Tensor, name: str, place: str, dtype: torch.dtype) -> Tensor:
+def check_tensor(tensor: Tensor, name: str, place: str, dtype: torch.dtype) -> Tensor:
     """The tensor converted to ``dtype``, refused if it is not floating point or not finite.
 
     Raises:

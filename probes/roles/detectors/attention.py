@@ -37,7 +37,7 @@ from interp.tasks.counterfactual import Variable
 from probes.roles.acting import Acting
 from probes.roles.change import over_rows
 from probes.roles.decision import Found, Lacking, Test, holds
-from probes.roles.detectors.selectors import rules, selected
+from probes.roles.detectors.selectors import examine_selection, rules
 from probes.roles.effects import Effects
 from probes.roles.evidence import Evidence, Place
 from probes.roles.examined import Examined, of_head
@@ -78,19 +78,19 @@ def attention_roles(of: Examined) -> Iterator[Found | Lacking]:
     asked, lacking = rules(evidence) if "uniform" in evidence.profile.rows else ({}, [])
     yield from lacking
     if effects is not None:
-        effects.expect([*_expected(evidence)])
+        effects.expect([*_heads_to_ablate(evidence)])
     found: dict[Place, list[Found | Lacking]] = {}
     # Late layers first: a fresh model is run from the head's layer on, and with heads known that
     # are far out, fewer fresh models settle the next.
     for place in of.watch(evidence.heads[::-1]):
-        first = list(selected(of, place, asked))
+        first = list(examine_selection(of, place, asked))
         named = any(holds(one.behaviour) for one in first)
         found[place] = [*first, *_of(evidence, effects, place, weights, named=named)]
     for place in evidence.heads:
         yield from found[place]
 
 
-def _expected(evidence: Evidence) -> Iterator[tuple[Place, str]]:
+def _heads_to_ablate(evidence: Evidence) -> Iterator[tuple[Place, str]]:
     """The heads whose attention, or that themselves, will be taken away."""
     for place in evidence.heads:
         for role, (keys, _) in (_BY_POSITION | _BY_TOKEN).items():
@@ -202,7 +202,7 @@ def _even_but_some(evidence: Evidence, place: Place) -> list[Test]:
     chosen on some rows, judged on others; none where no model can be run."""
     if evidence.model is None:
         return []
-    seen = evidence.seen(place)
+    seen = evidence.head_attention(place)
     chosen, judged = seen.half(0).even(), seen.half(1)
     close = closeness(judged, chosen.selects(judged.inputs), whole=True)
     found = over_rows(close[~close.isnan()].numpy())

@@ -122,8 +122,8 @@ def composition_roles(of: Examined) -> Iterator[Found | Lacking]:
         copied += rises.best(layer)
         compared += closest(evidence, fetching, layer)
         fetching.by(kind, layer)  # while the layer's attention is at hand
-    yield from (relayed(effects, reading, rises, one) for one in copied)
-    yield from (matched(effects, reading, fetching, one) for one in compared)
+    yield from (examine_relay(effects, reading, rises, one) for one in copied)
+    yield from (examine_match(effects, reading, fetching, one) for one in compared)
 
 
 @dataclass(frozen=True)
@@ -185,10 +185,10 @@ class RelayedRises:
         Returns:
             The rise for each row; for a head that lowers these logits, how much it lowers them.
         """
-        value = reading.written(_RELAYED_ON, one.place, lost)
+        value = reading.write_without(_RELAYED_ON, one.place, lost)
         return one.sign * self._of(one.place, one.writers[:1], value)[:, 0]
 
-    def named(self, kind: str, writer: Place) -> Int[Tensor, "row key"]:
+    def writer_tokens(self, kind: str, writer: Place) -> Int[Tensor, "row key"]:
         """The token that an earlier head attends to at each position, if it is another one.
 
         The head's attention at a position is summed over keys that hold the same token. A token
@@ -213,13 +213,15 @@ class RelayedRises:
         evidence, (layer, head) = self.evidence, place
         pattern = torch.cat([some[:, head] for some in evidence.patterns(_RELAYED_ON, layer)])
         counted = evidence.views[_RELAYED_ON].counted.to(pattern)
-        written = self._direct.written(_RELAYED_ON, place, value).to(pattern).cpu()
+        written = self._direct.scaled_write(_RELAYED_ON, place, value).to(pattern).cpu()
         by_key = torch.einsum("rqk,rqd->rkd", pattern * counted[..., None], written)
         by_key = by_key / counted.sum(1).clamp_min(1)[:, None, None]
-        named = torch.stack([self.named(_RELAYED_ON, one) for one in writers], dim=2)
+        named = torch.stack([self.writer_tokens(_RELAYED_ON, one) for one in writers], dim=2)
         places = torch.stack([self._places(one) for one in writers], dim=2)
         scores = [
-            self._summed(by_key, named.roll(by, 0), places.roll(by, 0), self._columns.roll(by, 0))
+            self._sum_logits(
+                by_key, named.roll(by, 0), places.roll(by, 0), self._columns.roll(by, 0)
+            )
             for by in (0, 1)
         ]
         return (scores[0] - scores[1]).double()
@@ -228,12 +230,12 @@ class RelayedRises:
         return self._fetching.by(_RELAYED_ON, writer[0]).places[:, writer[1]]
 
     @staticmethod
-    def _summed(by_key: Tensor, named: Tensor, places: Tensor, columns: Tensor) -> Tensor:
+    def _sum_logits(by_key: Tensor, named: Tensor, places: Tensor, columns: Tensor) -> Tensor:
         logits = torch.einsum("rkd,rtd->rkt", by_key, columns.to(by_key))
         return (logits.gather(2, places) * (named >= 0)).sum(1)
 
 
-def relayed(effects: Effects, reading: Reading, rises: RelayedRises, one: Relayed) -> Found:
+def examine_relay(effects: Effects, reading: Reading, rises: RelayedRises, one: Relayed) -> Found:
     """The tests of one head, and of what it reads where it raises, or lowers, such tokens."""
     evidence = effects.evidence
     test, cause, target = _rise(evidence, one, one.writers[0]), list[Test](), ""
@@ -242,7 +244,7 @@ def relayed(effects: Effects, reading: Reading, rises: RelayedRises, one: Relaye
         path = _Raised(reading, rises, one)
         read = path.read()
         test, target = _rise(evidence, one, read[0]), names(read)
-        tokens = partial(rises.named, writer=read[0])
+        tokens = partial(rises.writer_tokens, writer=read[0])
         cause = path.tests(read)
         if holds(cause):
             cause += [path.loss(effects, read), *effects.without_head(one.place)]
@@ -278,7 +280,7 @@ class _Raised:
         alone = {
             writer: float(self._lost_share([writer])[::2].mean()) for writer in self.one.writers
         }
-        return missed(alone, self.rises.evidence.floors.fall)
+        return missed_heads(alone, self.rises.evidence.floors.fall)
 
     def tests(self, writers: Sequence[Place]) -> list[Test]:
         """The tests that the rise is due to what these heads wrote."""
@@ -333,7 +335,7 @@ def closest(evidence: Evidence, fetching: Fetching, layer: int) -> Iterator[Matc
         return
     kinds: tuple[Input, Input] = ("k", "q")
     tried = [(side, writer) for side in kinds for writer in earlier]
-    found = [_attended(evidence, fetching, layer, side) for side in kinds]
+    found = [_attention_shares(evidence, fetching, layer, side) for side in kinds]
     own, other = (torch.cat([some[i] for some in found], dim=2) for i in range(2))
     excess = (own - other)[::2].nanmean(0).nan_to_num(-1.0)
     for place in heads:
@@ -347,7 +349,7 @@ def closest(evidence: Evidence, fetching: Fetching, layer: int) -> Iterator[Matc
         yield Match(place, side, writers, share, share - other[:, place[1], alike])
 
 
-def _attended(
+def _attention_shares(
     evidence: Evidence, fetching: Fetching, layer: int, side: Input
 ) -> tuple[Shares, Shares]:
     """Every head's share of attention on the keys of every earlier head, and on those of the next
@@ -394,7 +396,7 @@ def _keys_of(fetching: Fetching, kind: str, writer: Place, side: Input) -> Keys:
     return (keys & asked[..., None])[:, 0]
 
 
-def matched(effects: Effects, reading: Reading, fetching: Fetching, one: Match) -> Found:
+def examine_match(effects: Effects, reading: Reading, fetching: Fetching, one: Match) -> Found:
     """The tests of one head, and of what it reads where its attention is as it should be."""
     evidence = effects.evidence
     tests, cause, target = _attention(evidence, one, one.writers[0]), list[Test](), ""
@@ -443,7 +445,7 @@ class _Fallen:
         """Those of the heads that fetch the same whose write is read, on every second row; all
         where none is missed by itself."""
         alone = {one: float(self._rows([one])[::2].mean()) for one in self._one.writers}
-        return missed(alone, self._floors.fall)
+        return missed_heads(alone, self._floors.fall)
 
     def tests(self, writers: Sequence[Place]) -> list[Test]:
         """The tests that the head finds its keys by what these heads wrote."""
@@ -547,7 +549,7 @@ class Reading:
         """The head's attention without what earlier heads wrote in its queries, or its keys."""
         return self._without(kind, writers, read_as, Site(place[0], "pattern", place[1])).cpu()
 
-    def written(
+    def write_without(
         self, kind: str, place: Place, writers: Sequence[Place]
     ) -> Float[Tensor, "row query part"]:
         """What the head writes, at the hook at which that can be replaced, without what earlier
@@ -556,7 +558,9 @@ class Reading:
 
     def unread(self, kind: str, place: Place, writers: Sequence[Place]) -> Edits:
         """The edits with which the head's values lack what earlier heads wrote."""
-        by = Array(self.written(kind, place, writers), f"it without {names(writers)} in its values")
+        by = Array(
+            self.write_without(kind, place, writers), f"it without {names(writers)} in its values"
+        )
         return (Replace(self.evidence.site(place), by),)
 
     def loudest(self, kind: str, writers: Sequence[Place]) -> list[Place]:
@@ -578,7 +582,7 @@ class Reading:
         return self.evidence.run(kind).with_(lacking, stays).at([site])[site]
 
 
-def missed(alone: Mapping[Place, float], floor: float) -> tuple[Place, ...]:
+def missed_heads(alone: Mapping[Place, float], floor: float) -> tuple[Place, ...]:
     """Those of the heads that fetch the same that are missed by themselves: without which at least
     the floor is lost, and half of the most that is lost without one. All where none is missed.
 

@@ -10,7 +10,7 @@ is told by neither evenness nor the form of its output:
                stream that enters the layer
     cause      exchanged between rows, at all positions, the output moves the model's answers to
                those of the program with that line exchanged (share ≥ .9), and leaves them where
-               the program's answer stays (:func:`probes.locate.exchanged`)
+               the program's answer stays (:func:`probes.locate.exchange_parts`)
 
 The cause is the exchange that :func:`probes.locate.locate` makes, on other rows; of this role the
 two cannot disagree by much. Lines are those that the task names; a counter that works by others is

@@ -40,7 +40,7 @@ import torch
 from interp.hooks.site import Site
 from interp.interventions.components import Component, components, read_by_ffn
 from interp.tasks.base import Memory
-from probes.roles.activity import explained
+from probes.roles.activity import explained_variance
 from probes.roles.decision import Found, Lacking, Test, holds
 from probes.roles.examined import Examined
 from probes.roles.fresh_ffns import beyond_fresh, has_own_ffns, not_asked
@@ -69,10 +69,10 @@ def ffn_roles(of: Examined) -> Iterator[Found | Lacking]:
     names = dict.fromkeys([*answers, *(memory.name for memory in of.memories)])
     for part in parts:
         for memory in of.memories:
-            yield from _fetched(reader, part, memory)
+            yield from _gained_memory(reader, part, memory)
         for name in names:
             if (part.layer, name) not in computed:
-                yield from _sharpened(reader, part, name)
+                yield from _sharpening(reader, part, name)
 
 
 def _first_post(reader: Reader, answer: str) -> tuple[int, bool] | None:
@@ -94,19 +94,19 @@ def _readout(reader: Reader, answer: str, arguments: Sequence[str]) -> Iterator[
     if not gain.enough:
         return
     hook = Site(layer, "mlp_out").name
-    share = float(explained(*reader.sampled(hook, answer)))
+    share = float(explained_variance(*reader.probe_samples(hook, answer)))
     written = Test("share of what the FFN writes that it explains", share, reader.floors.written)
 
     def in_fresh_models() -> float:
         return reader.evidence.fresh.odds(
-            hook, lambda value: explained(*reader.of_first_rows(value, answer))
+            hook, lambda value: explained_variance(*reader.of_first_rows(value, answer))
         ).p
 
-    kept = [gain.kept(arguments)] if arguments else []
-    yield gain.found("readout", [written], kept, also=in_fresh_models)
+    kept = [gain.argument_test(arguments)] if arguments else []
+    yield gain.finding("readout", [written], kept, also=in_fresh_models)
 
 
-def _fetched(reader: Reader, part: Component, memory: Memory) -> Iterator[Found]:
+def _gained_memory(reader: Reader, part: Component, memory: Memory) -> Iterator[Found]:
     """A memory that is not decodable before an FFN and is after it."""
     gain = _Gain(reader, part, memory.name)
     if gain.before >= reader.floors.decodable or not gain.enough:
@@ -116,13 +116,13 @@ def _fetched(reader: Reader, part: Component, memory: Memory) -> Iterator[Found]
     if len(places) > 1 and there >= reader.floors.decodable:
         name = "least r² before of what stands where it may be"
         tests = [Test(name, there, reader.floors.decodable)]
-        yield gain.found("gating", tests, [gain.kept(places)])
+        yield gain.finding("gating", tests, [gain.argument_test(places)])
         return
     least = min(gain.before, _best_other(reader, gain.mid, memory.name))
     words = "least r² before of it and of another content that it is mixed with"
     tests = [Test(words, least, reader.floors.mixture)]
     if holds(tests):
-        yield gain.found("unmixing", tests, [])
+        yield gain.finding("unmixing", tests, [])
 
 
 def _best_other(reader: Reader, hook: str, memory: str) -> float:
@@ -132,16 +132,17 @@ def _best_other(reader: Reader, hook: str, memory: str) -> float:
     others = [
         name
         for name in reader.lags
-        if float(explained(torch.from_numpy(reader.truth(name))[..., None], truth)) < _ITSELF
+        if float(explained_variance(torch.from_numpy(reader.truth(name))[..., None], truth))
+        < _ITSELF
     ]
     return max((reader.read(hook, name).score for name in others), default=0.0)
 
 
-def _sharpened(reader: Reader, part: Component, latent: str) -> Iterator[Found]:
+def _sharpening(reader: Reader, part: Component, latent: str) -> Iterator[Found]:
     """Something that is decodable before an FFN, and more exactly after it."""
     gain = _Gain(reader, part, latent)
     if gain.before >= reader.floors.decodable and gain.enough:
-        yield gain.found("sharpening", [], [reader.carried([part], latent)])
+        yield gain.finding("sharpening", [], [reader.effect_through_latent([part], latent)])
 
 
 class _Gain:
@@ -164,7 +165,7 @@ class _Gain:
         after = self.before + self._rise
         self.enough = after >= floors.decodable and self._share >= floors.readout_gain
 
-    def found(
+    def finding(
         self,
         role: str,
         behaviour: Sequence[Test],
@@ -177,8 +178,8 @@ class _Gain:
         reader, floors, latent, lens = self._reader, self._reader.floors, self._latent, self._lens
         as_read = ", as the output reads it," if lens else ""
         drop = floors.readout_drop * self._rise
-        lost = reader.lost(self._post, latent, [self._part], drop, lens=lens)
-        causes = [lost, *cause, *reader.needed([self._part])]
+        lost = reader.drop_without(self._post, latent, [self._part], drop, lens=lens)
+        causes = [lost, *cause, *reader.necessity_tests([self._part])]
         tests = [
             reader.present(self._post, latent, lens=lens),
             Test(f"of what was missing gained here{as_read}", self._share, floors.readout_gain),
@@ -187,9 +188,12 @@ class _Gain:
         ]
         return Found("ffn", self._part.layer, role, lost.score, tests, causes, target=latent)
 
-    def kept(self, arguments: Sequence[str]) -> Test:
+    def argument_test(self, arguments: Sequence[str]) -> Test:
         """That what it is made from is there without the FFN."""
-        lost = [self._reader.lost(self._post, name, [self._part], -1.0).score for name in arguments]
+        lost = [
+            self._reader.drop_without(self._post, name, [self._part], -1.0).score
+            for name in arguments
+        ]
         floor = 1 - self._reader.floors.kept
         return Test("r² of its arguments that stays", 1 - max(lost, default=0.0), floor)
 

@@ -50,7 +50,7 @@ def gating_roles(of: Examined) -> Iterator[Found | Lacking]:
         return
     kind = evidence.profile.rows[_KEYS]
     for place in evidence.heads:
-        seen = evidence.seen(place, kind)
+        seen = evidence.head_attention(place, kind)
         event = _Event.of(seen.half(0))
         keys = partial(_keys_of_events, evidence, happens=event.happens)
         tests = _behaviour(evidence, seen.half(1), event)

@@ -74,7 +74,7 @@ def mapping_roles(of: Examined) -> Iterator[Found | Lacking]:
         yield Lacking(_ROLE, "no weights are named that writes could be read with as logits")
         return
     inputs = evidence.batch(_KIND).inputs
-    begun = int(evidence.seen(evidence.heads[0], _KIND).begun)
+    begun = int(evidence.head_attention(evidence.heads[0], _KIND).begun)
     halves = [inputs[half::2, begun:].unique() for half in range(2)]
     tokens = halves[0][torch.isin(*halves)]
     if len(tokens) < _FEWEST:
@@ -117,14 +117,14 @@ class _Mapped:
 
     @classmethod
     def of(cls, evidence: Evidence, direct: Direct, place: Place, tokens: Tensor) -> _Mapped:
-        seen, logits = evidence.seen(place, _KIND), direct.logits(_KIND, place, tokens)
+        seen, logits = evidence.head_attention(place, _KIND), direct.logits(_KIND, place, tokens)
         size = int(max(evidence.batch(_KIND).inputs.max(), tokens.max())) + 1
         spot = torch.full((size,), len(tokens)).index_copy(0, tokens, torch.arange(len(tokens)))
         tables = [_table(seen.half(half), logits[half::2], spot) for half in range(2)]
         sign = 1 if float(tables[0].amax(1).mean()) >= -float(tables[0].amin(1).mean()) else -1
         image, again = ((sign * table).argmax(1) for table in tables)
         own, other = (
-            _reached(seen.half(1), sign * logits[1::2], at, image)
+            _image_logits(seen.half(1), sign * logits[1::2], at, image)
             for at in (spot[seen.inputs[1::2]], spot[seen.inputs[1::2].roll(1, 0)])
         )
         return cls(image, again, sign, own - other)
@@ -160,7 +160,7 @@ def _table(
     return table - table.mean(0)
 
 
-def _reached(
+def _image_logits(
     seen: Seen, logits: Float[Tensor, "row query token"], at: Tensor, image: Tensor
 ) -> Float[Tensor, " row"]:
     """The mean logit, over queries, of the images of the attended tokens; ``at`` says which tokens

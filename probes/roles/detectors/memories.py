@@ -56,7 +56,7 @@ from interp.hooks.site import Site
 from interp.interventions.components import Component, components
 from interp.stats.nulls import paired_null
 from interp.tasks.base import Batch, Memory
-from probes.kernels import normalized, writes_identity, written_along
+from probes.kernels import norm_site, writes_along, writes_identity
 from probes.linear import direction
 from probes.roles.decision import Found, Test, holds
 from probes.roles.examined import Examined, of_head
@@ -113,17 +113,19 @@ def _of(
     if not averaged:
         new = Test("of it not there before", 1 - before, 1 - floors.absent)
     summed = _kernel(kernels, memory, floors.concentration)
-    lost = partial(reader.lost, mid, memory.name, floor=floors.drop, same=averaged)
+    lost = partial(reader.drop_without, mid, memory.name, floor=floors.drop, same=averaged)
     beyond = [_beyond_fresh(reader, mid, memory.name)] if averaged else []
-    carried = averaged and not holds(beyond) and holds([reader.carried(group, memory.name)])
-    beyond = [reader.carried(group, memory.name)] if carried else beyond
-    together = [lost(without=group), *reader.needed(group)]
+    carried = (
+        averaged and not holds(beyond) and holds([reader.effect_through_latent(group, memory.name)])
+    )
+    beyond = [reader.effect_through_latent(group, memory.name)] if carried else beyond
+    together = [lost(without=group), *reader.necessity_tests(group)]
     for head in np.flatnonzero(enough).tolist():
         part = Component("head", layer, head)
         alone, kernel = lost(without=[part]), summed
         cause = [alone]
         corrects = at[head] < floors.kernel_part
-        with_others = reader.needed([part]) if corrects else together
+        with_others = reader.necessity_tests([part]) if corrects else together
         if carried and not holds([alone]):
             cause = [_share(reader, part, together[-1])]
         elif not averaged and not holds([alone] if corrects else [alone, summed, *together]):
@@ -161,7 +163,7 @@ def _beyond_fresh(reader: Reader, hook: str, latent: str) -> Test:
 
 def _share(reader: Reader, part: Component, whole: Test) -> Test:
     """That a head has its part in what an average's heads do to the output."""
-    alone = reader.needed([part])[-1]
+    alone = reader.necessity_tests([part])[-1]
     share = alone.score / whole.score if whole.score > 0 else 0.0
     name = f"of the change of the output without its group, without {part.name} alone"
     return Test(name, share, reader.floors.mixed, alone.p)
@@ -172,7 +174,11 @@ def _take(reader: Reader, part: Component, memory: Memory, whole: Test) -> list[
     part in what the group does to the output, and does it by its attention at the location alone;
     nothing where it fails."""
     share = _share(reader, part, whole)
-    tests = [share, reader.located(part, _keys(reader.batch, memory))] if holds([share]) else []
+    tests = (
+        [share, reader.effect_through_keys(part, _keys(reader.batch, memory))]
+        if holds([share])
+        else []
+    )
     return tests if holds(tests) else []
 
 
@@ -245,12 +251,12 @@ def kernels_of(reader: Reader, layer: int, memory: Memory) -> Kernels:
     model, batch = reader.model, reader.batch
     heads = [part.head for part in components(model) if part.kind == "head" and part.layer == layer]
     pattern_site = Site(layer, "pattern")
-    sites = [pattern_site, Site(layer, "v"), *[normalized(layer)] * writes_identity(model)]
+    sites = [pattern_site, Site(layer, "v"), *[norm_site(layer)] * writes_identity(model)]
     inside = reader.inside(layer, tuple(site.name for site in sites))
     pattern = inside[pattern_site.name][:, heads].double().numpy()
     stream = reader.features(Site(layer, "resid_mid").name)
     w = direction(stream, reader.truth(memory.name))
-    values = written_along(model, layer, inside, w, heads)
+    values = writes_along(model, layer, inside, w, heads)
     mask, n = batch.mask.numpy(), pattern.shape[-1]
     shape = np.zeros(2 * n - 1)
     if isinstance(memory.location, np.ndarray):
@@ -295,10 +301,10 @@ def _round(
         return
     layer, mid = site
     patched = _before(reader, memory, nested, sites)
-    cause = [reader.lost(mid, memory.name, patched, reader.floors.stops)] if patched else []
+    cause = [reader.drop_without(mid, memory.name, patched, reader.floors.stops)] if patched else []
     deeper = any((other.round or 0) > 1 for other in nested)
     if memory.round == 1 and deeper and not (cause and holds(cause)):
-        cause = [reader.lost_without_location(layer, mid, memory.name, str(memory.location))]
+        cause = [reader.drop_without_location(layer, mid, memory.name, str(memory.location))]
     yield Found(
         "layer",
         layer,

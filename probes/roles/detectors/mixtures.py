@@ -61,7 +61,7 @@ def _of(
     mid, floors = Site(layer, "resid_mid").name, reader.floors
     lost = {
         head: sorted(
-            (reader.lost(mid, name, [head], floors.drop) for name in names),
+            (reader.drop_without(mid, name, [head], floors.drop) for name in names),
             key=lambda test: -test.score,
         )
         for head in heads
@@ -75,7 +75,7 @@ def _of(
         Test("of them not there before", 1 - before, 1 - floors.absent),
         replace(shared, name="r² that a second one loses without some head", family="second lost"),
     ]
-    served = _served(reader, layer, names)
+    served = _kernel_count(reader, layer, names)
     behaviour.append(Test("contents whose kernel some head has a share of", served, 2.0))
     joint = min(shared.score - floors.drop, served - 2, len(group) - 2) >= 0
     together = _causes(reader, mid, names, group, ffn) if joint else []
@@ -86,7 +86,7 @@ def _of(
         yield of_head(place, "memory-mixture", tests, cause, there.score, group=named)
 
 
-def _served(reader: Reader, layer: int, names: Sequence[str]) -> float:
+def _kernel_count(reader: Reader, layer: int, names: Sequence[str]) -> float:
     """The largest number of contents' kernels that one head has a share in. A head whose weight in
     one kernel is a hundredth of that in another has none in it."""
     floors = reader.floors
@@ -110,11 +110,11 @@ def _causes(
     ffn: Sequence[Component],
 ) -> list[Test]:
     lost = min(
-        (reader.lost(mid, name, group, reader.floors.drop) for name in names),
+        (reader.drop_without(mid, name, group, reader.floors.drop) for name in names),
         key=lambda test: test.score,
     )
     return [
         replace(lost, name="least r² that is lost without the group"),
-        *reader.needed(ffn),
-        *reader.needed(group),
+        *reader.necessity_tests(ffn),
+        *reader.necessity_tests(group),
     ]

@@ -38,7 +38,7 @@ from torch import Tensor
 from interp.hooks.capture import model_device
 from interp.hooks.site import Site
 from interp.interventions.components import Component, components, read_by_ffn
-from interp.run import Array, Mean, Replace, written_by
+from interp.run import Array, Mean, Replace, output_site
 from interp.run.edits import Edits
 from probes.roles.decision import Found, Lacking, Test, holds
 from probes.roles.effects import Effects
@@ -89,10 +89,10 @@ def passing_roles(of: Examined) -> Iterator[Found | Lacking]:
         if not one.is_run_apart:
             yield Lacking(_ROLE, f"{part.name} cannot be run apart from its layer")
             return
-        heads = _written_before(evidence, effects, part.layer)
+        heads = _earlier_writes(evidence, effects, part.layer)
         if heads is not None:
-            yield one.found("heads", heads)
-        yield one.found("token", token)
+            yield one.finding("heads", heads)
+        yield one.finding("token", token)
 
 
 def _kind(evidence: Evidence) -> str:
@@ -100,7 +100,7 @@ def _kind(evidence: Evidence) -> str:
     return "given" if "given" in evidence.views else evidence.profile.rows["own"]
 
 
-def _written_before(evidence: Evidence, effects: Effects, layer: int) -> Source | None:
+def _earlier_writes(evidence: Evidence, effects: Effects, layer: int) -> Source | None:
     """What all heads wrote that an FFN can see; None without such heads."""
     layers = sorted({at for at, _ in evidence.heads if at <= layer})
     places = [[place for place in evidence.heads if place[0] == at] for at in layers]
@@ -124,11 +124,11 @@ class _Passing:
         self._stream, self._written = (found[site].cpu() for site in (read, self._out))
         self.is_run_apart = self._ffns.writes(part.layer, self._stream, self._written)
 
-    def found(self, name: str, source: Source) -> Found:
+    def finding(self, name: str, source: Source) -> Found:
         """The tests of one source."""
         floors, scored = self._evidence.floors, self._evidence.batch(self._kind).mask
         own, unseen = self._written, self._stream - source.to(self._stream)
-        changed = self._ffns.written(self._part.layer, unseen)
+        changed = self._ffns.ffn_output(self._part.layer, unseen)
         size = (own - own.mean(0)).double()[scored].square().sum().clamp_min(1e-30)
         share = float((changed - own).double()[scored].square().sum() / size)
         words = {"heads": "what heads wrote", "token": "its token"}[name]
@@ -136,7 +136,7 @@ class _Passing:
         strength, cause = share, list[Test]()
         if holds(tests):
             edit = Replace(self._out, Array(changed, f"what it writes without {words}"))
-            tests.append(self._lost((edit,), f"where the FFN alone does not see {words}"))
+            tests.append(self._effect_test((edit,), f"where the FFN alone does not see {words}"))
             strength, cause = tests[1].score, [self._without()]
         asked = bool(cause) and holds([*tests, *cause])
         tests += self._beyond(source) if asked else [not_asked()]
@@ -148,19 +148,19 @@ class _Passing:
         batch = self._evidence.batch(self._kind)
         rows = batch.mask.any(1).nonzero()[:_ROWS, 0]
         some = (one[rows] for one in (batch.inputs, self._stream, source, batch.mask))
-        found, same = self._ffns.moved(self._part.layer, *some)
+        found, same = self._ffns.compare_change(self._part.layer, *some)
         words = "of that change is there, too, where it is taken out of the stream as a whole"
         floor = self._evidence.floors.passed
         return [Test(words, min(same, 1.0), floor), beyond_fresh(found.p, _BEYOND)]
 
     def _without(self) -> Test:
         """The test that something is lost without the FFN."""
-        edit = Mean(written_by(self._evidence.model, self._part.layer, -1))
-        return self._lost((edit,), "without the FFN")
+        edit = Mean(output_site(self._evidence.model, self._part.layer, -1))
+        return self._effect_test((edit,), "without the FFN")
 
-    def _lost(self, edits: Edits, words: str) -> Test:
+    def _effect_test(self, edits: Edits, words: str) -> Test:
         """The test that the output changes, or of next tokens that the loss rises."""
         if self._evidence.profile.unit == "nats":
             return self._effects.worst(words, {self._kind: edits})
         name = f"{words} the output changes by a share of its variance of"
-        return self._effects.changed(edits, self._evidence.floors.memory_change, name)
+        return self._effects.change_test(edits, self._evidence.floors.memory_change, name)

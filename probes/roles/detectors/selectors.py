@@ -56,7 +56,7 @@ def rules(evidence: Evidence) -> tuple[dict[str, str], list[Lacking]]:
     return asked, [Lacking("token-comparison", words)] if few else []
 
 
-def selected(of: Examined, place: Place, asked: Mapping[str, str]) -> Iterator[Found]:
+def examine_selection(of: Examined, place: Place, asked: Mapping[str, str]) -> Iterator[Found]:
     """Test whether one head attends evenly to the keys that a simple predicate selects.
 
     For each role, a predicate of its kind is fitted to the head's attention on rows 0, 2, 4, …
@@ -75,7 +75,7 @@ def selected(of: Examined, place: Place, asked: Mapping[str, str]) -> Iterator[F
     """
     if not asked:
         return
-    seen = of.evidence.seen(place)
+    seen = of.evidence.head_attention(place)
     for role, keys in asked.items():
         yield _of(of, place, role, keys, seen)
 
@@ -88,7 +88,10 @@ def _of(of: Examined, place: Place, role: str, keys: str, seen: Seen) -> Found:
     def own(kind: str) -> Keys:
         return chosen.selects(evidence.batch(kind).inputs)
 
-    tests = [*_behaviour(evidence, judged, chosen, keys), *_unnamed(evidence, seen, chosen, keys)]
+    tests = [
+        *_behaviour(evidence, judged, chosen, keys),
+        *_new_rule_tests(evidence, seen, chosen, keys),
+    ]
     if keys != "related" and holds(tests) and "repeated" in evidence.views:
         tests.append(_elsewhere(evidence, place, chosen, keys))
     cause: list[Test] | None = None
@@ -125,7 +128,7 @@ def _behaviour(evidence: Evidence, judged: Seen, chosen: Chosen, keys: str) -> l
 
 def _elsewhere(evidence: Evidence, place: Place, chosen: Chosen, keys: str) -> Test:
     """The test that attention goes by the rule on other rows, too."""
-    floors, other = evidence.floors, evidence.seen(place, "repeated")
+    floors, other = evidence.floors, evidence.head_attention(place, "repeated")
     close = closeness(other, chosen.selects(other.inputs))
     found = over_rows(close[~close.isnan()].numpy())
     least = floors.share if keys == "fixed" else floors.selected
@@ -134,7 +137,7 @@ def _elsewhere(evidence: Evidence, place: Place, chosen: Chosen, keys: str) -> T
     )
 
 
-def _unnamed(evidence: Evidence, seen: Seen, chosen: Chosen, keys: str) -> list[Test]:
+def _new_rule_tests(evidence: Evidence, seen: Seen, chosen: Chosen, keys: str) -> list[Test]:
     """The test that the rule is not one that another role is about."""
     if keys == "related":
         other = chosen.words.startswith(OTHERS)

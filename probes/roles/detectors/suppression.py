@@ -75,7 +75,7 @@ def _behaviour(evidence: Evidence, forecasts: Forecasts, place: Place, own: Keys
     copied = evidence.score(place, "copying", evidence.profile.rows["after_same"])
     if copied is None or -copied.effect < floors.copying:  # then what is predicted is not read
         return [Test(words, 0.0, floors.share, 1.0, family=_KEYS)]
-    keys, seen = own(kind), evidence.seen(place, kind)
+    keys, seen = own(kind), evidence.head_attention(place, kind)
     asked = keys.any(-1) & seen.counted
     chosen = asked.any(1)
     if int(chosen.sum()) < _FEWEST:
@@ -90,7 +90,7 @@ def _behaviour(evidence: Evidence, forecasts: Forecasts, place: Place, own: Keys
     ]
     if not holds(tests):
         return [*tests, Test("lowers that token's logit by", 0.0, floors.copying, 1.0)]
-    lowered = -(forecasts.raised(kind, place) * asked).sum(1) / count
+    lowered = -(forecasts.logit_effect(kind, place) * asked).sum(1) / count
     return [
         *tests,
         over_rows(lowered[chosen].numpy()).test("lowers that token's logit by", floors.copying),
@@ -108,7 +108,9 @@ def _cause(effects: Effects, forecasts: Forecasts, place: Place, own: KeysOf) ->
     """It looks for what is predicted, and is needed for that."""
     evidence = effects.evidence
     kind = evidence.profile.rows[_KEYS]
-    fallen = effects.falls.with_edits(place, kind, own(kind), forecasts.forgotten(kind, place[0]))
+    fallen = effects.falls.with_edits(
+        place, kind, own(kind), forecasts.removal_edits(kind, place[0])
+    )
     words = "without what the stream predicts that share falls by"
     return [
         fallen.test(words, evidence.floors.fall, "forgotten"),
@@ -132,7 +134,7 @@ class Forecasts:
         """Earlier positions that hold the token predicted before a layer, ``[row, query, key]``."""
         return earlier_places(self.evidence.batch(kind).inputs, *self._tokens(kind, layer))
 
-    def raised(self, kind: str, place: Place) -> Float[Tensor, "row query"]:
+    def logit_effect(self, kind: str, place: Place) -> Float[Tensor, "row query"]:
         """A head's direct effect on the logit of the token predicted before its layer.
 
         The predicted token has the largest logit when the final norm and the unembedding are
@@ -150,7 +152,7 @@ class Forecasts:
         """
         return self._direct.at(kind, place, self._tokens(kind, place[0])[0])
 
-    def forgotten(self, kind: str, layer: int) -> Edits:
+    def removal_edits(self, kind: str, layer: int) -> Edits:
         """The edits that take the predicted token's direction out of the stream before a layer, at
         the queries that have its keys."""
         tokens, asked = self._tokens(kind, layer)[0], self.keys(kind, layer).any(-1)

@@ -27,7 +27,7 @@ def one_of(parts: Sequence[Any], source: np.random.Generator) -> Any:
     return parts[source.integers(len(parts))]
 
 
-def combined(parts: list[str], source: np.random.Generator) -> str:
+def random_formula(parts: list[str], source: np.random.Generator) -> str:
     """A random Boolean combination of formulas."""
     found: str = one_of(parts, source)
     for _ in range(source.integers(3)):
@@ -46,14 +46,14 @@ def program_within(bounds: tuple[int, ...], source: np.random.Generator) -> Prog
     """A random program whose comparisons keep within the bounds."""
     known = [f'"{letter}"' for letter in LETTERS] + [linear(bounds[0], source) for _ in range(4)]
     for bound in bounds[1:]:
-        counts = [f"# {combined(known, source)}" for _ in range(4)]
+        counts = [f"# {random_formula(known, source)}" for _ in range(4)]
         if bound:
             known += [f"({one} >= {source.integers(bound + 1)})" for one in counts]
         else:
             signs = [int(source.integers(-3, 4)) for _ in counts]
             terms = [f"{s} * {n}" for n, s in zip(counts, signs, strict=True)]
             known.append(f"({' + '.join(terms)} >= 1)")
-    return parse_program(f"answer = {combined(known, source)}")
+    return parse_program(f"answer = {random_formula(known, source)}")
 
 
 def answers(program: Program, string: str) -> bool:
@@ -105,14 +105,14 @@ def test_the_shortest_pair_is_that_of_a_search_by_hand(k: int, bounds: tuple[int
 
 
 def test_verdict_needs_all_three_languages(tmp_path) -> None:
-    def judged(*fragments: list[int]):
+    def verdict_on(*fragments: list[int]):
         options = {"fragments": list(fragments), "longest": 20}
         return bounded.run(Setting("quick", (0,), options, tmp_path))
 
-    some = judged([4, 0], [5, 2, 0], [5, 5, 1])
+    some = verdict_on([4, 0], [5, 2, 0], [5, 5, 1])
     assert some.status == "partly"
     assert "2 of 3 fragments" in some.key
     assert "L_4: any: aabb and abab" in some.words
     assert some.tables["pairs"]["length"].isna().tolist() == [False, False, True]
-    assert judged([5, 5, 1]).status == "not reproduced"
-    assert judged([4, 0], [5, 2, 0], [6, 1, 3, 0]).status == "reproduced"
+    assert verdict_on([5, 5, 1]).status == "not reproduced"
+    assert verdict_on([4, 0], [5, 2, 0], [6, 1, 3, 0]).status == "reproduced"

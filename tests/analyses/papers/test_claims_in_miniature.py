@@ -82,7 +82,7 @@ ELSEWHERE = {
 """Claims that the tests of their own parts run."""
 
 
-def answered(name: str, folder: Path) -> Verdict:
+def claim_verdict(name: str, folder: Path) -> Verdict:
     known = LEDGER[name].profiles["quick"]
     tiny = TINY[LEDGER[name].paper]
     options = {**known, **{k: v for k, v in tiny.items() if k in known}, **SMALLER[name]}
@@ -93,7 +93,7 @@ def answered(name: str, folder: Path) -> Verdict:
 def test_claims_answer_in_full(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "FITTED", 0.0)  # two steps fit nothing
     monkeypatch.setattr(heads, "_REASONS", 0.0)
-    verdict = answered(name, tmp_path)
+    verdict = claim_verdict(name, tmp_path)
     json.dumps(dict(verdict.numbers), allow_nan=True)
     assert verdict.numbers
     assert verdict.words
@@ -106,7 +106,7 @@ def test_claims_answer_in_full(name: str, tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("name", ["template-zipf", "template-feature-learning"])
 def test_runs_that_do_not_fit_are_no_failure_to_generalise(name: str, tmp_path: Path) -> None:
-    assert answered(name, tmp_path).status == "not run"
+    assert claim_verdict(name, tmp_path).status == "not run"
 
 
 def test_every_claim_of_the_ledger_is_tested_and_has_three_seeds_of_its_own() -> None:

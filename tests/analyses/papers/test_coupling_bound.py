@@ -7,8 +7,8 @@ import pytest
 
 from analyses.papers.base import Setting
 from analyses.papers.coupling.bound import (
-    bounded,
     coupling_bound,
+    judge_bound,
     network_complexity,
     spectrum_part,
 )
@@ -64,7 +64,7 @@ def test_one_error_above_the_bound_as_written_decides(
 ) -> None:
     options: dict[str, Any] = {"widths": [[width], [1]], "networks": [16], "trained_networks": [4]}
     options |= {"steps": 1, "batch": 2, "learning_rate": 1e-3}
-    verdict = bounded(Setting("quick", (0,), options, tmp_path))
+    verdict = judge_bound(Setting("quick", (0,), options, tmp_path))
     assert verdict.status == status
     cells = verdict.tables["cells"]
     flat = cells[cells["target"] == "rank 6"]

@@ -53,7 +53,7 @@ def test_the_random_kernel_is_judged_by_a_tenth(
         errors = {"linear RNN": 1.0, "transformer": transformer}
         rows = [(m, "random, as it is", 0, e, e) for m, e in errors.items()]
         table = pd.DataFrame(rows, columns=["model", "setting", "seed", "error", "paper"])
-        monkeypatch.setattr(order, "_trained", lambda setting, names, found=table: found)
+        monkeypatch.setattr(order, "_trained_errors", lambda setting, names, found=table: found)
         assert order.random_kernel(Setting("quick", (0,), {}, tmp_path)).status == status
 
 

@@ -11,7 +11,7 @@ from analyses.papers.coupling.images import check, on_images
 from interp.errors import ArgumentError
 
 
-def drawn(n: int = 20, rows: int = 19, columns: int = 17) -> np.ndarray:
+def random_images(n: int = 20, rows: int = 19, columns: int = 17) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (n, rows, columns, 3), dtype=np.uint8)
 
 
@@ -28,7 +28,7 @@ def direct_cells(images: np.ndarray) -> np.ndarray:
 
 
 def test_a_file_an_archive_and_a_folder_give_the_same_cells(tmp_path: Path) -> None:
-    images = drawn()
+    images = random_images()
     np.save(tmp_path / "a.npy", images)
     np.savez(tmp_path / "a.npz", labels=np.arange(20), images=images)
     (tmp_path / "pngs" / "class").mkdir(parents=True)
@@ -72,11 +72,14 @@ REFUSED = {
     "a.txt": (lambda place: place.write_text("x"), "must be a .npy or .npz file or a folder"),
     "objects.npy": (write_objects, "cannot be read as an array of images.*allow_pickle"),
     "flat.npy": (lambda p: np.save(p, np.zeros((30, 64))), r"\[image, row, column\].*\[30, 64\]"),
-    "few.npy": (lambda p: np.save(p, drawn(19)), "20 images at least, got 19"),
-    "small.npy": (lambda p: np.save(p, drawn(30, 7, 9)), r"8 rows and columns.*\(7, 9\)"),
+    "few.npy": (lambda p: np.save(p, random_images(19)), "20 images at least, got 19"),
+    "small.npy": (lambda p: np.save(p, random_images(30, 7, 9)), r"8 rows and columns.*\(7, 9\)"),
     "grey.npy": (lambda p: np.save(p, np.ones((30, 8, 8))), "must vary, got 'one grey'"),
     "holes.npy": (lambda p: np.save(p, np.full((30, 8, 8), np.nan)), "finite values"),
-    "two.npz": (lambda p: np.savez(p, a=drawn(), b=drawn()), "images is not a file"),
+    "two.npz": (
+        lambda p: np.savez(p, a=random_images(), b=random_images()),
+        "images is not a file",
+    ),
     "folder": (lambda p: (p.mkdir(), (p / "a.png").write_text("no")), "a.png cannot be read as"),
     "empty": (lambda p: p.mkdir(), "20 images at least, got 0"),
 }
@@ -104,7 +107,7 @@ def test_options_are_refused_together() -> None:
 
 
 def test_spectra_and_errors_are_measured_on_the_users_images(tmp_path: Path) -> None:
-    np.save(tmp_path / "mine.npy", drawn())
+    np.save(tmp_path / "mine.npy", random_images())
     options: dict[str, Any] = {"images": str(tmp_path / "mine.npy"), "widths": [1, 2, 4]}
     options |= {"width": 0, "steps": 2, "batch": 4, "learning_rate": 1e-3}
     verdict = on_images(Setting("quick", (0, 1), options, tmp_path / "work"))

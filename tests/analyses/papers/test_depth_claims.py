@@ -11,15 +11,15 @@ import torch
 
 from analyses.papers.base import Setting
 from analyses.papers.depth import frontier, opening, programs
-from analyses.papers.depth.ceiling import best_table, describe, searched_program, table_bound
+from analyses.papers.depth.ceiling import best_table, describe, search_program, table_bound
 from analyses.papers.depth.exchange import Exchange, counterfactual
 from analyses.papers.depth.inside import ablations, counting, decoding, nested_shares
 from analyses.papers.depth.opening import open_model, verdict
 from analyses.papers.depth.predictors import (
     bin_name,
     exact_match,
-    kept_of,
     letter_id,
+    match_of_best,
     scores,
     strings_of,
 )
@@ -58,7 +58,7 @@ def test_one_layer_suffices_for_three_blocks_and_not_for_four() -> None:
 
 def test_searched_programs_are_one_level_short() -> None:
     for k in (4, 6):
-        program, match, trace = searched_program(k, (12, 16), budget=30, rows=100, seed=0)
+        program, match, trace = search_program(k, (12, 16), budget=30, rows=100, seed=0)
         assert depth(program) == k - 3
         assert 0 <= match < 1
         assert trace["best"].is_monotonic_increasing
@@ -70,7 +70,7 @@ def test_compiled_programs_are_right_on_every_string() -> None:
               for k in (3, 5)}  # fmt: skip
     table = scores(models, [(3, 20), (21, 40)], rows=50)
     assert (table["exact_match"] == 1).all()
-    assert kept_of(table, (3, 20), (21, 40)) == {(3, 1): 1.0, (5, 3): 1.0}
+    assert match_of_best(table, (3, 20), (21, 40)) == {(3, 1): 1.0, (5, 3): 1.0}
 
 
 def test_the_run_that_is_kept_is_chosen_on_other_strings() -> None:
@@ -79,8 +79,8 @@ def test_the_run_that_is_kept_is_chosen_on_other_strings() -> None:
     table = pd.DataFrame(
         {"k": 4, "depth": 2, "seed": s, "bin": bin_name(b), "exact_match": v} for s, b, v in rows
     )
-    assert kept_of(table, near, far) == {(4, 2): 0.3}
-    assert kept_of(table, far, near) == {(4, 2): 0.5}
+    assert match_of_best(table, near, far) == {(4, 2): 0.3}
+    assert match_of_best(table, far, near) == {(4, 2): 0.5}
 
 
 def test_a_program_for_fewer_blocks_fails() -> None:

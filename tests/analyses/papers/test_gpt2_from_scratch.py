@@ -98,7 +98,7 @@ def test_no_seed_is_taken_after_the_one_that_settles_it(
 
     monkeypatch.setattr(gpt2_from_scratch, "race", race_of)
     makers: Any = {name: (lambda seed: seed) for name in ("without", "with a, b")}
-    verdict = gpt2_from_scratch.raced(
+    verdict = gpt2_from_scratch.race_verdict(
         Setting("quick", (0, 1, 2), TINY, tmp_path), TEXT, TEXT, makers
     )
     assert raced == list(range(taken))

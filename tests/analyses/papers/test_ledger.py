@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from analyses.cli.claims import app
 from analyses.papers.base import Verdict
-from analyses.papers.ledger import Claim, chosen, read_ledger
+from analyses.papers.ledger import Claim, read_ledger, select_claims
 from interp.errors import ArgumentError
 
 pytestmark = pytest.mark.usefixtures("module")
@@ -66,11 +66,11 @@ def test_unreadable_ledger(tmp_path):
 
 def test_choosing(tmp_path):
     known = ledger(tmp_path)
-    assert [claim.id for claim in chosen(known, [], ["depth"], False)] == ["depth-made-up"]
+    assert [claim.id for claim in select_claims(known, [], ["depth"], False)] == ["depth-made-up"]
     with pytest.raises(ArgumentError, match=r"must be in the ledger, got 'x'.*--paper must be"):
-        chosen(known, ["x"], ["y"], False)
+        select_claims(known, ["x"], ["y"], False)
     with pytest.raises(ArgumentError, match="in one way"):
-        chosen(known, [], [], False)
+        select_claims(known, [], [], False)
 
 
 def test_verdict_needs_a_known_status_numbers_and_words():

@@ -9,7 +9,7 @@ import torch
 
 from analyses.papers.base import Setting
 from analyses.papers.memory import ngram_first
-from analyses.papers.memory.ngram_first import measured, stages
+from analyses.papers.memory.ngram_first import measure_induction, stages
 from analyses.papers.memory.own_successors import OwnSuccessors, ngram_loss
 from interp.errors import ArgumentError
 from interp.models.spec import TransformerSpec
@@ -64,7 +64,7 @@ def test_a_fresh_model_does_no_induction() -> None:
     for name, parameter in model.named_parameters():
         if "W_Q" in name:
             torch.nn.init.zeros_(parameter)
-    found = measured(model, batch)
+    found = measure_induction(model, batch)
     assert found["attention"] == pytest.approx(found["even"], abs=1e-6)
     assert abs(found["cost"]) < 0.5
 

@@ -12,7 +12,7 @@ SPEC = TransformerSpec(
 )  # fmt: skip
 
 
-def chained(*, linked: bool) -> tuple[SequenceTransformer, Batch]:
+def ffn_chain(*, linked: bool) -> tuple[SequenceTransformer, Batch]:
     """Two FFNs: the first writes a = |x_1| into channel 2; the second writes b = |channel 2 − 1|
     into channel 3 (linked), or computes the same from the input (not linked)."""
     model = SequenceTransformer(SPEC, seed=0)
@@ -47,7 +47,7 @@ PLACES = {"a": "blocks.0.hook_resid_post", "b": "blocks.1.hook_resid_post"}
 
 @pytest.mark.parametrize("linked", [True, False])
 def test_a_round_depends_on_the_one_before_only_where_it_reads_it(linked: bool) -> None:
-    model, batch = chained(linked=linked)
+    model, batch = ffn_chain(linked=linked)
     assert torch.allclose(model(batch.inputs), batch.targets)
     (row,) = round_order(model, batch, ["a", "b"], PLACES).itertuples()
     if linked:

@@ -15,7 +15,7 @@ from interp.program.languages import prediction_program
 from interp.program.parser import parse_program
 
 
-def written_out(texts: tuple[str, str], levels: int, bound: int) -> bool:
+def has_same_ends(texts: tuple[str, str], levels: int, bound: int) -> bool:
     """Whether the ends are the same, by trying every comparison at every position."""
     numbers = range(-bound, bound + 1)
     classes = [list(text) for text in texts]
@@ -47,8 +47,8 @@ def test_classes_are_those_of_every_comparison_written_out(
         word = "a" * int(rng.integers(1, longest)) + "b" * int(rng.integers(0, 6))
         word += "".join(rng.choice(["a", "b"], int(rng.integers(0, 3))))
         texts = (word + "abb", word + "bab")
-        found.add(written_out(texts, levels, bound))
-        assert same_ends(*texts, levels, bound) == written_out(texts, levels, bound)
+        found.add(has_same_ends(texts, levels, bound))
+        assert same_ends(*texts, levels, bound) == has_same_ends(texts, levels, bound)
     assert found == outcomes
 
 
@@ -102,11 +102,11 @@ def test_lengths_grow_in_the_order_that_the_argument_needs() -> None:
 
 
 def test_the_verdict_needs_every_pair(tmp_path) -> None:
-    def judged(*cases: list[int]):
+    def verdict_on(*cases: list[int]):
         return swapped.run(Setting("quick", (0,), {"cases": list(cases)}, tmp_path))
 
-    assert judged([5, 1, 4, 3], [6, 1, 8, 2]).status == "reproduced"
-    some = judged([5, 2, 8, 2], [6, 1, 8, 2])
+    assert verdict_on([5, 1, 4, 3], [6, 1, 8, 2]).status == "reproduced"
+    some = verdict_on([5, 2, 8, 2], [6, 1, 8, 2])
     assert some.status == "partly"
     assert some.key == "excluded at depth k − 3: L_6 up to 1"
-    assert judged([5, 2, 8, 2]).status == "not reproduced"
+    assert verdict_on([5, 2, 8, 2]).status == "not reproduced"

@@ -13,8 +13,14 @@ from analyses.papers.experiment import Experiment, interval
 from analyses.papers.ledger import read_ledger
 from analyses.papers.template import relations
 from analyses.papers.template.copying import _verdict
-from analyses.papers.template.heads import kept_without, statements, worst_first
-from analyses.papers.template.models import fitted, needed, spec_of, unanswered, unfitted
+from analyses.papers.template.heads import share_without, statements, worst_first
+from analyses.papers.template.models import (
+    count_unfitted,
+    fewest_strings,
+    fitted_runs,
+    spec_of,
+    unfitted_verdict,
+)
 from analyses.papers.template.sweeps import verdict_of, with_readout
 from analyses.papers.template.unseen_unembeddings import mean_cosine, shared_move
 from interp.models.transformer import SequenceTransformer
@@ -27,13 +33,13 @@ def test_runs_that_do_not_fit_are_left_out() -> None:
     table = pd.DataFrame(
         {"model": ["plain", "plain", "+ aI"], "train_accuracy": [1.0, 0.98, 0.5], "accuracy": 0.1}
     )
-    assert fitted(table).index.tolist() == [0]
-    assert unfitted(table) == {"plain": 1, "+ aI": 1}
-    found = unanswered(table)
+    assert fitted_runs(table).index.tolist() == [0]
+    assert count_unfitted(table) == {"plain": 1, "+ aI": 1}
+    found = unfitted_verdict(table)
     assert found is not None
     assert found.status == "not run"
     assert "(+ aI)" in found.words
-    assert unanswered(table[:2]) is None
+    assert unfitted_verdict(table[:2]) is None
 
 
 def test_a_relation_is_compared_among_runs_that_fit(tmp_path, monkeypatch) -> None:
@@ -68,7 +74,7 @@ def test_strings_needed_stay_at_the_level() -> None:
     rows = [("a", 8, 0.95), ("a", 16, 0.5), ("a", 32, 0.9), ("a", 64, 1.0), ("b", 8, 0.1),
             ("b", 64, 0.95), ("b", 64, 0.8)]  # fmt: skip
     table = pd.DataFrame(rows, columns=["model", "n", "accuracy"])
-    assert needed(table, accuracy=0.9) == {"a": 32, "b": float("inf")}
+    assert fewest_strings(table, accuracy=0.9) == {"a": 32, "b": float("inf")}
 
 
 @pytest.mark.parametrize(
@@ -103,11 +109,11 @@ def test_heads_go_worst_first() -> None:
     """A made-up layer: each head is worth a share, and half of what is left when head 2 is gone."""
     worth = {0: 0.1, 1: 0.2, 2: 0.3, 3: 0.4}
 
-    def kept(gone: Sequence[int]) -> float:
+    def worth_without(gone: Sequence[int]) -> float:
         left = sum(share for head, share in worth.items() if head not in gone)
         return left / 2 if 2 in gone else left
 
-    assert list(worst_first(kept, 4)) == pytest.approx([0.35, 0.15, 0.05, 0.0])
+    assert list(worst_first(worth_without, 4)) == pytest.approx([0.35, 0.15, 0.05, 0.0])
 
 
 @pytest.mark.parametrize(
@@ -127,7 +133,7 @@ def test_a_head_goes_with_its_mean_in_its_place() -> None:
     task = same_different(train=(0, 8), test=(8, 16))
     model = SequenceTransformer(spec_of(task, TINY), seed=3)
     batch = task.sample(64, seed=1)
-    found, right = kept_without(model, batch), batch.targets[:, -1, 0] > 0
+    found, right = share_without(model, batch), batch.targets[:, -1, 0] > 0
 
     def mean(value: Tensor, hook: Any) -> Tensor:
         value[:, :, 1] = value[:, :, 1].mean(0)

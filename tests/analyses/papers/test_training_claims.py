@@ -13,7 +13,13 @@ from matplotlib.figure import Figure
 from analyses.papers.base import Setting
 from analyses.papers.training import diagram, models, page
 from analyses.papers.training.measured import MEASURED
-from analyses.papers.training.points import check_parts, parts_of, points_of, rows_at, varied
+from analyses.papers.training.points import (
+    check_parts,
+    parts_of,
+    points_of,
+    rows_at,
+    varied_options,
+)
 from analyses.papers.training.steps import layers_of_steps, weakest
 from interp.errors import ArgumentError
 from probes.locate import locate
@@ -33,7 +39,7 @@ KEPT = [name for name in LEDGER if (ROOT / "docs" / "data" / f"{name}.csv").exis
 STEPS = ((("t_1", "attention"), ("token", "output")), (("t_2", "attention"), ("x", "output")))
 
 
-def located(*rows: tuple[Any, ...]) -> pd.DataFrame:
+def location_table(*rows: tuple[Any, ...]) -> pd.DataFrame:
     columns = ["latent", "component", "circuit", "layer", "heads", "share", "verdict"]
     return pd.DataFrame(rows, columns=columns)
 
@@ -66,15 +72,17 @@ def test_steps_are_found_layer_after_layer_by_heads_alone_or_together(
     at: int, row: tuple[Any, ...], layers: tuple[int, ...]
 ) -> None:
     rows = [*HELD[:at], row, *HELD[at + 1 :]]
-    assert layers_of_steps(located(*rows), STEPS) == layers
+    assert layers_of_steps(location_table(*rows), STEPS) == layers
     if layers:
-        assert weakest(located(*rows), STEPS) == 0.92
-        assert layers_of_steps(located(*rows, *EARLY), STEPS) == layers, "not from a layer before"
+        assert weakest(location_table(*rows), STEPS) == 0.92
+        assert layers_of_steps(location_table(*rows, *EARLY), STEPS) == layers, (
+            "not from a layer before"
+        )
 
 
 def test_no_share_where_a_latent_was_not_exchanged() -> None:
     rows = (*HELD[:3], ("x", "L2H0", "output", 2, "0", float("nan"), ""))
-    assert np.isnan(weakest(located(*rows), STEPS))
+    assert np.isnan(weakest(location_table(*rows), STEPS))
 
 
 def test_the_shipped_show_and_its_control_are_told_apart() -> None:
@@ -97,7 +105,7 @@ def test_the_shipped_show_and_its_control_are_told_apart() -> None:
 def test_the_proof_itself_works_as_the_proof_does(name: str, changes: dict[str, Any]) -> None:
     sought = BUILDERS[name]({**LEDGER[name]["quick"], **changes}, 1)
     proof = sought.proof()
-    layers, least = sought.located(locate(proof.model, proof.task, rows=48, seed=1))
+    layers, least = sought.locate_steps(locate(proof.model, proof.task, rows=48, seed=1))
     assert len(layers) == len(sought.steps)
     assert least >= 0.99
 
@@ -107,7 +115,7 @@ def test_a_last_count_may_be_held_with_the_symbol() -> None:
     shipped = load("depth-L3-layers1")
     table = locate(shipped.model, shipped.task, rows=48)
     assert layers_of_steps(table, models.counting(options, 1).steps) == ()
-    assert models.counting(options, 1).located(table) == ((0,), 1.0)
+    assert models.counting(options, 1).locate_steps(table) == ((0,), 1.0)
 
 
 OPTIONS: dict[str, Any] = {
@@ -122,7 +130,7 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-def made_up(found: dict[tuple[str, int], int], seeds: int = 4) -> pd.DataFrame:
+def fake_models(found: dict[tuple[str, int], int], seeds: int = 4) -> pd.DataFrame:
     """Models of every setting; of (positions, heads) the first so many seeds work as the proof."""
     rows = []
     for point in points_of(OPTIONS):
@@ -150,7 +158,7 @@ def test_options_that_are_not_there_are_refused() -> None:
 
 
 def test_intervals_of_shares_are_exact() -> None:
-    table = diagram.shares(made_up({("a", 1): 4, ("a", 2): 0}), OPTIONS)
+    table = diagram.shares(fake_models({("a", 1): 4, ("a", 2): 0}), OPTIONS)
     rows = table.set_index(["positions", "heads", "steps"])
     all_of_them, none = rows.loc[("a", 1, 10)], rows.loc[("a", 2, 10)]
     assert all_of_them["low"] == pytest.approx(0.025 ** (1 / 4))
@@ -170,15 +178,15 @@ def test_intervals_of_shares_are_exact() -> None:
 def test_the_rule(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, found: dict[tuple[str, int], int], status: str
 ) -> None:
-    monkeypatch.setattr(diagram, "models_of", lambda setting, build, needed: made_up(found))
+    monkeypatch.setattr(diagram, "models_of", lambda setting, build, needed: fake_models(found))
     verdict = diagram.adaptive(Setting("quick", (0, 1, 2, 3), OPTIONS, tmp_path))
     assert verdict.status == status
     assert isinstance(verdict.drawings["shares"].figure, Figure)
 
 
 def test_the_map_writes_the_counts_in_its_cells() -> None:
-    cells = diagram.shares(made_up({("a", 1): 4, ("a", 2): 3, ("b", 1): 1}), OPTIONS)
-    figure = diagram.drawn(cells, OPTIONS).figure
+    cells = diagram.shares(fake_models({("a", 1): 4, ("a", 2): 3, ("b", 1): 1}), OPTIONS)
+    figure = diagram.draw_diagram(cells, OPTIONS).figure
     written = {
         axes.get_title(): [text.get_text() for text in axes.texts]
         for axes in figure.axes
@@ -199,7 +207,7 @@ def test_every_setting_of_the_ledger_can_be_built(name: str, tmp_path: Path) -> 
     assert all(case.spec.n_layers >= 1 and case.steps for case in sought)
     assert all(case.proof().mechanism.parts for case in sought[:1])
     assert len(options["seeds"]) >= 4
-    assert not set(varied(options)) & set(MEASURED)
+    assert not set(varied_options(options)) & set(MEASURED)
 
 
 def test_a_diagram_in_miniature(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def one(table: pd.DataFrame, target: str, head: int = 0, null: str = "positions"
     return found.iloc[0]
 
 
-def measured(pattern: torch.Tensor, tokens: torch.Tensor, **options: object) -> pd.DataFrame:
+def mass_table(pattern: torch.Tensor, tokens: torch.Tensor, **options: object) -> pd.DataFrame:
     mask = torch.ones(tokens.shape, dtype=torch.bool)
     rows = Rows(tokens, mask, {}, {"blocks.3.attn.hook_pattern": pattern})
     return attention_mass([rows], **options)
@@ -70,7 +70,7 @@ def test_a_latent_names_one_key_and_none_before_the_start() -> None:
 
 def test_mass_equals_a_direct_loop() -> None:
     pattern, tokens = causal(), torch.randint(3, (ROWS, N), generator=GEN)
-    table = measured(pattern, tokens, resamples=20)
+    table = mass_table(pattern, tokens, resamples=20)
     keys = token_key_sets(tokens)["same"]
     for head in range(HEADS):
         per_row = []
@@ -86,7 +86,7 @@ def test_mass_equals_a_direct_loop() -> None:
 def test_null_of_positions_is_that_of_permuted_attention() -> None:
     """Exact moments against 2500 draws that permute each query's weights over its prefix."""
     pattern, tokens = causal(4, 1, 7), torch.randint(2, (4, 7), generator=GEN)
-    row = one(measured(pattern, tokens, resamples=20), "after_same")
+    row = one(mass_table(pattern, tokens, resamples=20), "after_same")
     keys, rng, draws = token_key_sets(tokens)["after_same"].numpy(), np.random.default_rng(0), []
     share = (pattern / pattern.sum(-1, keepdim=True)).numpy()[:, 0]
     for _ in range(2500):
@@ -105,7 +105,7 @@ def test_null_of_positions_is_that_of_permuted_attention() -> None:
 
 def test_null_of_tokens_is_that_of_permuted_rows() -> None:
     pattern, tokens = causal(5, 1, 8), torch.randint(3, (5, 8), generator=GEN)
-    row = one(measured(pattern, tokens, resamples=20), "same", null="tokens")
+    row = one(mass_table(pattern, tokens, resamples=20), "same", null="tokens")
     keys = token_key_sets(tokens)["same"].double()
     share = (pattern / pattern.sum(-1, keepdim=True))[:, 0]
     rng, draws = np.random.default_rng(1), []
@@ -130,7 +130,7 @@ def test_null_of_uniformity_is_flat_weights() -> None:
     assert variance[1] == pytest.approx(close.var(), rel=0.03)
     assert (mean[0], variance[0]) == (1.0, 0.0)
     even = torch.ones(3, 1, 7, 7).tril()
-    assert one(measured(even, torch.zeros(3, 7, dtype=torch.long)), "uniform")[
+    assert one(mass_table(even, torch.zeros(3, 7, dtype=torch.long)), "uniform")[
         "score"
     ] == pytest.approx(1)
 
@@ -144,7 +144,7 @@ def test_a_positional_head_is_no_induction_head() -> None:
     lag = torch.zeros(24, 24, dtype=torch.float64).fill_diagonal_(1.0).roll(-7, 1).tril()
     lag[:7, 0] = 1.0
     pattern = torch.stack((follows, lag.expand(16, -1, -1)), dim=1)
-    table = measured(pattern, tokens)
+    table = mass_table(pattern, tokens)
     real, fixed = (one(table, "after_same", head, "tokens") for head in (0, 1))
     assert real["effect"] > 0.7  # other rows of the same period share the place
     assert real["q"] < 1e-6
@@ -157,7 +157,7 @@ def test_where_nothing_is_to_be_found_p_is_uniform() -> None:
     """Random attention that ignores the content: p of 200 heads is spread over [0, 1]."""
     gen = torch.Generator().manual_seed(5)
     pattern = torch.rand((12, 200, 16, 16), generator=gen).pow(4).tril()
-    table = measured(pattern, torch.randint(5, (12, 16), generator=gen), resamples=20)
+    table = mass_table(pattern, torch.randint(5, (12, 16), generator=gen), resamples=20)
     for null in ("positions", "tokens"):
         p = table[(table["target"] == "same") & (table["null"] == null)]["p"]
         assert 0.35 < p.mean() < 0.65
@@ -166,7 +166,7 @@ def test_where_nothing_is_to_be_found_p_is_uniform() -> None:
 
 def test_interval_covers_the_spread_over_rows() -> None:
     pattern, tokens = causal(64, 1, 8), torch.randint(4, (64, 8), generator=GEN)
-    row = one(measured(pattern, tokens), "own")
+    row = one(mass_table(pattern, tokens), "own")
     per_row = torch.diagonal((pattern / pattern.sum(-1, keepdim=True))[:, 0], dim1=1, dim2=2)
     error = float(per_row.mean(1).std() / 8)
     assert row["high"] - row["low"] == pytest.approx(2 * 1.96 * error, rel=0.15)
@@ -190,7 +190,7 @@ def test_batches_add_up(batch: int) -> None:
 
 
 def test_a_class_that_never_occurs_is_not_a_number() -> None:
-    table = measured(causal(), torch.arange(N).expand(ROWS, -1).clone())
+    table = mass_table(causal(), torch.arange(N).expand(ROWS, -1).clone())
     row = one(table, "same", null="tokens")
     assert np.isnan(row[["score", "p", "q", "low"]].astype(float)).all()
 
@@ -296,7 +296,7 @@ def test_attention_that_is_not_a_number_is_an_error() -> None:
     with pytest.raises(ArgumentError, match=words):
         attention_table(model, tokens)
     with pytest.raises(ArgumentError, match="layer 3, heads 0, 1"):
-        measured(causal() * torch.inf, torch.zeros(ROWS, N, dtype=torch.long))
+        mass_table(causal() * torch.inf, torch.zeros(ROWS, N, dtype=torch.long))
 
 
 def test_attention_on_masked_keys_is_an_error() -> None:
@@ -317,7 +317,7 @@ def test_a_query_that_attends_to_nothing_is_no_evidence() -> None:
     """Attention that is not normalised can be zero: no mass, and none expected."""
     pattern = causal()
     pattern[:, 0] = 0.0
-    rows = measured(pattern, torch.randint(3, (ROWS, N), generator=GEN), resamples=0)
+    rows = mass_table(pattern, torch.randint(3, (ROWS, N), generator=GEN), resamples=0)
     fixed = rows[(rows["head"] == 0) & (rows["null"] == "positions")]
     for row in fixed[fixed["target"] != "uniform"].itertuples():
         assert (row.score, row.null_mean, row.p) == (0.0, 0.0, 1.0)

@@ -22,7 +22,7 @@ SPEC = TransformerSpec(
 HOOKS = [f"blocks.{i}.attn.hook_{kind}" for i in range(2) for kind in ("pattern", "z")] + [SCALE]
 
 
-def scrambled(**options: object) -> SequenceTransformer:
+def noisy_model(**options: object) -> SequenceTransformer:
     model = SequenceTransformer(TransformerSpec(**{**vars(SPEC), **options}), seed=1)
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
@@ -37,7 +37,7 @@ def tokens(rows: int, seed: int = 0) -> torch.Tensor:
 
 @torch.no_grad()
 def test_copying_equals_a_direct_loop_over_tokens() -> None:
-    model, x = scrambled(), tokens(3)
+    model, x = noisy_model(), tokens(3)
     _, cache = model.run_with_cache(x)
     found = copying_table(model, read_batches(model, x, HOOKS, batch=3)).set_index(
         ["layer", "head"]
@@ -86,7 +86,7 @@ def test_a_head_that_writes_what_it_reads_copies_and_one_that_negates_does_not()
 
 
 def test_the_positional_score_equals_a_loop_and_its_null_a_sample() -> None:
-    model, x = scrambled(), tokens(2)
+    model, x = noisy_model(), tokens(2)
     with torch.no_grad():
         _, cache = model.run_with_cache(x)
     found = positional_table(read_batches(model, x, HOOKS, batch=2)).set_index(["layer", "head"])
@@ -131,7 +131,7 @@ def test_position_heads_are_told_from_content_heads_and_even_ones() -> None:
 
 
 def test_kept_heads_copy_as_in_the_model_and_keep_their_names(tmp_path: Path) -> None:
-    model, x = scrambled(), tokens(8)
+    model, x = noisy_model(), tokens(8)
     live = copying_table(model, read_batches(model, x, HOOKS, batch=4)).set_index(["layer", "head"])
     also = positional_table(read_batches(model, x, HOOKS, batch=4)).set_index(["layer", "head"])
     for kept in ([2], [2, 0], [1, 2]):
@@ -146,10 +146,10 @@ def test_kept_heads_copy_as_in_the_model_and_keep_their_names(tmp_path: Path) ->
 
 def test_a_head_with_an_identity_term_is_read_after_it() -> None:
     """Where heads write b times what they attend to, z W_O alone is not what they write."""
-    model, x = scrambled(identity_ov=True, d_head=12, n_heads=1), tokens(6)
+    model, x = noisy_model(identity_ov=True, d_head=12, n_heads=1), tokens(6)
     result = [h.replace("hook_z", "hook_result") for h in HOOKS]
     found = copying_table(model, read_batches(model, x, result, batch=6))
-    plain = scrambled(d_head=12, n_heads=1)
+    plain = noisy_model(d_head=12, n_heads=1)
     with torch.no_grad():
         for ours, other in zip(model.blocks, plain.blocks, strict=True):
             ours.attn.b.zero_()
@@ -176,7 +176,7 @@ def test_a_head_with_an_identity_term_is_read_after_it() -> None:
 )
 @torch.no_grad()
 def test_the_readout_and_its_offset_are_the_logits(options: dict[str, object]) -> None:
-    model = scrambled(**options)
+    model = noisy_model(**options)
     logits, cache = model.run_with_cache(tokens(3))
     stream = cache["blocks.1.hook_resid_post"] / cache[SCALE]
     for centred, expected in ((True, logits - logits.mean(-1, keepdim=True)), (False, logits)):
@@ -186,7 +186,7 @@ def test_the_readout_and_its_offset_are_the_logits(options: dict[str, object]) -
 
 
 def test_intervals_hold_the_effect_and_shrink_with_rows() -> None:
-    model = scrambled()
+    model = noisy_model()
     for table in (lambda rows: copying_table(model, rows), positional_table):
         few, many = (table(read_batches(model, tokens(n), HOOKS, batch=n)) for n in (16, 256))
         for found in (few, many):
@@ -197,7 +197,7 @@ def test_intervals_hold_the_effect_and_shrink_with_rows() -> None:
 
 def test_the_copying_interval_is_that_of_the_rows_resampled_at_once() -> None:
     """An outer bootstrap that pairs nothing anew: rows' own excess, drawn with replacement."""
-    model, x = scrambled(), tokens(64)
+    model, x = noisy_model(), tokens(64)
     line = copying_table(model, read_batches(model, x, HOOKS, batch=64)).iloc[0]
     _, cache = model.run_with_cache(x)
     logits = torch.einsum(
@@ -226,7 +226,7 @@ def test_positions_are_compared_over_the_keys_that_a_query_may_attend_to() -> No
 
 
 def test_what_cannot_be_measured_is_refused() -> None:
-    model = scrambled()
+    model = noisy_model()
     patterns = [h for h in HOOKS if h.endswith("pattern")]
 
     def rows(n: int, hooks: list[str], **changed: torch.Tensor) -> list[Rows]:
@@ -249,7 +249,7 @@ def test_what_cannot_be_measured_is_refused() -> None:
          r"ln_final\.hook_scale must be finite"),
         (lambda: positional_table(rows(4, HOOKS, blocks__1__attn__hook_pattern=nan)), ArgumentError,
          r"blocks\.1\.attn\.hook_pattern must be finite, got 'layer 1"),
-        (lambda: copying_table(scrambled(d_out=5), rows(4, HOOKS)), ArgumentError,
+        (lambda: copying_table(noisy_model(d_out=5), rows(4, HOOKS)), ArgumentError,
          "must be tokens below 5, which the unembedding has, got 12"),
     ):  # fmt: skip
         with pytest.raises(error, match=text):

@@ -59,7 +59,7 @@ def test_shares_along_a_direction_are_covariances_and_sum_to_one() -> None:
     assert len(table[(table["component"] == "ffn")]) == 1  # the second layer's comes after
 
 
-def scrambled(**options: object) -> SequenceTransformer:
+def noisy_model(**options: object) -> SequenceTransformer:
     """Gains, biases and all else away from where they start."""
     model = SequenceTransformer(replace(SPEC, identity_ov=False, n_heads=2, **options), seed=3)
     generator = torch.Generator().manual_seed(4)
@@ -89,7 +89,7 @@ def right_of(logits: torch.Tensor, targets: torch.Tensor, mask: torch.Tensor) ->
     ids=["layernorm", "rmsnorm", "none", "no-final-norm", "no-gain"],
 )  # fmt: skip
 def test_direct_logits_add_up_to_the_centred_logit(options: dict[str, Any]) -> None:
-    model, batch = scrambled(**options), next_tokens(some_tokens(20))
+    model, batch = noisy_model(**options), next_tokens(some_tokens(20))
     table = direct_logit_attribution(model, batch)
     assert table["score"].sum() == pytest.approx(float(right_logits(model, batch).mean()))
     assert (table["metric"] == "direct_logit").all()
@@ -119,7 +119,7 @@ def test_direct_logits_of_a_bridge_add_up_too(kind: str, groups: int, tmp_path: 
 
 @pytest.mark.parametrize("norm", ["layernorm", "rmsnorm", "none"])
 def test_output_shares_are_covariances_with_the_output(norm: str) -> None:
-    model = scrambled(norm=norm, input="real", d_out=2)
+    model = noisy_model(norm=norm, input="real", d_out=2)
     x = torch.randn((30, 7, 6), generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     table = direct_logit_attribution(
         model, Batch(x, x[..., :2], torch.ones(30, 7, dtype=torch.bool))
@@ -141,7 +141,7 @@ def test_output_shares_are_covariances_with_the_output(norm: str) -> None:
 
 def test_the_null_of_logits_is_that_of_blocks_of_rows() -> None:
     """Of 37 rows the blocks are 18 and 19: every row with every other one of its own."""
-    model, batch = scrambled(norm="layernorm"), next_tokens(some_tokens(37))
+    model, batch = noisy_model(norm="layernorm"), next_tokens(some_tokens(37))
     line = pick(direct_logit_attribution(model, batch, batch=5), "head", 1, 1)
     _, cache = model.run_with_cache(batch.inputs)
     written = cache["blocks.1.attn.hook_z"][:, :, 1] @ model.W_O[1, 1]
@@ -163,7 +163,7 @@ def test_the_null_of_logits_is_that_of_blocks_of_rows() -> None:
 
 def real_batch(rows: int = 37, positions: int = 7) -> tuple[SequenceTransformer, Batch]:
     """Rows of which some positions are scored, not the same in all; the last row not at all."""
-    model = scrambled(norm="rmsnorm", input="real", d_out=1)
+    model = noisy_model(norm="rmsnorm", input="real", d_out=1)
     generator = torch.Generator().manual_seed(6)
     x = torch.randn((rows, positions, 6), generator=generator, dtype=torch.float64) + 3
     mask = torch.rand(rows, positions, generator=generator) < 0.7
@@ -175,7 +175,7 @@ def real_batch(rows: int = 37, positions: int = 7) -> tuple[SequenceTransformer,
 def test_the_table_does_not_depend_on_the_batches(tokens: bool) -> None:
     model, batch = real_batch()
     if tokens:
-        model, batch = scrambled(norm="layernorm"), next_tokens(some_tokens(37))
+        model, batch = noisy_model(norm="layernorm"), next_tokens(some_tokens(37))
     whole = direct_logit_attribution(model, batch, batch=64)
     for size in (1, 2, 16):
         found = direct_logit_attribution(model, batch, batch=size)
@@ -222,7 +222,7 @@ def test_what_depends_on_the_position_alone_has_no_effect() -> None:
         table = direct_logit_attribution(model, replace(batch, mask=last), batch=size)
         assert table["effect"].tolist() == pytest.approx(table["score"].tolist(), abs=1e-9)
         assert table["effect"].sum() == pytest.approx(1)
-    model = scrambled(norm="none", input="real", d_out=1)
+    model = noisy_model(norm="none", input="real", d_out=1)
     table = direct_logit_attribution(model, batch)
     same = pick(table, "pos_embed", -1)
     assert abs(same["score"]) > 1e-3
@@ -265,7 +265,7 @@ STREAM = ["hook_embed", "hook_pos_embed", "*hook_z", "*hook_mlp_out", "ln_final.
 
 
 def test_what_a_store_lacks_is_named(tmp_path: Path) -> None:
-    model, batch = scrambled(norm="layernorm"), next_tokens(some_tokens(8))
+    model, batch = noisy_model(norm="layernorm"), next_tokens(some_tokens(8))
     store = extract(model, batch, ["*hook_pattern"], tmp_path / "patterns")
     with pytest.raises(HookError, match=r"lacks hook_embed, hook_pos_embed, blocks\.0\.attn\.hook_z"
                        r" or blocks\.0\.attn\.hook_result, .*hook_mlp_out, ln_final\.hook_scale: "
@@ -285,7 +285,7 @@ def test_what_a_store_lacks_is_named(tmp_path: Path) -> None:
 
 def test_rows_of_several_lengths_are_one_table(tmp_path: Path) -> None:
     """Lengths differ: tables do not depend on batches, and shares are those of all positions."""
-    model = scrambled(norm="layernorm")
+    model = noisy_model(norm="layernorm")
     rows = [torch.randint(6, (4 + i % 3,), generator=GEN) for i in range(20)]
     store = extract(model, rows, [*STREAM, "*resid_post"], tmp_path / "store")
     w = torch.ones(8, dtype=torch.float64).cumsum(0)
@@ -302,7 +302,7 @@ def test_rows_of_several_lengths_are_one_table(tmp_path: Path) -> None:
 
 
 def test_numbers_that_are_not_finite_are_refused() -> None:
-    model, batch = scrambled(norm="layernorm"), next_tokens(some_tokens(8))
+    model, batch = noisy_model(norm="layernorm"), next_tokens(some_tokens(8))
     with torch.no_grad():
         model.blocks[1].attn.W_O[0, 0, 0] = float("nan")
     with pytest.raises(ArgumentError, match="must be finite, got 'NaN or infinity in L1H0, 1_mlp"):
@@ -327,7 +327,7 @@ def test_refusals() -> None:
         (lambda: attribute(model, tokens[:0]), rule + "0"),
         (lambda: attribute(model, unscored), rule + "0"),
         (lambda: attribute(model, shifted), "must be tokens from 0 to 5"),
-        (lambda: attribute(scrambled(residual=False), tokens), "got 'residual=False'"),
+        (lambda: attribute(noisy_model(residual=False), tokens), "got 'residual=False'"),
     ):  # fmt: skip
         with pytest.raises(ArgumentError, match=text):
             use()

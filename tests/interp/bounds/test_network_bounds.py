@@ -9,9 +9,9 @@ from certified_models import shaken
 
 from interp.bounds.affine import Arithmetic, exactly, span
 from interp.bounds.network import (
-    embedded,
+    apply_norm,
+    embed_inputs,
     margins,
-    normed,
     not_covered,
     output,
     read_out,
@@ -37,7 +37,7 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-def built(options: dict[str, Any], layers: int, seed: int, size: float = 1.0) -> Any:
+def model_with(options: dict[str, Any], layers: int, seed: int, size: float = 1.0) -> Any:
     spec = TransformerSpec(**SHAPE | {"input": "real", "n_layers": layers} | options)
     return shaken(spec, seed, size, noise=0.3)
 
@@ -54,7 +54,7 @@ def run(model: Any, x: np.ndarray, dtype: torch.dtype) -> np.ndarray:
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda o: "-".join(map(str, o)) or "dot")
 def test_boxes_and_points_hold_every_sampled_output(options: dict[str, Any], layers: int) -> None:
     for seed in range(3):
-        model = built(options, layers, seed, size=(0.6, 1.0, 2.0)[seed])
+        model = model_with(options, layers, seed, size=(0.6, 1.0, 2.0)[seed])
         rng = np.random.default_rng(seed)
         centre = rng.normal(size=(1, 4, 3)).astype(np.float32).astype(np.float64)
         width = 10.0 ** -rng.integers(1, 4)
@@ -75,7 +75,7 @@ def test_boxes_and_points_hold_every_sampled_output(options: dict[str, Any], lay
 
 
 def test_a_point_is_bounded_to_rounding() -> None:
-    model = built({"ffn": (6,), "lag_bias": "table", "score": "none"}, 1, 0)
+    model = model_with({"ffn": (6,), "lag_bias": "table", "score": "none"}, 1, 0)
     x = np.random.default_rng(0).normal(size=(5, 4, 3))
     found = output(model, exactly(x), Arithmetic("real", budget=0))
     assert found.deviation.max() < 1e-10
@@ -87,7 +87,7 @@ def test_margins_are_differences_of_outputs() -> None:
     model = SequenceTransformer(spec, seed=1)
     ids = np.random.default_rng(0).integers(7, size=(6, 4))
     ar = Arithmetic("real", budget=0)
-    stream = stream_after(model, embedded(model, ids, ar), ar)
+    stream = stream_after(model, embed_inputs(model, ids, ar), ar)
     out = read_out(model, stream, ar).centre
     ahead = margins(model, stream, 2, ar)
     expected = out[:, [2]] - np.delete(out, 2, axis=1)
@@ -112,7 +112,7 @@ def test_a_norm_of_a_small_cell_is_linear_up_to_second_order(kind: Any) -> None:
     left = []
     for width in (1e-2, 1e-3):
         ar = Arithmetic("real")
-        found = normed(norm, span(centre - width, centre + width, ar), ar)
+        found = apply_norm(norm, span(centre - width, centre + width, ar), ar)
         left.append(float((found.deviation[0, 0] - width * linear).max()))
     assert 0 < left[0] < 1e-2
     assert left[1] < left[0] / 50

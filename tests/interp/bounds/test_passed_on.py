@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from interp.bounds.affine import Affine, Arithmetic
-from interp.bounds.network import after_attention, embedded, read_out
+from interp.bounds.network import after_attention, embed_inputs, read_out
 from interp.bounds.passed_on import (
     along,
-    named,
+    bound_named_lag,
     not_along,
     not_named,
     values_of,
@@ -28,7 +28,7 @@ NAMED: list[dict[str, Any]] = [
 ]
 
 
-def built(options: dict[str, Any], seed: int, d_in: int) -> Any:
+def model_with(options: dict[str, Any], seed: int, d_in: int) -> Any:
     spec = TransformerSpec(
         **SHAPE | {"d_in": d_in, "n_layers": 2, "score": "none", "lag_bias": "none"} | options
     )
@@ -54,14 +54,14 @@ def test_a_named_lag_holds_every_sampled_row(options: dict[str, Any]) -> None:
     grid = np.repeat([-0.75, -0.25, 0.25, 0.75], 2), np.tile([-1.0, 1.0], 4)
     every = tokens(*grid, 0.25, 1)
     for seed in range(3):
-        model, rng = built(options, seed, 2), np.random.default_rng(seed)
+        model, rng = model_with(options, seed, 2), np.random.default_rng(seed)
         assert not not_named(model)
         query = tokens(np.full(8, 0.25), np.full(8, 1.0), 0.25, 0)
         for dtype, kind in (("real", torch.float64), ("float32", torch.float32)):
             others = values_of(model, every, Arithmetic(dtype, symbols=2))
             ar = Arithmetic(dtype, symbols=2)
             low, high = read_out(
-                model, named(model, every, query, 2, [4, 5], others, ar), ar
+                model, bound_named_lag(model, every, query, 2, [4, 5], others, ar), ar
             ).bounds()
             weight_low, weight_high = weights_of_keys(
                 model, query, 2, [4, 5], Arithmetic("real", symbols=2)
@@ -98,7 +98,7 @@ def free_inputs(cells: int) -> Affine:
 def test_along_a_known_mean_holds_every_sampled_input(bias: str) -> None:
     for seed in range(4):
         options = {"lag_bias": bias, "n_layers": 1, "n_heads": 2, "ffn": (6,)}
-        model, rng = built(options, seed, 1), np.random.default_rng(seed)
+        model, rng = model_with(options, seed, 1), np.random.default_rng(seed)
         assert not not_along(model)
         rho, n = rng.normal(size=4), 8
         reach = np.abs(rho).sum()
@@ -116,22 +116,22 @@ def test_along_a_known_mean_holds_every_sampled_input(bias: str) -> None:
 
 
 def test_a_head_that_the_spec_denies_is_seen() -> None:
-    model = built(NAMED[0], 0, 2)
+    model = model_with(NAMED[0], 0, 2)
     with torch.no_grad():
         model.blocks[0].attn.W_O[0, 0, 0] = 1e-3
     assert "heads in the last layer alone" in not_named(model)
 
 
 def test_other_models_are_refused_with_the_reason() -> None:
-    both = built({"lag_bias": "relative_keys", "n_heads": 1}, 0, 2)
+    both = model_with({"lag_bias": "relative_keys", "n_heads": 1}, 0, 2)
     assert "heads in the last layer alone" in not_named(both)
-    dots = built({"score": "dot", "n_layers": 1, "n_heads": 1}, 0, 1)
+    dots = model_with({"score": "dot", "n_layers": 1, "n_heads": 1}, 0, 1)
     assert "scores of query and lag alone" in not_named(dots)
     assert not_along(dots)
 
 
 def test_attention_without_heads_that_overflows_makes_nothing_known() -> None:
-    model = built(NAMED[0], 0, 2)
+    model = model_with(NAMED[0], 0, 2)
     every = tokens(np.zeros(2), np.array([-1.0, 1.0]), 1.0, 1)
     with torch.no_grad():
         model.embed.W_E.mul_(100.0)
@@ -142,7 +142,7 @@ def test_attention_without_heads_that_overflows_makes_nothing_known() -> None:
         ar = Arithmetic("float32", symbols=2)
         with np.errstate(all="ignore"):
             others = values_of(model, every, Arithmetic("float32", symbols=2))
-            form = read_out(model, named(model, every, every, 1, [3], others, ar), ar)
+            form = read_out(model, bound_named_lag(model, every, every, 1, [3], others, ar), ar)
         finite.append(bool(np.isfinite(form.bounds()).all()))
     assert finite == [True, False]
     with torch.no_grad():
@@ -151,14 +151,17 @@ def test_attention_without_heads_that_overflows_makes_nothing_known() -> None:
 
 def test_along_keeps_the_attention_that_rounding_leaves_unsure() -> None:
     options = {"lag_bias": "lin", "n_layers": 1, "n_heads": 1, "normalizer": "none"}
-    model = built(options, 0, 1)
+    model = model_with(options, 0, 1)
     with torch.no_grad():
         model.blocks[0].attn.b_V.fill_(1e6)
     free, ar = free_inputs(1), Arithmetic("float32", symbols=5)
     rho, ends = np.full(4, 0.25), (np.zeros(1), np.ones(1))
     whole = along(model, free, rho, *ends, ar)
     seen = after_attention(
-        model.blocks[0], embedded(model, free, ar), Arithmetic("float32", symbols=5), last_only=True
+        model.blocks[0],
+        embed_inputs(model, free, ar),
+        Arithmetic("float32", symbols=5),
+        last_only=True,
     )
     unsure = np.abs(seen.generators[5:]).sum(0)[:, -1]
     assert unsure.max() > 1e-3

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interp.bounds.affine import Arithmetic
-from interp.bounds.two_layers import answered, least_ratio, not_two_layers, too_many
+from interp.bounds.two_layers import count_right, least_ratio, not_two_layers, too_many
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.catalogue import construct
@@ -67,7 +67,7 @@ def test_no_more_rows_are_right_than_the_model_answers_rightly(heads: Any, size:
     cells[:, 1], answers = np.repeat(SYMBOLS, 5), np.tile(SYMBOLS, 5)
     for seed in range(2):
         model = shaken(seed, size, heads)
-        found = answered(model, SYMBOLS, [(PATTERN, cells, answers)], Arithmetic())
+        found = count_right(model, SYMBOLS, [(PATTERN, cells, answers)], Arithmetic())
         truth = np.concatenate([margins(model, each, np.full(120, a)) for a in SYMBOLS])
         assert found.rows == len(truth) == 600
         assert 0 < sum(found.right) <= (truth > 0).sum()
@@ -88,7 +88,7 @@ def test_a_cell_is_no_better_than_its_worst_row() -> None:
             model.W_U[:] = 9 * torch.linalg.pinv(model.W_E) + model.W_U
             for block in model.blocks:
                 block.attn.W_O *= 0.3
-        found = answered(model, SYMBOLS, [(PATTERN, cells, pairs[:, 0])], Arithmetic())
+        found = count_right(model, SYMBOLS, [(PATTERN, cells, pairs[:, 0])], Arithmetic())
         truth = margins(model, rows, rows[:, 1])
         least = [truth[(rows[:, 1:3] == pair).all(1)].min() for pair in pairs]
         assert found.right[0] <= 6 * sum(low > 0 for low in least)
@@ -102,7 +102,7 @@ def test_the_construction_of_induction_is_proved_without_a_split() -> None:
     task = TemplateTask(texts, ("β", "γ", "δ"), (0, 12), (12, 24))
     assert task.length <= model.spec.n_ctx
     symbols = np.array(task.symbols)
-    found = answered(model, symbols, task.by_last_and_answer(), Arithmetic())
+    found = count_right(model, symbols, task.by_last_and_answer(), Arithmetic())
     assert found.cells == (3 * 12 * 11,)
     assert sum(found.right) == found.rows == 3 * 12 * 11 * 10 * 9
     assert found.elsewhere.max() < 0.01
@@ -118,7 +118,7 @@ def test_what_is_not_covered_is_named() -> None:
     assert not too_many(many, 30)
 
 
-def zeroed(**options: Any) -> Any:
+def blank_model(**options: Any) -> Any:
     spec = TransformerSpec(**SPEC | {"n_ctx": 3, "n_heads": 1, "dtype": "float64"} | options)
     model = SequenceTransformer(spec)
     with torch.no_grad():
@@ -132,7 +132,7 @@ def test_what_cancels_inside_of_products_of_weights_is_not_lost() -> None:
     """2^60 + 1 − 2^60 is 0 in floating point."""
     cells = np.array([[a, 0, -1] for a in range(1, 5)])
     for bias in ("b_V", "b_O"):
-        model, large = zeroed(), 2.0**60
+        model, large = blank_model(), 2.0**60
         with torch.no_grad():
             attn, parts = model.blocks[1].attn, torch.tensor([large, 1.0, -large])
             if bias == "b_V":
@@ -143,12 +143,12 @@ def test_what_cancels_inside_of_products_of_weights_is_not_lost() -> None:
             model.unembed.W_U[5:8, 0] = -1.0
             model.unembed.b_U[0] = 0.5  # less than what is taken away
         listed = ([1, 2, 0], cells, np.zeros(4, dtype=int))
-        assert sum(answered(model, SYMBOLS, [listed], Arithmetic()).right) == 0
+        assert sum(count_right(model, SYMBOLS, [listed], Arithmetic()).right) == 0
 
 
 def test_a_query_that_cancels_against_a_key_is_not_taken_for_a_score() -> None:
     for angle in (0.3, 0.8, 1.2):
-        model = zeroed(d_head=2, d_in=3, d_out=3, positions="none", d_model=5)
+        model = blank_model(d_head=2, d_in=3, d_out=3, positions="none", d_model=5)
         with torch.no_grad():
             model.embed.W_E[0, 3] = 1.0
             first, second = (block.attn for block in model.blocks)
@@ -159,7 +159,7 @@ def test_a_query_that_cancels_against_a_key_is_not_taken_for_a_score() -> None:
             second.W_V[0, 0, 0], second.W_O[0, 0, 4] = 1.0, 1.0
             model.unembed.W_U[4, 0], model.unembed.b_U[0] = 1.0, -0.5  # right if above a half
         listed = ([0, 1, 2], np.array([[0, 1, 2]]), np.array([0]))
-        assert sum(answered(model, np.arange(3), [listed], Arithmetic()).right) == 0
+        assert sum(count_right(model, np.arange(3), [listed], Arithmetic()).right) == 0
 
 
 def test_weights_near_the_smallest_numbers_stand_for_nothing() -> None:
@@ -169,7 +169,7 @@ def test_weights_near_the_smallest_numbers_stand_for_nothing() -> None:
 
 
 def test_weights_that_are_no_numbers_are_refused_in_words() -> None:
-    model = zeroed()
+    model = blank_model()
     with torch.no_grad():
         model.blocks[1].attn.W_K[0, 0, 0] = torch.nan
     assert "finite numbers" in not_two_layers(model)

@@ -4,7 +4,7 @@ import pytest
 from interp.figures.maps import Panel, RoundsPanel, rounds_by_layer, share_maps
 
 
-def written(values: np.ndarray) -> list[str]:
+def cell_texts(values: np.ndarray) -> list[str]:
     panel = Panel("one", values, [f"r{i}" for i in range(len(values))])
     columns = [f"c{i}" for i in range(values.shape[1])]
     figure = share_maps([panel], columns, label="share", across="site")
@@ -12,12 +12,12 @@ def written(values: np.ndarray) -> list[str]:
 
 
 def test_cells_hold_the_numbers_themselves() -> None:
-    assert written(np.array([[-1.0, 0.25], [1.3, -0.001]])) == ["-1.00", "0.25", "1.30", "0.00"]
+    assert cell_texts(np.array([[-1.0, 0.25], [1.3, -0.001]])) == ["-1.00", "0.25", "1.30", "0.00"]
 
 
 def test_what_was_not_measured_is_blank_with_a_dash() -> None:
     values = np.array([[np.nan, 0.0]])
-    assert written(values) == ["–", "0.00"]
+    assert cell_texts(values) == ["–", "0.00"]
     figure = share_maps([Panel("one", values, ["r"])], ["a", "b"], label="share", across="site")
     image = figure.axes[0].images[0]
     colours = image.cmap(image.norm(image.get_array()))

@@ -17,7 +17,7 @@ from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 
 
-def failed(report: ConformanceReport) -> set[str]:
+def failed_relations(report: ConformanceReport) -> set[str]:
     return {check.relation for check in report.failures}
 
 
@@ -73,7 +73,9 @@ def test_gpt2_through_the_bridge_reads_right(gpt2: Any) -> None:
     passed = {check.relation for check in reading.checks if check.status == "pass"}
     assert {"output = reference", "pattern = softmax(scores)", "z = pattern @ v"} <= passed
     changing = conformance(gpt2, tokens(0))
-    assert failed(changing) == {"resid_post = resid_mid + mlp_out, when hook_resid_mid changes"}
+    assert failed_relations(changing) == {
+        "resid_post = resid_mid + mlp_out, when hook_resid_mid changes"
+    }
     assert [check.where for check in changing.failures] == ["blocks.0", "blocks.1"]
 
 
@@ -83,7 +85,7 @@ def test_native_bridges_fire_the_pattern_under_the_name_of_the_scores() -> None:
          "d_head": 4, "act_fn": "relu", "normalization_type": "LN", "seed": 0}
     )  # fmt: skip
     report = conformance(native, tokens(0), changes=False)
-    assert failed(report) == {"pattern = softmax(scores)"}
+    assert failed_relations(report) == {"pattern = softmax(scores)"}
     with pytest.raises(ConformanceError, match=r"native: blocks.0: pattern = softmax\(scores\) \("):
         report.raise_if_failed("native")
 
@@ -114,10 +116,12 @@ def test_each_kind_of_fault_is_told_apart() -> None:
     x = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0)).double()
     assert not conformance(Broken(), x, reference=x + x.tanh()).failures
     plain, changed = "resid_mid = resid_pre + attn_out", ", when hook_attn_out changes"
-    assert plain in failed(conformance(Broken(adds=0.1), x))
-    assert failed(conformance(Broken(returns_more=True), x)) == {plain + changed}
-    assert failed(conformance(Broken(), x, reference=x)) == {"output = reference"}
-    assert failed(conformance(Broken(), x, reference=lambda x: x)) == {"output = reference"}
+    assert plain in failed_relations(conformance(Broken(adds=0.1), x))
+    assert failed_relations(conformance(Broken(returns_more=True), x)) == {plain + changed}
+    assert failed_relations(conformance(Broken(), x, reference=x)) == {"output = reference"}
+    assert failed_relations(conformance(Broken(), x, reference=lambda x: x)) == {
+        "output = reference"
+    }
 
 
 def test_a_hook_that_distorts_its_own_value_is_named() -> None:

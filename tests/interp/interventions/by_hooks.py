@@ -24,11 +24,13 @@ def run_without(
 ) -> Tensor:
     """The output with parts replaced by their means."""
     places = [(hook_of(model, part), part) for part in parts]
-    edits = [(place, partial(replaced, part=part, instead=means[place])) for place, part in places]
+    edits = [
+        (place, partial(replace_part, part=part, instead=means[place])) for place, part in places
+    ]
     return model.run_with_hooks(inputs, fwd_hooks=edits)
 
 
-def replaced(value: Tensor, hook: Any, part: Component, instead: Tensor) -> Tensor:
+def replace_part(value: Tensor, hook: Any, part: Component, instead: Tensor) -> Tensor:
     """The value of a hook with the component's part of it replaced."""
     instead = instead.expand_as(value)
     if part.kind in ("ffn", "layer"):

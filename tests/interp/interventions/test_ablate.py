@@ -10,7 +10,7 @@ from by_hooks import mean_outputs, run_without
 from interp.errors import ArgumentError
 from interp.interventions.ablation_effects import ablate
 from interp.interventions.components import Component, components, every_component
-from interp.interventions.replacement import ablated
+from interp.interventions.replacement import ablation_outputs
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.run.gate import next_tokens
@@ -68,13 +68,13 @@ def test_mean_ablation_equals_one_run_for_each_component(name: str) -> None:
     named = [part.name for part in parts]
     assert named == ["L0H0", "L0H1", "L0 FFN", "L1H0", "L2H0", "L2H1", "L2H2", "L2 FFN"]
     means = mean_outputs(model, rows, parts)
-    found = dict(ablated(model, rows, parts, tokens=80))
+    found = dict(ablation_outputs(model, rows, parts, tokens=80))
     assert list(found) == list(parts)
     for part, output in found.items():
         torch.testing.assert_close(output, run_without(model, rows, [part], means))
 
 
-def hooked(model: object, rows: torch.Tensor, edits: dict[str, object]) -> torch.Tensor:
+def edited_output(model: object, rows: torch.Tensor, edits: dict[str, object]) -> torch.Tensor:
     """The output of a run in which hooks' tensors are replaced by functions of them."""
     hooks = [(name, lambda value, hook, f=f: f(value)) for name, f in edits.items()]
     with torch.no_grad():
@@ -94,7 +94,7 @@ def test_zero_and_resample_of_every_kind_equal_hooks() -> None:
         return edit
 
     for how in ("zero", "resample"):
-        found = dict(ablated(model, rows, every_component(model, 7), how=how, seed=4))
+        found = dict(ablation_outputs(model, rows, every_component(model, 7), how=how, seed=4))
         head = found[Component("head", 2, 1)]
         order = torch.randperm(5, generator=torch.Generator().manual_seed(4))
         others = order.roll(1)[order.argsort()]
@@ -105,15 +105,15 @@ def test_zero_and_resample_of_every_kind_equal_hooks() -> None:
 
         z, ffn, pre = "blocks.2.attn.hook_z", "blocks.0.hook_mlp_out", "blocks.1.hook_resid_pre"
         at_head, everything, at_position = (..., 1, slice(None)), ..., (slice(None), 3)
-        expected = hooked(model, rows, {z: put(other(z), at_head)})
+        expected = edited_output(model, rows, {z: put(other(z), at_head)})
         torch.testing.assert_close(head, expected)
-        expected = hooked(model, rows, {ffn: put(other(ffn), everything)})
+        expected = edited_output(model, rows, {ffn: put(other(ffn), everything)})
         torch.testing.assert_close(found[Component("ffn", 0)], expected)
-        expected = hooked(model, rows, {pre: put(other(pre), at_position)})
+        expected = edited_output(model, rows, {pre: put(other(pre), at_position)})
         torch.testing.assert_close(found[Component("position", 1, position=3)], expected)
         z = "blocks.0.attn.hook_z"
         edits = {z: put(other(z), everything), ffn: put(other(ffn), everything)}
-        torch.testing.assert_close(found[Component("layer", 0)], hooked(model, rows, edits))
+        torch.testing.assert_close(found[Component("layer", 0)], edited_output(model, rows, edits))
 
 
 @pytest.mark.parametrize("few", [7, 1024])
@@ -122,7 +122,7 @@ def test_nothing_is_left_of_a_part_that_wrote_all_there_is(few: int) -> None:
     changes = {"residual": False, "ffn": (5,), "n_heads": 1, "dtype": "float32"}
     model, rows = model_of(**changes), tokens(9)
     zeros = {f"blocks.{i}.{h}": torch.zeros(()) for i in range(3) for h in HOOKS}
-    for part, output in ablated(model, rows, components(model), how="zero", tokens=few):
+    for part, output in ablation_outputs(model, rows, components(model), how="zero", tokens=few):
         torch.testing.assert_close(output, run_without(model, rows, [part], zeros))
 
 
@@ -133,7 +133,7 @@ def test_no_pass_is_longer_than_the_tokens_allowed_and_few_layers_are_held() -> 
     watch = [("blocks.0.hook_resid_pre", lambda value, hook: seen.append(value.shape[0]))]
     with model.hooks(fwd_hooks=watch):
         for how in ("mean", "resample", "swap", "zero"):
-            list(ablated(model, rows, how=how, reference=rows.roll(1, 0), tokens=21))
+            list(ablation_outputs(model, rows, how=how, reference=rows.roll(1, 0), tokens=21))
         ablate(model, next_tokens(rows), tokens=21)
     assert 0 < max(seen) <= 3
     made: list[weakref.ref[torch.Tensor]] = []
@@ -142,7 +142,7 @@ def test_no_pass_is_longer_than_the_tokens_allowed_and_few_layers_are_held() -> 
         for layer in range(3)
     ]
     with model.hooks(fwd_hooks=watch):
-        for _ in ablated(model, rows, how="resample", tokens=21):
+        for _ in ablation_outputs(model, rows, how="resample", tokens=21):
             alive = sum(ref() is not None for ref in made)
             assert alive <= 2 * 3, "one layer, of the rows and of those that stand in, each chunk"
     assert len(made) > 50
@@ -163,14 +163,14 @@ def test_no_pass_is_longer_than_the_tokens_allowed_and_few_layers_are_held() -> 
 )
 def test_refusals(rows: int, options: dict[str, object], text: str) -> None:
     with pytest.raises(ArgumentError, match=text):
-        ablated(model_of(), tokens(rows), **options)
+        ablation_outputs(model_of(), tokens(rows), **options)
 
 
 def test_one_row_has_means_of_a_reference() -> None:
     model, row, other = model_of(), tokens(1), tokens(1)
     part = Component("ffn", 0)
-    ((_, mean),) = ablated(model, row, [part], reference=other)
-    ((_, swap),) = ablated(model, row, [part], how="swap", reference=other)
+    ((_, mean),) = ablation_outputs(model, row, [part], reference=other)
+    ((_, swap),) = ablation_outputs(model, row, [part], how="swap", reference=other)
     torch.testing.assert_close(mean, swap)
 
 

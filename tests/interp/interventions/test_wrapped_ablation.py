@@ -13,7 +13,7 @@ from interp.errors import HookError
 from interp.interventions.ablation_effects import ablate
 from interp.interventions.components import Component, components, every_component
 from interp.interventions.patching import Receiver
-from interp.interventions.replacement import ablated
+from interp.interventions.replacement import ablation_outputs
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.models.wrap import WrappedModule, wrap
@@ -42,7 +42,7 @@ class Plain(nn.Module):
         return self.inner(inputs)
 
 
-def wrapped(model: SequenceTransformer, kinds: tuple[str, ...] = KINDS) -> WrappedModule:
+def wrapped_model(model: SequenceTransformer, kinds: tuple[str, ...] = KINDS) -> WrappedModule:
     places = {f"blocks.{i}.{kind}": f"inner.blocks.{i}.{kind}" for i in range(2) for kind in kinds}
     return wrap(Plain(model), places, example=tokens(2))
 
@@ -53,8 +53,8 @@ def test_every_ablation_of_a_wrapped_module_is_that_of_the_model(how: str) -> No
     rows, other = tokens(), tokens()
     parts = every_component(ours, 7)
     options: dict[str, Any] = {"how": how, "reference": other, "seed": 2}
-    expected = dict(ablated(ours, rows, parts, **options))
-    found = dict(ablated(wrapped(ours), rows, parts, **options))
+    expected = dict(ablation_outputs(ours, rows, parts, **options))
+    found = dict(ablation_outputs(wrapped_model(ours), rows, parts, **options))
     assert set(found) == set(expected)
     for part, output in found.items():
         torch.testing.assert_close(output, expected[part], msg=part.name)
@@ -75,17 +75,19 @@ def test_dropout_is_off_while_a_module_is_ablated() -> None:
 
 
 def lacking(kind: str) -> WrappedModule:
-    return wrapped(SequenceTransformer(SPEC), tuple(k for k in KINDS if k != kind))
+    return wrapped_model(SequenceTransformer(SPEC), tuple(k for k in KINDS if k != kind))
 
 
 @pytest.mark.parametrize(
     ("model", "use", "text"),
     [
-        (lacking("hook_mlp_out"), lambda m: list(ablated(m, tokens())),
+        (lacking("hook_mlp_out"), lambda m: list(ablation_outputs(m, tokens())),
          r"has no hook blocks\.0\.hook_mlp_out"),
-        (lacking("attn.hook_z"), lambda m: list(ablated(m, tokens(), [Component("head", 1, 0)])),
+        (lacking("attn.hook_z"),
+         lambda m: list(ablation_outputs(m, tokens(), [Component("head", 1, 0)])),
          r"has no hook blocks\.1\.attn\.hook_z"),
-        (wrapped(SequenceTransformer(SPEC), KINDS[3:]), components, "how many heads it has: wrap"),
+        (wrapped_model(SequenceTransformer(SPEC), KINDS[3:]), components,
+         "how many heads it has: wrap"),
         (lacking(""), lambda m: list(path_patched(m, tokens(), Receiver("ffn", 1))),
          r"has no hook blocks\.0\.hook_attn_out"),
         (lacking(""), lambda m: direct_logit_attribution(m, tokens()),
@@ -101,5 +103,5 @@ def test_what_is_missing_is_named(
 
 
 def test_a_component_with_its_hook_is_ablated_though_others_lack_theirs() -> None:
-    ((part, _),) = ablated(lacking("hook_mlp_out"), tokens(), [Component("head", 0, 1)])
+    ((part, _),) = ablation_outputs(lacking("hook_mlp_out"), tokens(), [Component("head", 0, 1)])
     assert part.name == "L0H1"

@@ -58,7 +58,7 @@ def write_adapter(folder: Path, model: Any, modules: list[str], **changes: Any) 
 
 
 @torch.no_grad()
-def merged_by_hand(model: Any, folder: Path, scale: float) -> Any:
+def merge_by_hand(model: Any, folder: Path, scale: float) -> Any:
     tensors = load_file(folder / "adapter_model.safetensors")
     for name in {key.removeprefix("base_model.model.").partition(".lora_")[0] for key in tensors}:
         a, b = (tensors[f"base_model.model.{name}.lora_{side}.weight"] for side in "AB")
@@ -86,7 +86,7 @@ def test_it_is_the_sum_by_hand_run_and_from_weights(
     scale = ALPHA / (RANK**0.5 if stabilised else RANK)
     model = pl.load(tmp_path / "m", adapter=tmp_path / "a")
     plain = logits(base)
-    own = merged_by_hand(base, tmp_path / "a", scale)
+    own = merge_by_hand(base, tmp_path / "a", scale)
     torch.testing.assert_close(logits(model), logits(own), atol=1e-4, rtol=0)
     assert (logits(own) - plain).abs().max() > 0.1
     own.save_pretrained(tmp_path / "own")
@@ -107,7 +107,7 @@ def test_files_of_a_body_are_found_without_the_first_part_of_their_names(tmp_pat
     tensors = {k.removeprefix("transformer."): v for k, v in load_file(file).items()}
     save_file(tensors, file, metadata={"format": "pt"})
     write_adapter(tmp_path / "a", base, modules_of("gpt2"))
-    merged_by_hand(base, tmp_path / "a", ALPHA / RANK)
+    merge_by_hand(base, tmp_path / "a", ALPHA / RANK)
     factors = pl.head_weights(tmp_path / "m", adapter=tmp_path / "a")
     torch.testing.assert_close(factors.layer(1).W_Q, pl.head_weights(base).layer(1).W_Q)
 
@@ -133,7 +133,7 @@ def test_an_entry_that_is_not_understood_is_refused(
     base = build("llama")
     base.save_pretrained(tmp_path / "m")
     write_adapter(tmp_path / "a", base, modules_of("llama"), **changes)
-    refused(tmp_path, words)
+    check_refusal(tmp_path, words)
 
 
 @pytest.mark.parametrize(
@@ -157,16 +157,16 @@ def test_a_tensor_without_a_place_is_refused(
     start = "base_model.model.model.layers.0."
     full = name.format(q=start + "self_attn.q_proj", x=start + "x_proj")
     save_file(load_file(file) | {full: torch.ones(shape)}, file, metadata={"format": "pt"})
-    refused(tmp_path, words)
+    check_refusal(tmp_path, words)
 
 
 def test_a_module_that_the_model_has_not_is_refused(tmp_path: Path) -> None:
     build("llama").save_pretrained(tmp_path / "m")
     write_adapter(tmp_path / "a", build("gpt2"), modules_of("gpt2"), fan_in_fan_out=False)
-    refused(tmp_path, "adapts 'transformer.h.0.attn.c_attn', which the model has not")
+    check_refusal(tmp_path, "adapts 'transformer.h.0.attn.c_attn', which the model has not")
 
 
-def refused(place: Path, words: str) -> None:
+def check_refusal(place: Path, words: str) -> None:
     for door in (pl.load, pl.head_weights):
         with pytest.raises(CheckpointError, match=words) as caught:
             door(place / "m", adapter=place / "a")
@@ -208,7 +208,7 @@ def test_one_that_lies_beside_the_weights_is_named_and_merged_when_asked(tmp_pat
     torch.testing.assert_close(logits(left), logits(base), atol=1e-4, rtol=0)
     model = pl.load(tmp_path / "m", adapter=tmp_path / "m")
     assert "left out" not in model.card.analysed
-    merged_by_hand(base, tmp_path / "m", ALPHA / RANK)
+    merge_by_hand(base, tmp_path / "m", ALPHA / RANK)
     torch.testing.assert_close(logits(model), logits(base), atol=1e-4, rtol=0)
 
 

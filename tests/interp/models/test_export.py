@@ -26,7 +26,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def scrambled(options: dict[str, Any]) -> SequenceTransformer:
+def noisy_model(options: dict[str, Any]) -> SequenceTransformer:
     """A model none of whose parameters is at its initial value."""
     model = SequenceTransformer(TransformerSpec(**{**vars(BASE), **options}), seed=1)
     generator = torch.Generator().manual_seed(2)
@@ -39,7 +39,7 @@ def scrambled(options: dict[str, Any]) -> SequenceTransformer:
 @pytest.mark.parametrize("name", VARIANTS)
 @torch.no_grad()
 def test_a_bridge_gives_the_same_logits_and_patterns(name: str, tmp_path: Path) -> None:
-    model = scrambled(VARIANTS[name])
+    model = noisy_model(VARIANTS[name])
     folder = export_gpt2(model, tmp_path / "out", bos=0)
     bridge = TransformerBridge.boot_transformers(str(folder), device="cpu")
     tokens = torch.randint(0, 9, (4, 7), generator=torch.Generator().manual_seed(0))
@@ -52,7 +52,7 @@ def test_a_bridge_gives_the_same_logits_and_patterns(name: str, tmp_path: Path) 
 
 @torch.no_grad()
 def test_its_factors_are_those_of_the_model(tmp_path: Path) -> None:
-    model = scrambled({})
+    model = noisy_model({})
     factors = head_weights(export_gpt2(model, tmp_path / "out"))
     assert (factors.n_layers, factors.n_heads, factors.d_head) == (2, 3, 4)
     for layer in range(2):
@@ -74,4 +74,4 @@ def test_what_gpt2_cannot_express_is_refused_all_at_once(tmp_path: Path) -> None
 
 def test_a_logit_bias_the_unembedding_cannot_carry_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="b_U must lie in the span"):
-        export_gpt2(scrambled({"d_in": 30, "d_out": 30}), tmp_path / "out")
+        export_gpt2(noisy_model({"d_in": 30, "d_out": 30}), tmp_path / "out")

@@ -22,7 +22,7 @@ CHANGED: dict[str, dict[str, Any]] = {
 """Family → what is left out of its case because it is refused."""
 
 
-def written(family: str, folder: Path) -> Any:
+def write_model(family: str, folder: Path) -> Any:
     (case,) = (case for case in CASES if case.name == family)
     write(replace(case, options={**case.options, **CHANGED[family]}), folder)
     kind = getattr(transformers, case.model)
@@ -32,7 +32,7 @@ def written(family: str, folder: Path) -> Any:
 @pytest.mark.parametrize("family", CHANGED)
 @pytest.mark.filterwarnings("ignore:A forward hook edited")
 def test_a_family_runs_and_is_ablated_like_transformers_own(family: str, tmp_path: Path) -> None:
-    reference = written(family, tmp_path)
+    reference = write_model(family, tmp_path)
     of = FamilyModel(tmp_path, load_pretrained(tmp_path).model, reference, tmp_path)
     for ask in (logits, patterns, ablation):
         assert ask(of) < 1e-5, ask.__name__
@@ -47,7 +47,7 @@ def test_a_family_runs_and_is_ablated_like_transformers_own(family: str, tmp_pat
     ],
 )
 def test_what_a_wrapping_does_otherwise_is_a_note(family: str, told: str, tmp_path: Path) -> None:
-    written(family, tmp_path)
+    write_model(family, tmp_path)
     found = load_pretrained(tmp_path)
     assert any(told in note for note in found.notes), found.notes
     tokens = torch.randint(3, 20, (2, 6))

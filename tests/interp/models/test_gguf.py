@@ -182,10 +182,10 @@ def test_a_file_in_parts_is_the_whole_and_has_its_digest(tmp_path: Path) -> None
     parts[0].write_bytes(data[:1000])
     parts[1].write_bytes(data[1000:])
     right = hashlib.sha256(data).hexdigest()
-    folder = gguf_files.converted(parts, "m", sha256=right)
+    folder = gguf_files.convert_gguf(parts, "m", sha256=right)
     torch.testing.assert_close(logits(pl.load(folder)), logits(decoder()), atol=1e-4, rtol=0)
     assert not list(folder.glob("*.gguf"))
     assert json.loads((folder / gguf_files.ORIGIN).read_text())["quantisation"] == "F32"
     parts[1].write_bytes(data[1000:] + b"0")
     with pytest.raises(CheckpointError, match=f"m has the SHA-256 .*, not {right}: install it"):
-        gguf_files.converted(parts, "m", sha256=right)
+        gguf_files.convert_gguf(parts, "m", sha256=right)

@@ -71,7 +71,7 @@ def shard_missing(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
-def truncated(folder: Path) -> None:
+def truncate_weights(folder: Path) -> None:
     path = folder / "model.safetensors"
     os.truncate(path, path.stat().st_size // 2)
 
@@ -118,7 +118,7 @@ def edit(folder: Path, **changes: Any) -> None:
     ("damage", "told"),
     [
         (shard_missing, "1 of 1 shards are missing"),
-        (truncated, "missing, truncated or not a safetensors file"),
+        (truncate_weights, "missing, truncated or not a safetensors file"),
         (not_finite, "has 3 values of 16384 that are not finite"),
         (tensor_missing, "lacks 8 of the model's tensors, first 'transformer.h.0.mlp"),
         (wrong_shape, "cannot be loaded"),

@@ -175,7 +175,7 @@ def test_a_gguf_file_is_loaded_so_too_and_nothing_is_written_but_the_cache(
     assert found == {"m/m.gguf", "cache/gguf"}
 
 
-def padded(rows: list[list[int]], side: str) -> tuple[torch.Tensor, torch.Tensor]:
+def pad_rows(rows: list[list[int]], side: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows padded with zeros to one length, and their attention mask."""
     length = max(map(len, rows))
     ids, mask = torch.zeros(2, len(rows), length, dtype=torch.long)
@@ -189,7 +189,7 @@ def padded(rows: list[list[int]], side: str) -> tuple[torch.Tensor, torch.Tensor
 @pytest.mark.parametrize("form", ["mapping", "list of mappings", "tokenizer's", "data set"])
 def test_padded_rows_are_the_rows_alone(model: Any, side: str, form: str, tmp_path: Path) -> None:
     rows = [[5, 9, 11, 3, 7, 20], [8, 8, 30], [17, 4, 6, 21]]
-    ids, mask = padded(rows, side)
+    ids, mask = pad_rows(rows, side)
     given: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
     source: Any = given
     if form == "list of mappings":

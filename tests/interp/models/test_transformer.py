@@ -4,7 +4,7 @@ from math import exp, log1p, sqrt
 
 import pytest
 import torch
-from plain_transformer import normed
+from plain_transformer import apply_norm
 from torch import Tensor
 
 from interp.errors import ArgumentError, HookError
@@ -152,11 +152,11 @@ def direct(model: SequenceTransformer, row: Tensor) -> Tensor:
     if model.input_ffn is not None:
         x = x * spec.residual + ffn(model, model.input_ffn, x)
     for layer, block in enumerate(model.blocks):
-        read = normed(block.ln1, spec, x)
+        read = apply_norm(block.ln1, spec, x)
         x = x * spec.residual + attend(model, layer, read)
         if block.mlp is not None:
-            x = x * spec.residual + ffn(model, block.mlp, normed(block.ln2, spec, x))
-    x = normed(model.ln_final, spec, x, spec.norm_final)
+            x = x * spec.residual + ffn(model, block.mlp, apply_norm(block.ln2, spec, x))
+    x = apply_norm(model.ln_final, spec, x, spec.norm_final)
     return x @ model.W_U + model.b_U
 
 
@@ -296,13 +296,13 @@ def test_a_hook_that_edits_in_place_reaches_its_own_reader_alone(hook: str) -> N
         x[:, :, 1] = 0
         return x
 
-    def copied(x: Tensor, hook: object) -> Tensor:
+    def edit_copy(x: Tensor, hook: object) -> Tensor:
         return in_place(x.clone(), hook)
 
     name = f"blocks.0.{hook}"
     torch.testing.assert_close(
         model.run_with_hooks(batch, fwd_hooks=[(name, in_place)]),
-        model.run_with_hooks(batch, fwd_hooks=[(name, copied)]),
+        model.run_with_hooks(batch, fwd_hooks=[(name, edit_copy)]),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from plain_transformer import BASE, VARIANTS, build, close, direct, normed, tokens
+from plain_transformer import BASE, VARIANTS, apply_norm, build, close, direct, tokens
 from torch import Tensor
 from transformer_lens.head_detector import detect_head
 from transformer_lens.tools.analysis.direct_logit_attribution import direct_logit_attribution
@@ -68,7 +68,7 @@ def test_decompose_resid(case: Case) -> None:
     final = cache.decompose_resid(apply_ln=True).sum(0)
     spec, last = model.spec, seen["blocks.1.hook_resid_post"]
     bare = type("NoGain", (), {"w": None, "b": None})
-    close(final, normed(bare, spec, last, spec.norm_final))
+    close(final, apply_norm(bare, spec, last, spec.norm_final))
 
 
 @torch.no_grad()
@@ -80,7 +80,7 @@ def test_accumulated_resid(case: Case) -> None:
     expected = torch.stack([seen[key] for key in (*names, "blocks.1.hook_resid_post")])
     close(stack, expected)
     read = cache.accumulated_resid(incl_mid=True, apply_ln=True)
-    close(read, normed(model.ln_final, model.spec, expected, model.spec.norm_final))
+    close(read, apply_norm(model.ln_final, model.spec, expected, model.spec.norm_final))
     close(read[-1] @ model.W_U + model.b_U, output)
 
 
@@ -144,7 +144,7 @@ def test_logit_lens(case: Case) -> None:
     for label, values in zip(found.labels, found.values, strict=True):
         layer, kind = label.replace("final", "1").split("_")
         resid = seen[f"blocks.{layer}.hook_resid_{kind}"]
-        read = normed(model.ln_final, model.spec, resid, model.spec.norm_final)
+        read = apply_norm(model.ln_final, model.spec, resid, model.spec.norm_final)
         close(values, read @ model.W_U + model.b_U)
     close(found.values[-1], output)
     ranks = logit_lens(model, tokens(0), targets=2).rank_trajectory()

@@ -6,7 +6,16 @@ Each is compared with a computation from the weights alone (``plain_transformer`
 import pandas as pd
 import pytest
 import torch
-from plain_transformer import BASE, activations, build, close, direct, metric, patched, tokens
+from plain_transformer import (
+    BASE,
+    activations,
+    build,
+    close,
+    direct,
+    metric,
+    patched_metric,
+    tokens,
+)
 from torch import Tensor
 from transformer_lens import patching
 from transformer_lens.tools.analysis.attribution_patching import (
@@ -78,7 +87,7 @@ def test_activation_patching(name: str, patch: str) -> None:
             "layer headpattern": (every, *rest),
             "layer head query": (every, *rest),
         }[axes]
-        expected = patched(model, corrupt, seen, f"blocks.{layer}.{hook}", *at)
+        expected = patched_metric(model, corrupt, seen, f"blocks.{layer}.{hook}", *at)
         close(found[(layer, *rest)], expected, 1e-5)  # TransformerLens stores float32
 
 
@@ -96,7 +105,7 @@ def test_patching_sweeps_and_single_entries() -> None:
     assert by_position.shape == (5, 2, 3, 2)
     one = patching.get_act_patch_attn_head_pattern_dest_src_pos(model, corrupt, cache, metric)
     every = slice(None)
-    expected = patched(model, corrupt, seen, "blocks.1.attn.hook_pattern", every, 1, 2, 0)
+    expected = patched_metric(model, corrupt, seen, "blocks.1.attn.hook_pattern", every, 1, 2, 0)
     close(one[1, 1, 2, 0], expected, 1e-5)
 
 
@@ -115,7 +124,7 @@ def test_real_inputs_are_patched_with_explicit_indices() -> None:
     _, seen = direct(model, clean)
     for value, (layer, pos) in zip(found, cells.itertuples(index=False), strict=True):
         hook = f"blocks.{layer}.hook_resid_pre"
-        close(value, patched(model, corrupt, seen, hook, slice(None), pos), 1e-5)
+        close(value, patched_metric(model, corrupt, seen, hook, slice(None), pos), 1e-5)
     assert patching.get_act_patch_resid_pre(model, corrupt, cache, metric).shape == (2, 3)
     close(logit_lens(model, clean).values[-1], direct(model, clean)[0][:, -1])
 

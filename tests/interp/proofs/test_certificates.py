@@ -49,7 +49,7 @@ def wanted_kernel(construction: Construction, latent: str, batch: Batch) -> Tens
     return kernel
 
 
-def held(construction: Construction, inputs: Tensor, latent: str) -> Tensor:
+def held_value(construction: Construction, inputs: Tensor, latent: str) -> Tensor:
     """[batch]: what the latent's direction holds at the last position."""
     hook, kept = construction.mechanism.written[latent], []
     construction.model.run_with_hooks(
@@ -81,7 +81,7 @@ def direction_errors(construction: Construction, batch: Batch) -> dict[str, floa
 def kernel_error(construction: Construction, latent: str, batch: Batch) -> Tensor:
     """[batch, pos]: held kernel minus the wanted one, at the last position."""
     inputs = batch.inputs.double().requires_grad_()
-    (slope,) = torch.autograd.grad(held(construction, inputs, latent).sum(), inputs)
+    (slope,) = torch.autograd.grad(held_value(construction, inputs, latent).sum(), inputs)
     return slope[..., 0] - wanted_kernel(construction, latent, batch)
 
 
@@ -103,7 +103,7 @@ def test_slots_and_answer_of_snapped_proofs(case: Case) -> None:
         worst[..., 0] = signs
         truth = (wanted_kernel(construction, latent, batch) * signs).sum(1)
         with torch.no_grad():
-            found = float((held(construction, worst, latent) - truth).abs().max())
+            found = float((held_value(construction, worst, latent) - truth).abs().max())
         lag = latent[4:-1] if isinstance(construction.task, FixedMemory) else ""
         certified = certificate.parts[f"slot of lag {lag}" if lag else f"slot of {latent}"]
         assert found <= certified <= 10 * found
@@ -131,11 +131,11 @@ def test_slots_and_answer_of_smooth_proofs(case: Case) -> None:
     assert output_error(construction, batch) <= certificate.error + 1e-6  # float32 targets
     errors = torch.stack([kernel_error(construction, name, batch[:1])[0] for name in names])
     kernels = torch.stack([wanted_kernel(construction, name, batch[:1])[0] for name in names])
-    x = _searched(errors, kernels, bound)
+    x = _search_inputs(errors, kernels, bound)
     truth = x @ kernels.T
     with torch.no_grad():
         for i, name in enumerate(names):
-            found = float((held(construction, x[..., None], name) - truth[:, i]).abs().max())
+            found = float((held_value(construction, x[..., None], name) - truth[:, i]).abs().max())
             certified = certificate.parts[f"slot of {name}"]
             assert found <= certified * (1 + 1e-9)
             if not getattr(task, "burn_in", 0):
@@ -149,7 +149,7 @@ def test_slots_and_answer_of_smooth_proofs(case: Case) -> None:
     assert certificate.error < 0.25 * float(f.max() - f.min())
 
 
-def _searched(errors: Tensor, kernels: Tensor, bound: float) -> Tensor:
+def _search_inputs(errors: Tensor, kernels: Tensor, bound: float) -> Tensor:
     """[row, pos]: all at ±bound with the signs of mixed errors or kernels; and the same with
     anything at the lags that matter most, to reach where the readout is steep."""
     ways = torch.tensor(list(product((-1.0, 0.0, 1.0), repeat=len(errors))), dtype=torch.float64)

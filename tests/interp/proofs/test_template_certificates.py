@@ -50,7 +50,7 @@ def every_string(task: TemplateTask) -> tuple[Tensor, Tensor]:
     return torch.tensor(rows), torch.tensor(answers, dtype=torch.float64)
 
 
-def measured(model: SequenceTransformer, task: TemplateTask) -> float:
+def largest_error(model: SequenceTransformer, task: TemplateTask) -> float:
     """Largest error over every string; of tokens, minus the least lead of a right one."""
     rows, answers = every_string(task)
     with torch.no_grad():
@@ -62,12 +62,12 @@ def measured(model: SequenceTransformer, task: TemplateTask) -> float:
     return float((others - found.gather(1, places)[:, 0]).max())
 
 
-def claimed(certificate: Certificate, task: TemplateTask) -> float:
-    """What ``measured`` is at most."""
+def error_bound(certificate: Certificate, task: TemplateTask) -> float:
+    """What ``largest_error`` is at most."""
     return -certificate.parts["margin of the logits"] if task.symbolic else certificate.error
 
 
-def damaged(
+def damaged_copy(
     model: SequenceTransformer, name: str, place: int, by: float = 0.1
 ) -> SequenceTransformer:
     """A copy with one weight changed."""
@@ -80,8 +80,8 @@ def damaged(
 @pytest.mark.parametrize("layers", [1, 2])
 def test_every_string_is_within_the_certificate(task: TemplateTask, layers: int) -> None:
     built = construct_template(task, readout_layers=layers)
-    assert measured(built.model, task) <= claimed(built.certificate, task) + 1e-9
-    assert claimed(built.certificate, task) < 1e-6
+    assert largest_error(built.model, task) <= error_bound(built.certificate, task) + 1e-9
+    assert error_bound(built.certificate, task) < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -91,15 +91,15 @@ def test_every_string_is_within_the_certificate(task: TemplateTask, layers: int)
 def test_a_damaged_weight_is_covered_by_its_certificate(name: str, hidden: bool) -> None:
     built = BUILDERS[name]()
     built = random_basis(built, 3) if hidden else built
-    before = claimed(built.certificate, built.task)
+    before = error_bound(built.certificate, built.task)
     generator, grown = torch.Generator().manual_seed(0), 0
     for key, weight in built.model.named_parameters():
         places = [int(weight.detach().abs().argmax())]
         places += torch.randint(weight.numel(), (1,), generator=generator).tolist()
         for place in places:
-            model = damaged(built.model, key, place)
-            seen = measured(model, built.task)
-            bound = claimed(certificate_of(model, built.task), built.task)
+            model = damaged_copy(built.model, key, place)
+            seen = largest_error(model, built.task)
+            bound = error_bound(certificate_of(model, built.task), built.task)
             assert seen <= bound, (key, place)
             grown += bound > before + 1e-3 if built.task.symbolic else seen > before
     assert grown >= 3  # the certificate of the undamaged weights would not do
@@ -109,7 +109,7 @@ def test_a_damaged_weight_is_covered_by_its_certificate(name: str, hidden: bool)
 def test_damage_whose_effect_is_known_is_counted_exactly(hidden: bool) -> None:
     built = BUILDERS["one layer"]()
     at = int(built.model.unembed.W_U.argmax())
-    model = damaged(built.model, "unembed.W_U", at)
+    model = damaged_copy(built.model, "unembed.W_U", at)
     built = random_basis(Construction("m", ONE, model, built.mechanism, built.certificate,
                                       built.certify), 1) if hidden else built  # fmt: skip
     found = certificate_of(built.model if hidden else model, ONE)
@@ -124,7 +124,7 @@ def test_hidden_real_labels_have_a_bound_that_rounding_meets(name: str) -> None:
         hidden = random_basis(built, seed)
         again = random_basis(hidden, seed + 10)
         for made in (hidden, again):
-            seen = measured(made.model, made.task)
+            seen = largest_error(made.model, made.task)
             assert 0 < seen <= made.certificate.error < 1e-7
             assert made.certificate.parts["margin of the labels"] > 0.2
             assert made.certificate.error > built.certificate.error
@@ -156,7 +156,7 @@ def test_the_worst_string_that_a_search_finds_lies_below_the_bound() -> None:
 def test_the_margin_of_the_logits_is_the_least_lead(name: str, hidden: bool) -> None:
     built = BUILDERS[name]()
     built = random_basis(built, 2) if hidden else built
-    least = -measured(built.model, built.task)
+    least = -largest_error(built.model, built.task)
     assert least - 0.5 < built.certificate.parts["margin of the logits"] <= least
 
 

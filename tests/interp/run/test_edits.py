@@ -70,7 +70,7 @@ def test_arrays_compare_by_content_and_keep_it() -> None:
     assert one != Array(torch.arange(6.0, dtype=torch.float64).reshape(2, 3))
 
 
-def moved_by_hand(pattern: Any, dropped: Any, causal: bool) -> Any:
+def attention_without(pattern: Any, dropped: Any, causal: bool) -> Any:
     """Attention without some keys, query by query."""
     result = pattern.clone()
     n = len(pattern)
@@ -100,9 +100,13 @@ def test_dropped_keys_leave_their_attention_to_the_others(
     keys = torch.rand(5, 5, generator=generator) < 0.4
     drop, keep = (kind_(PATTERN, Array(keys[None])) for kind_ in (DropKeys, KeepKeys))
     found = drop.instead(pattern[None], (keys[None], causal))[0]
-    torch.testing.assert_close(found, moved_by_hand(pattern, keys, causal), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(
+        found, attention_without(pattern, keys, causal), rtol=1e-9, atol=1e-12
+    )
     kept = keep.instead(pattern[None], (keys[None], causal))[0]
     rest = ~keys & keys.any(-1, keepdim=True)
-    torch.testing.assert_close(kept, moved_by_hand(pattern, rest, causal), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(
+        kept, attention_without(pattern, rest, causal), rtol=1e-9, atol=1e-12
+    )
     all_keys = torch.ones(1, 5, 5, dtype=torch.bool)
     assert torch.equal(keep.instead(pattern[None], (all_keys, causal))[0], pattern)

@@ -80,12 +80,12 @@ def by_hand(model: Any, *hooks: tuple[str, Callable[[Tensor], Tensor]]) -> Tenso
 
 
 def head_replaced(head: int, new: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    def replaced(value: Tensor) -> Tensor:
+    def replace_head(value: Tensor) -> Tensor:
         value = value.clone()
         value[:, :, head] = new(value[:, :, head])
         return value
 
-    return replaced
+    return replace_head
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -162,7 +162,7 @@ def test_other_rows_stand_in() -> None:
 def test_one_position_is_changed_and_no_other() -> None:
     model, at = model_of(), (1, 2, 3, 4, 5)
 
-    def moved(stream: Tensor) -> Tensor:
+    def move_stream(stream: Tensor) -> Tensor:
         changed = stream.clone()
         for row, position in enumerate(at):
             changed[row, position] = stream[(row + 1) % 5, position]
@@ -170,11 +170,11 @@ def test_one_position_is_changed_and_no_other() -> None:
 
     def pattern_moved(pattern: Tensor) -> Tensor:
         changed = pattern.clone()
-        changed[:, 1] = moved(pattern[:, 1])
+        changed[:, 1] = move_stream(pattern[:, 1])
         return changed
 
     run, order = Run(model, TOKENS), (1, 2, 3, 4, 0)
-    expected = by_hand(model, ("blocks.1.hook_resid_pre", moved))
+    expected = by_hand(model, ("blocks.1.hook_resid_pre", move_stream))
     torch.testing.assert_close(run.rise(Swap(Site(1, "resid_pre"), order, at=at)), expected)
     expected = by_hand(model, ("blocks.2.attn.hook_pattern", pattern_moved))
     torch.testing.assert_close(run.rise(Swap(Site(2, "pattern", 1), order, at=at)), expected)
@@ -208,14 +208,14 @@ def test_a_path_is_seen_by_its_receiver_alone(receiver: str) -> None:
     model.set_use_split_qkv_input(True)
     model.set_use_hook_mlp_in(True)
 
-    def seen(value: Tensor) -> Tensor:
+    def add_change(value: Tensor) -> Tensor:
         value = value.clone()
         part = value if head is None else value[:, :, head]
         part += change
         return value
 
     where = Site(2, receiver, head)
-    expected = by_hand(model, (where.name, seen))
+    expected = by_hand(model, (where.name, add_change))
     model.set_use_split_qkv_input(False)
     model.set_use_hook_mlp_in(False)
     torch.testing.assert_close(Run(model, TOKENS).rise(Through(where, sender)), expected)

@@ -95,7 +95,7 @@ def pair(request: Any, tmp_path_factory: Any) -> tuple[Any, Any]:
 
 
 @contextmanager
-def hooked(module: nn.Module, *, before: Any = None, after: Any = None) -> Iterator[None]:
+def temporary_hook(module: nn.Module, *, before: Any = None, after: Any = None) -> Iterator[None]:
     handle: Any
     if before is not None:
         handle = module.register_forward_pre_hook(before, with_kwargs=True)
@@ -129,7 +129,7 @@ def z_changed(model: Any, layer: int, head: int, new: Callable[[Tensor], Tensor]
         z[..., mine] = new(z[..., mine])
         return (z, *args[1:]), keywords
 
-    with hooked(parts_of(model, layer)[1], before=before):
+    with temporary_hook(parts_of(model, layer)[1], before=before):
         return losses(model) - clean
 
 
@@ -142,7 +142,7 @@ def keys_masked(model: Any, layer: int, head: int, dropped: Tensor) -> Tensor:
     def before(module: Any, args: Any, keywords: Any) -> Any:
         return args, keywords | {"attention_mask": keywords["attention_mask"] + extra}
 
-    with hooked(parts_of(model, layer)[0], before=before):
+    with temporary_hook(parts_of(model, layer)[0], before=before):
         return losses(model) - clean
 
 
@@ -182,7 +182,9 @@ def test_attention_is_taken_from_keys(pair: Any) -> None:
 def test_an_ffn_is_replaced(pair: Any) -> None:
     model, bridge = pair
     clean = losses(model)
-    with hooked(parts_of(model, 1)[2], after=lambda m, a, out: out.mean(0, True).expand_as(out)):
+    with temporary_hook(
+        parts_of(model, 1)[2], after=lambda m, a, out: out.mean(0, True).expand_as(out)
+    ):
         expected = losses(model) - clean
     assert_same(Run(bridge, TOKENS).rise(Mean(Site(1, "mlp_out"))), expected)
 
@@ -232,7 +234,7 @@ def test_inputs_of_heads_are_changed_through_the_bridge(pair: Any) -> None:
     _, bridge = pair
     edit = Through(Site(2, "resid_post"), Mean(Site(1, "z", 0)))
     run = Run(bridge, TOKENS)
-    change = run.written(edit.sender, torch.arange(N))
+    change = run.write_difference(edit.sender, torch.arange(N))
     last: Any = run.at([Site(2, "resid_post")])[Site(2, "resid_post")]
     with torch.no_grad():
         logits = bridge.unembed(bridge.ln_final(last + change)).double()

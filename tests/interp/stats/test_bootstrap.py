@@ -17,7 +17,9 @@ def test_the_interval_of_a_mean_is_that_of_scipy() -> None:
     assert high == pytest.approx(theirs.confidence_interval.high, rel=0.03)
 
 
-def streamed(values: np.ndarray, weights: np.ndarray, cuts: list[int]) -> tuple[float, float]:
+def streamed_interval(
+    values: np.ndarray, weights: np.ndarray, cuts: list[int]
+) -> tuple[float, float]:
     counts, sums = RowCounts(seed=0, resamples=4000), RowMeans((1,), 4000)
     for rows in np.split(np.arange(len(values)), cuts):
         some, weight = (torch.from_numpy(v[rows])[:, None] for v in (values, weights))
@@ -32,7 +34,7 @@ def test_rows_at_hand_and_rows_as_they_come_have_the_same_interval(weighted: boo
     weights = rng.integers(1, 5, len(VALUES)).astype(float) if weighted else np.ones_like(VALUES)
     terms = np.stack([VALUES * weights, weights], axis=1)
     at_once = row_interval(terms, lambda means: means[:, 0] / means[:, 1], seed=0, resamples=4000)
-    one, many = (streamed(VALUES * weights, weights, cuts) for cuts in ([], [7, 20, 21]))
+    one, many = (streamed_interval(VALUES * weights, weights, cuts) for cuts in ([], [7, 20, 21]))
     assert one == pytest.approx(many)
     width = at_once[1] - at_once[0]
     assert np.subtract(one, at_once) == pytest.approx([0, 0], abs=0.06 * width)

@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from interp.stats.head_table import ANY_TARGET, COLUMNS, adjust, finished, head_table, score_row
+from interp.stats.head_table import (
+    ANY_TARGET,
+    COLUMNS,
+    adjust,
+    complete_table,
+    head_table,
+    score_row,
+)
 from interp.stats.nulls import Null
 
 
@@ -34,7 +41,7 @@ def test_a_search_over_targets_is_one_family() -> None:
 def test_columns_that_do_not_apply_are_filled() -> None:
     scores = {"component": "ffn", "layer": [0, 1], "metric": "m", "score": 1.0, "null_mean": 0.5,
               "null_std": 0.1, "p": [0.01, 0.5]}  # fmt: skip
-    table = finished(pd.DataFrame(scores))
+    table = complete_table(pd.DataFrame(scores))
     assert tuple(table.columns) == COLUMNS
     assert table["q"].tolist() == [0.02, 0.5]
     assert table["head"].tolist() == [-1, -1]

@@ -40,7 +40,7 @@ def dying(function, call, *, after=False):
     return replacement
 
 
-def torn(folder, entry, original=layout.append_index):
+def tear_index(folder, entry, original=layout.append_index):
     if entry["part"] < 2:
         return original(folder, entry)
     with (folder / layout.INDEX).open("ab") as file:
@@ -66,7 +66,7 @@ def arrange(way: str, model: TinyTransformer) -> None:
     elif way == "before index":
         os.replace = dying(os.replace, 4, after=True)
     elif way == "torn index":
-        layout.append_index = torn
+        layout.append_index = tear_index
     elif way == "small disk":
         small_disk()
 

@@ -14,7 +14,7 @@ HOOKS = ["blocks.*.hook_resid_post", "blocks.*.attn.hook_pattern"]
 OPTIONS = {"rows": 50, "batch": 4, "part_rows": 12}
 
 
-def sealed(folder):
+def sealed_files(folder):
     return {p.name: p.read_bytes() for p in folder.iterdir() if p.suffix in (".h5", ".jsonl")}
 
 
@@ -27,14 +27,14 @@ def test_ray_gives_the_bytes_of_a_local_run(ray, tmp_path):
     assert not model.marker.exists()
     far = extract(model, Echo(), HOOKS, tmp_path / "ray", backend="ray", **OPTIONS)
     assert model.marker.exists()
-    assert sealed(local.path) == sealed(far.path)
+    assert sealed_files(local.path) == sealed_files(far.path)
     assert verify(far.path) == []
     assert not list(far.path.glob("*.draft"))
     built = extract(
         model, Echo(), HOOKS, tmp_path / "built", backend="ray",
         loader=partial(DiesOnce, model.marker), **OPTIONS,
     )  # fmt: skip
-    assert sealed(local.path) == sealed(built.path)
+    assert sealed_files(local.path) == sealed_files(built.path)
 
 
 @pytest.mark.slow

@@ -110,9 +110,9 @@ def test_cache_is_transformerlens_own(store, model):
 
 
 def test_cache_reads_only_what_is_used(store, monkeypatch):
-    seen, original = [], ActivationStore.stored
+    seen, original = [], ActivationStore.read_raw
     monkeypatch.setattr(
-        ActivationStore, "stored", lambda s, d, *a, **k: seen.append(d) or original(s, d, *a, **k)
+        ActivationStore, "read_raw", lambda s, d, *a, **k: seen.append(d) or original(s, d, *a, **k)
     )
     cache = store.cache([0])
     assert PATTERN in cache.cache_dict

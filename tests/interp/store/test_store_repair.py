@@ -133,7 +133,7 @@ def twice(store: Path) -> None:
     append_line(store / INDEX, first)
 
 
-def replaced_plan(store: Path) -> None:
+def replace_plan(store: Path) -> None:
     change_manifest(store, lambda m: m["plan"].update(seed=7))
 
 
@@ -141,7 +141,7 @@ WRONG: dict[str, tuple[Callable[[Path], None], str]] = {
     "no plan": (without("plan"), "has no 'plan'"),
     "no hooks": (without("hooks"), "has no 'hooks'"),
     "plan of text": (manifest(plan="x"), r"plan must be a table"),
-    "another plan": (replaced_plan, "plan_digest is not that of the plan"),
+    "another plan": (replace_plan, "plan_digest is not that of the plan"),
     "wrong digest": (manifest(plan_digest="0" * 64), "plan_digest is not that of the plan"),
     "digest of text": (manifest(plan_digest="x"), "plan_digest must be a SHA-256"),
     "complete as text": (manifest(complete="yes"), "complete must be true or false"),

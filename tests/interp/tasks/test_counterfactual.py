@@ -9,7 +9,7 @@ from interp.tasks.base import Batch, Task
 from interp.tasks.counterfactual import UNKNOWN, Variable, unknown, variables_of
 from interp.tasks.coupling import PodCoupling
 from interp.tasks.depth import Membership, PrefixPrediction
-from interp.tasks.depth.strings import counted_as_lines
+from interp.tasks.depth.strings import name_counted_formulas
 from interp.tasks.induction import RepeatedTokens
 from interp.tasks.memory import AdaptiveMemory, FixedMemory, KernelMemory, RealMemory
 from interp.tasks.template.task import copying, majority, same_different
@@ -128,7 +128,7 @@ def test_a_line_that_is_set_is_counted_over_by_the_lines_after_it() -> None:
 
 def test_what_is_counted_gets_a_name_and_the_program_says_the_same() -> None:
     task = PrefixPrediction("L_5", ((5, 11),))
-    named = counted_as_lines(task.program)
+    named = name_counted_formulas(task.program)
     counted = [line.name for line in named.lines if line.name.endswith("_counted")]
     assert counted == ["E2_counted", "E3_counted", "E4_counted"]
     plain, same = (evaluate(p, ["abab", "aabbaba", "b"]) for p in (task.program, named))

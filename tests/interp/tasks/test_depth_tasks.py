@@ -19,7 +19,7 @@ from interp.tasks.depth.languages import language
 from interp.tasks.depth.strings import letters_of, prefixes
 
 
-def balanced(string: str) -> bool:
+def is_balanced(string: str) -> bool:
     heights = np.cumsum([1 if c == "(" else -1 for c in string])
     return bool(heights.min() >= 0 and heights[-1] == 0)
 
@@ -40,7 +40,7 @@ ORACLES = {
     "J_aabba": ("ab", lambda s: bool(re.search("a.*a.*b.*b.*a", s))),
     "J_a": ("ab", lambda s: "a" in s),
     "J_cab": ("abc", lambda s: bool(re.search("c.*a.*b", s))),
-    "dyck-1": ("()", balanced),
+    "dyck-1": ("()", is_balanced),
     "majority": ("ab", lambda s: s.count("a") > s.count("b")),
     "anbncn": ("abc", lambda s: len(s) > 0 and s == "".join(c * (len(s) // 3) for c in "abc")),
 }

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from same_head_weights import assert_same
 
 from analyses.benchmarks.family_cases import CASES, write
-from analyses.benchmarks.family_cells import FamilyModel, _attended, weights
+from analyses.benchmarks.family_cells import FamilyModel, _attention_in_out, weights
 from interp.errors import ArgumentError, CheckpointError
 from interp.models.pretrained import _bridge
 from interp.weights.head_weights import head_weights
@@ -25,7 +25,7 @@ CHANGED: dict[str, dict[str, Any]] = {
     "GPT-2": {}, "GPT-2, untied": {}, "GPT-Neo": {}, "GPT-J": {}, "GPT-NeoX, parallel": {},
     "OPT": {}, "Llama": {}, "Llama 3, scaled rotary": {}, "Mistral, window": {}, "Qwen 2": {},
     "Qwen 3": {}, "Gemma": {}, "Gemma 2": {}, "OLMo": {"clip_qkv": None},
-    "OLMo 2": {"rms_norm_eps": 1e-6}, "Phi": {"qk_layernorm": False}, "Phi 3": {}, "StableLM": {},
+    "OLMo 2": {}, "Phi": {"qk_layernorm": False}, "Phi 3": {}, "StableLM": {},
     "Falcon 7B": {}, "Falcon 40B": {}, "Falcon, ALiBi": {"alibi": False}, "BLOOM": {},
     "GPT-OSS": {},
 }  # fmt: skip
@@ -52,7 +52,7 @@ def test_pattern_and_output_of_the_model_follow_from_the_factors(name: str, tmp_
 @torch.no_grad()
 def test_what_heads_of_gemma_3_write_follows_though_their_positions_do_not(tmp_path: Path) -> None:
     of = FamilyModel(tmp_path, None, build("Gemma 3", tmp_path), tmp_path)
-    x, wrote = _attended(of, 0)
+    x, wrote = _attention_in_out(of, 0)
     layer = head_weights(tmp_path).layer(0)
     W_V = layer.W_V.repeat_interleave(2, 0)
     found = torch.einsum("rhqk,rkd,hde,hem->rqm", of.patterns[0], x, W_V, layer.W_O)

@@ -36,7 +36,7 @@ OURS: dict[str, dict[str, Any]] = {
 }
 
 
-def randomised(model: Any) -> Any:
+def randomise(model: Any) -> Any:
     generator = torch.Generator().manual_seed(3)
     for parameter in model.parameters():
         drawn = torch.randn(parameter.shape, generator=generator)
@@ -46,7 +46,7 @@ def randomised(model: Any) -> Any:
 
 @pytest.mark.parametrize("options", OURS.values(), ids=list(OURS))
 def test_ours_are_those_of_the_checkpoint(options: dict[str, Any], tmp_path: Path) -> None:
-    model = randomised(build(TransformerSpec(**{**SIZES, **options})))
+    model = randomise(build(TransformerSpec(**{**SIZES, **options})))
     saved = head_weights(save_checkpoint(model, tmp_path / "saved"))
     assert_same(head_weights(model), saved)
 

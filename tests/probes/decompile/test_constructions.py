@@ -14,9 +14,15 @@ from interp.program.decision_parser import parse
 from interp.program.evaluation import NONE, Vocabulary
 from interp.program.printer import program_text
 from interp.tasks.memory import FixedMemory
-from probes.decompile.decisions import DecisionTrial, Fidelity, TokenTable, decided, outputs_of
+from probes.decompile.decisions import (
+    DecisionTrial,
+    Fidelity,
+    TokenTable,
+    output_decisions,
+    outputs_of,
+)
 from probes.decompile.evidence import ffn_table
-from probes.decompile.judging import Judge, Judged, answer, told_apart
+from probes.decompile.judging import Judge, Judged, answer, choose_words
 from probes.decompile.rows import TokenRows, split
 from probes.decompile.search import Candidate
 from probes.decompile.workflow import decompile
@@ -65,7 +71,7 @@ def test_the_construction_of_a_fixed_memory_gives_back_its_lags() -> None:
     assert found.best.off_task.gain == 1.0
 
 
-def judged(program: str, gain: float = 1.0) -> Judged:
+def judged_program(program: str, gain: float = 1.0) -> Judged:
     one = Fidelity(0.95, gain)
     return Judged(parse(program), {}, one, one, one)
 
@@ -83,16 +89,16 @@ def judged(program: str, gain: float = 1.0) -> Judged:
 def test_what_reads_the_current_token_alone_needs_no_attention(
     program: str, gain: float, said: str
 ) -> None:
-    assert answer(judged(program, gain), (0.5, 0.5)) == said
+    assert answer(judged_program(program, gain), (0.5, 0.5)) == said
 
 
 def test_a_long_formula_is_not_short() -> None:
     part = 'count(key.token == "a") >= 1'
     few, many = (" && ".join([part] * times) for times in (2, 3))
-    assert judged(f'next = "1" if {few} else "0"').found
-    assert not judged(f'next = "1" if {many} else "0"').found
+    assert judged_program(f'next = "1" if {few} else "0"').found
+    assert not judged_program(f'next = "1" if {many} else "0"').found
     named = "".join(f"x{k} = {part}\n" for k in range(5))
-    assert judged(f'{named}next = "1" if x1 && x2 && x3 && x4 else "0"').found
+    assert judged_program(f'{named}next = "1" if x1 && x2 && x3 && x4 else "0"').found
 
 
 def _judge(model_decides: str) -> Judge:
@@ -115,7 +121,7 @@ def test_rows_off_the_task_tell_the_least_from_the_first(decides: str) -> None:
     judge = _judge(decides)
     inside = 'key.token where !(key.token in {"<bos>", "<sep>"})'
     program = parse(f"commonest_token = commonest({inside})\nnext = commonest_token")
-    best, open_ = told_apart(judge, judge.one(Candidate(program, {"commonest_token": 3})))
+    best, open_ = choose_words(judge, judge.one(Candidate(program, {"commonest_token": 3})))
     assert program_text(best.program).startswith(f"{decides}_token = {decides}(")
     assert best.sources == {f"{decides}_token": 3}
     assert best.off_task.match == 1.0
@@ -123,7 +129,7 @@ def test_rows_off_the_task_tell_the_least_from_the_first(decides: str) -> None:
     assert alike == ({"commonest", "rarest"} & alike), "the other of least and first is ruled out"
 
 
-def _untrained(outputs: int) -> SequenceTransformer:
+def _untrained_model(outputs: int) -> SequenceTransformer:
     spec = TransformerSpec(
         d_in=4, d_out=outputs, n_ctx=8, d_model=8, n_layers=1, n_heads=1, d_head=8, ffn=(8,)
     )
@@ -148,22 +154,22 @@ def test_rows_that_do_not_fit_the_model_are_refused(
     outputs: int, rows: TokenRows, said: str
 ) -> None:
     with pytest.raises(ArgumentError, match=said):
-        decompile(_untrained(outputs), rows)
+        decompile(_untrained_model(outputs), rows)
 
 
 def test_outputs_beyond_the_vocabulary_are_not_looked_at() -> None:
     rows = _rows(6, "next token")
     outputs = np.zeros((180, 7))
     outputs[..., 5], outputs[..., 2] = 9.0, 1.0
-    assert set(decided(outputs, rows).tolist()) == {2}
-    assert decided(outputs, _rows(6, "sets")).shape == (180, 4)
+    assert set(output_decisions(outputs, rows).tolist()) == {2}
+    assert output_decisions(outputs, _rows(6, "sets")).shape == (180, 4)
 
 
 def test_an_ffn_is_a_table_over_values_of_its_own_position() -> None:
-    model, rows = _untrained(4), _rows(6, "next token")
+    model, rows = _untrained_model(4), _rows(6, "next token")
     held = 'count(key.position % 3 == position % 3 && key.token == "a")'
     program = parse(f'next = "a" if {held} % 2 == 0 && position % 3 == 1 else "b"')
-    truth = decided(outputs_of(model, rows), rows)
+    truth = output_decisions(outputs_of(model, rows), rows)
     part = next(one for one in components(model) if one.kind == "ffn")
     found = ffn_table(DecisionTrial(model, rows, TokenTable(rows, truth)), part, program, rows)
     values = {"token", f"{held} % 2", held, "position % 3"}
@@ -173,7 +179,7 @@ def test_an_ffn_is_a_table_over_values_of_its_own_position() -> None:
 
 def test_fewer_lines_than_tokens_that_may_follow_are_refused() -> None:
     with pytest.raises(ArgumentError, match="as many as the shortest program here has"):
-        decompile(_untrained(4), _rows(6, "sets"), lines=1)
+        decompile(_untrained_model(4), _rows(6, "sets"), lines=1)
 
 
 def test_what_follows_the_last_question_is_no_content() -> None:
@@ -188,6 +194,6 @@ def test_tokens_are_shifted_to_the_numbers_that_they_write() -> None:
     words = Vocabulary(("7", "x", "-2", "5", "6", "10"))
     tokens, by = np.array([[0, 1, 2, 3, 4, 5, NONE]]), np.array([[-1, 1, 7, 1, 1, 1, 0]])
     wanted = [4, NONE, 3, 4, 0, NONE, NONE]
-    assert words.shifted(tokens, by).tolist() == [wanted]
-    assert words.shifted(tokens, np.array(0)).tolist() == [[0, NONE, 2, 3, 4, 5, NONE]]
-    assert Vocabulary(("a",)).shifted(np.array([0]), np.array([1])).tolist() == [NONE]
+    assert words.shift_tokens(tokens, by).tolist() == [wanted]
+    assert words.shift_tokens(tokens, np.array(0)).tolist() == [[0, NONE, 2, 3, 4, 5, NONE]]
+    assert Vocabulary(("a",)).shift_tokens(np.array([0]), np.array([1])).tolist() == [NONE]

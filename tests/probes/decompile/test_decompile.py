@@ -14,7 +14,7 @@ from interp.errors import ArgumentError
 from interp.models.transformer import SequenceTransformer
 from interp.program.decision_parser import parse
 from interp.program.evaluation import NONE, Vocabulary, run
-from probes.decompile.decisions import TokenTable, decide, decided, outputs_of
+from probes.decompile.decisions import TokenTable, decide, output_decisions, outputs_of
 from probes.decompile.features import Question
 from probes.decompile.primitives import ideal, lag, primitives
 from probes.decompile.rows import TokenRows, off_task, rows_of_task, split
@@ -189,7 +189,7 @@ def rows_file(tmp_path, rows: TokenRows):
     return path
 
 
-def told_in_a_file(rows: TokenRows) -> np.ndarray:
+def asked_mask(rows: TokenRows) -> np.ndarray:
     """What is asked at a row's last position has no token after it to carry the label."""
     asked = rows.asked.copy()
     asked[np.arange(len(rows)), rows.lengths - 1] = False
@@ -201,9 +201,9 @@ def test_rows_are_read_as_they_are_written(tmp_path) -> None:
     rows = rows_of_task(model.card.task, count=12)
     read = read_rows(rows_file(tmp_path, rows))
     assert np.array_equal(read.tokens, rows.tokens)
-    assert np.array_equal(read.asked, told_in_a_file(rows))
+    assert np.array_equal(read.asked, asked_mask(rows))
     outputs = outputs_of(model, rows)
-    assert np.array_equal(decided(outputs, rows), outputs.argmax(-1))
+    assert np.array_equal(output_decisions(outputs, rows), outputs.argmax(-1))
     codes = torch.from_numpy(rows.tokens.clip(0))
     expected = model(codes).detach().numpy()[rows.asked]
     assert outputs == pytest.approx(expected, abs=1e-4)
@@ -246,7 +246,7 @@ def test_a_program_runs_without_its_model(tmp_path) -> None:
     )
     record = json.loads(told.output)
     assert record["right"] == 1.0
-    assert record["decisions"] == int(told_in_a_file(rows).sum())
+    assert record["decisions"] == int(asked_mask(rows).sum())
 
 
 def test_a_program_for_other_questions_is_refused(tmp_path) -> None:

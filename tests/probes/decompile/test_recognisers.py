@@ -20,7 +20,7 @@ LONGEST = 8
 WORDS = ("<bos>", "(", ")", "<other>", "no", "yes")
 
 
-def balanced(string: tuple[int, ...]) -> bool:
+def is_balanced(string: tuple[int, ...]) -> bool:
     open_ = 0
     for closes in string:
         open_ += -1 if closes else 1
@@ -35,7 +35,7 @@ def rows_of(strings: list[tuple[int, ...]]) -> TokenRows:
     labels = np.full_like(tokens, NONE)
     for row, string in enumerate(strings):
         tokens[row, 1 : len(string) + 1] = np.array(string) + 1
-        labels[row, len(string)] = 4 + balanced(string)
+        labels[row, len(string)] = 4 + is_balanced(string)
     options = {"answers": (4, 5), "threshold": 0.5, "encode": lambda codes: codes}
     return TokenRows(tokens, labels != NONE, labels, Vocabulary(WORDS), "next token", **options)
 
@@ -48,9 +48,9 @@ def strings(longest: int, shortest: int = 1) -> list[tuple[int, ...]]:
 def some() -> TokenRows:
     rng = np.random.default_rng(0)
     known = strings(LONGEST)
-    others = [s for s in known if not balanced(s)]
+    others = [s for s in known if not is_balanced(s)]
     drawn = [others[k] for k in rng.permutation(len(others))[:120]]
-    return rows_of(sorted({*(s for s in known if balanced(s)), *drawn, (0,), (1,)}))
+    return rows_of(sorted({*(s for s in known if is_balanced(s)), *drawn, (0,), (1,)}))
 
 
 def test_brackets_come_back_as_the_language(some: TokenRows) -> None:
@@ -70,7 +70,7 @@ def test_brackets_come_back_as_the_language(some: TokenRows) -> None:
 def test_right_on_nearly_all_strings_is_not_found(some: TokenRows) -> None:
     data = split(some)
     truth = {
-        name: np.array([4 + balanced(tuple(s[s > 0] - 1)) for s in part.tokens])
+        name: np.array([4 + is_balanced(tuple(s[s > 0] - 1)) for s in part.tokens])
         for name, part in vars(data).items()
     }
     judge = Judge(data, truth, TokenTable(data.fit, truth["fit"]), 20, True)
@@ -81,7 +81,7 @@ def test_right_on_nearly_all_strings_is_not_found(some: TokenRows) -> None:
     text = f'next = "yes" if {even} && {first} && {last} && ({second}) else "no"'
     one = judge.one(Candidate(parse(text), {}))
     wrong = sum(s[0] == 0 and s[-1] == 1 and 2 * sum(s) == len(s) for s in strings(LONGEST))
-    wrong -= sum(map(balanced, strings(LONGEST)))
+    wrong -= sum(map(is_balanced, strings(LONGEST)))
     assert one.every.match == pytest.approx(1 - wrong / 510)
     assert one.every.match > 0.9
     assert not one.found
@@ -103,7 +103,7 @@ def test_strings_that_are_not_all_of_the_task_are_not_looked_at(some: TokenRows)
     often = replace(some, asked=some.tokens > 0, labels=np.where(some.tokens > 0, 4, NONE))
     assert every_string(often) is None, "a row that asks often shows strings of its language"
     assert every_string(replace(some, labels=None)) is None
-    assert every_string(some[[balanced(tuple(s[s > 0] - 1)) for s in some.tokens]]) is None
+    assert every_string(some[[is_balanced(tuple(s[s > 0] - 1)) for s in some.tokens]]) is None
     assert len(split(often).every) == 0
     many = rows_of([tuple(s) for s in np.random.default_rng(0).integers(0, 2, (40, 18)).tolist()])
     assert every_string(many) is None, "2^18"

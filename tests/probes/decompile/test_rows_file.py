@@ -12,7 +12,7 @@ from probes.own_rows import read_rows
 WORDS = {"a": 0, "b": 1, "<pad>": 2}
 
 
-def written(tmp_path, data) -> str:
+def write_rows(tmp_path, data) -> str:
     path = tmp_path / "rows.json"
     path.write_text(data if isinstance(data, str) else json.dumps(data))
     return str(path)
@@ -23,14 +23,14 @@ def sets(*rows: tuple[list, list]) -> dict:
     return {"vocabulary": WORDS, "objective": "sets", "rows": made}
 
 
-def chosen(*rows: tuple[list, list]) -> dict:
+def next_token_rows(*rows: tuple[list, list]) -> dict:
     return sets(*rows) | {"objective": "next token"}
 
 
 def test_a_row_of_one_token_asks_nothing(tmp_path) -> None:
     zero = [0, 0, 0]
     data = sets(([0], [zero]), ([0, 1], [[1, 0, 1], zero]), ([1, 1], [[True, False, False], None]))
-    rows = read_rows(written(tmp_path, data))
+    rows = read_rows(write_rows(tmp_path, data))
     assert rows.asked.tolist() == [[False, False], [True, False], [True, False]]
     assert rows.labels is not None
     assert rows.labels[:, 0].tolist() == [
@@ -38,7 +38,7 @@ def test_a_row_of_one_token_asks_nothing(tmp_path) -> None:
         [True, False, True],
         [True, False, False],
     ]
-    single = read_rows(written(tmp_path, chosen(([0], [2]), ([1, 0], [2, 1]))))
+    single = read_rows(write_rows(tmp_path, next_token_rows(([0], [2]), ([1, 0], [2, 1]))))
     assert single.asked.tolist() == [[False, False], [True, False]]
     assert single.labels is not None
     assert single.labels[1, 0] == 1
@@ -47,7 +47,7 @@ def test_a_row_of_one_token_asks_nothing(tmp_path) -> None:
 def test_rows_that_ask_nothing_are_not_counted(tmp_path) -> None:
     zero = [0, 0, 0]
     few = [([n % 2] * n, [zero] * n) for n in range(1, 9)]
-    rows = read_rows(written(tmp_path, sets(*few)))
+    rows = read_rows(write_rows(tmp_path, sets(*few)))
     with pytest.raises(ArgumentError, match="at least 8 different ones that ask something, got 7"):
         split(rows)
 
@@ -68,22 +68,22 @@ def test_rows_that_ask_nothing_are_not_counted(tmp_path) -> None:
         (sets(([0, 1], [[1, 0], [0, 0, 0]])), "lists of 3 numbers, 0 or 1"),
         (sets(([0, 1], [[1, 0, 2], [0, 0, 0]])), "lists of 3 numbers, 0 or 1"),
         (sets(([0, 1], [1, 0])), "lists of 3 numbers, 0 or 1"),
-        (chosen(([0, 1], [2, 9])), "labels that are codes of the vocabulary"),
-        (chosen(([0, 1], [[2], 1])), "labels that are codes of the vocabulary"),
+        (next_token_rows(([0, 1], [2, 9])), "labels that are codes of the vocabulary"),
+        (next_token_rows(([0, 1], [[2], 1])), "labels that are codes of the vocabulary"),
         ({"vocabulary": WORDS, "objective": "sets", "rows": [3]}, "an object with the lists"),
         ("{", "cannot be read"),
     ],
 )
 def test_files_that_are_no_rows_are_refused(tmp_path, data, said: str) -> None:
     with pytest.raises(ArgumentError, match=said):
-        read_rows(written(tmp_path, data))
+        read_rows(write_rows(tmp_path, data))
 
 
 def test_everything_wrong_is_said_at_once_with_the_first_row(tmp_path) -> None:
     good = ([0, 1], [[1, 0, 0], [0, 0, 0]])
     data = sets(good, ([9, 0], [[1, 0, 0], []]), ([0, 0], [[1, 0], []]), ([8], [[]]))
     with pytest.raises(ArgumentError) as refused:
-        read_rows(written(tmp_path, data))
+        read_rows(write_rows(tmp_path, data))
     text = str(refused.value)
     assert "row 1: [9, 0] (and 1 more)" in text
     assert "row 2: [[1, 0], []]" in text
@@ -91,6 +91,6 @@ def test_everything_wrong_is_said_at_once_with_the_first_row(tmp_path) -> None:
 
 
 def test_labels_past_the_end_stay_unknown(tmp_path) -> None:
-    rows = read_rows(written(tmp_path, chosen(([0, 1, 1], [2, 1, 2]), ([0], [2]))))
+    rows = read_rows(write_rows(tmp_path, next_token_rows(([0, 1, 1], [2, 1, 2]), ([0], [2]))))
     assert rows.labels is not None
     assert np.array_equal(rows.labels, [[1, -1, -1], [-1, -1, -1]])

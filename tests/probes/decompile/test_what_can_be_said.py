@@ -7,13 +7,13 @@ import numpy as np
 from interp.program.evaluation import NONE, Vocabulary, run
 from interp.program.printer import program_text
 from probes.decompile.decisions import decide
-from probes.decompile.features import balanced
+from probes.decompile.features import bracket_lines
 from probes.decompile.primitives import primitives
 from probes.decompile.rows import TokenRows
 from probes.decompile.search import Candidate, candidates
 
 
-def written(rows: TokenRows, layers: int = 1) -> list[tuple[float, Candidate]]:
+def scored_programs(rows: TokenRows, layers: int = 1) -> list[tuple[float, Candidate]]:
     """Programs for a model that decides as the labels say, with how often each decides so."""
     assert rows.labels is not None
     truth = rows.labels[rows.asked]
@@ -33,7 +33,7 @@ def test_as_many_of_one_as_of_the_other_is_said_in_so_many_words() -> None:
         ones = np.cumsum(row[1 : n + 1])
         label[1 : n + 1] = np.where(2 * ones == np.arange(1, n + 1), 2, 3)
     rows = TokenRows(tokens, labels != NONE, labels, Vocabulary(words), "next token")
-    right, first = next(each for each in written(rows) if each[0] == 1.0)
+    right, first = next(each for each in scored_programs(rows) if each[0] == 1.0)
     assert right == 1.0
     text = program_text(first.program)
     assert 'count(key.token == "a") == count(key.token == "b")' in text.replace("!=", "==")
@@ -49,12 +49,12 @@ def test_sorting_with_repeats_compares_counts_before_and_after_the_separator() -
         row[: 2 * n + 3] = [4, *x, 5, *np.sort(x), 6]
         label[n + 1 : 2 * n + 2] = [*np.sort(x), 6]
     rows = TokenRows(tokens, labels != NONE, labels, Vocabulary(words), "next token")
-    right, best = max(written(rows), key=lambda each: each[0])
+    right, best = max(scored_programs(rows), key=lambda each: each[0])
     assert right > 0.97
     assert "count(key.token == token && !key.after_sep)" in program_text(best.program)
 
 
-def nested(rng: np.random.Generator, count: int) -> TokenRows:
+def nested_brackets(rng: np.random.Generator, count: int) -> TokenRows:
     """Brackets of two kinds, nested at most three deep, and which may follow."""
     words = ("(", ")", "[", "]", "<bos>", "<eos>")
     tokens, labels = np.full((count, 24), NONE), np.zeros((count, 24, 6), dtype=bool)
@@ -82,23 +82,23 @@ def nested(rng: np.random.Generator, count: int) -> TokenRows:
 
 
 def test_nested_brackets_are_said_by_the_innermost_that_is_open() -> None:
-    rows = nested(np.random.default_rng(2), 80)
-    right, first = next(each for each in written(rows, layers=2) if each[0] == 1.0)
+    rows = nested_brackets(np.random.default_rng(2), 80)
+    right, first = next(each for each in scored_programs(rows, layers=2) if each[0] == 1.0)
     assert right == 1.0
     text = program_text(first.program)
     assert 'allow ")" if opened == "("' in text
     assert 'allow "(" if depth <= 2' in text
-    one = {line.name for _, c in written(rows) for line in c.program.lines}
+    one = {line.name for _, c in scored_programs(rows) for line in c.program.lines}
     assert "opened" not in one, "two counts deep takes two layers"
 
 
 def test_no_balance_is_seen_where_rows_do_not_come_back() -> None:
     rng = np.random.default_rng(3)
-    rows = nested(rng, 40)
-    assert balanced(rows) is not None
+    rows = nested_brackets(rng, 40)
+    assert bracket_lines(rows) is not None
     tokens = rows.tokens.copy()
     tokens[0, 1:4] = [0, 0, 5]
     tokens[0, 4:] = NONE
-    assert balanced(replace(rows, tokens=tokens)) is None
+    assert bracket_lines(replace(rows, tokens=tokens)) is None
     letters = np.where(rows.tokens < 4, rng.integers(4, size=tokens.shape), rows.tokens)
-    assert balanced(replace(rows, tokens=np.where(rows.tokens < 0, NONE, letters))) is None
+    assert bracket_lines(replace(rows, tokens=np.where(rows.tokens < 0, NONE, letters))) is None

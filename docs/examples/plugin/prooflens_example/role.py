@@ -28,7 +28,7 @@ def own_token(of: pl.roles.Examined) -> Iterator[pl.roles.Found]:
         yield pl.roles.Found("head", layer, "own-token", share.score, behaviour, cause, head=head)
 
 
-def planted(*, passing: bool, seed: int) -> pl.roles.RoleCase:
+def plant_case(*, passing: bool, seed: int) -> pl.roles.RoleCase:
     """A model whose head L0H0 looks at its own position; in a decoy it passes nothing on."""
     symbols, length, width = 6, 10, 16
     sizes = {"d_model": width, "n_layers": 1, "n_heads": 2, "d_head": width}
@@ -53,8 +53,8 @@ def planted(*, passing: bool, seed: int) -> pl.roles.RoleCase:
 def cases() -> Iterator[pl.roles.RoleCase]:
     """Five models in which the head plays the role, and five in which none does."""
     for seed in range(5):
-        yield planted(passing=True, seed=seed)
-        yield planted(passing=False, seed=seed)
+        yield plant_case(passing=True, seed=seed)
+        yield plant_case(passing=False, seed=seed)
 
 
 OWN_TOKEN = pl.roles.Role(

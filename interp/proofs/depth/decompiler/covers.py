@@ -101,7 +101,7 @@ def cover(
         for side in (True, False)
     ]
     best = min(found, key=lambda option: option.cost)
-    wide = tuple(widened(cube, kept, len(sizes)) for cube in best.cubes)
+    wide = tuple(extend_cube(cube, kept, len(sizes)) for cube in best.cubes)
     return Cover(wide, best.negated)
 
 
@@ -112,7 +112,7 @@ def _cubes(on: np.ndarray, off: np.ndarray, sizes: Sequence[int]) -> list[Cube]:
     while left.any():
         seed = on[int(left.argmax())]
         orders = [range(len(sizes)), range(len(sizes) - 1, -1, -1)]
-        options = [_expanded(seed, off, sizes, order) for order in orders]
+        options = [_expand_cube(seed, off, sizes, order) for order in orders]
         best = max(options, key=lambda cube: int((_inside(on, cube) & left).sum()))
         cubes.append(best)
         left &= ~_inside(on, best)
@@ -147,7 +147,7 @@ def _names(allowed: np.ndarray) -> int:
     return int(min(allowed.sum(), (~allowed).sum()))
 
 
-def _expanded(
+def _expand_cube(
     seed: np.ndarray, off: np.ndarray, sizes: Sequence[int], order: Sequence[int]
 ) -> list[np.ndarray]:
     """The cube of one row, widened variable by variable while it misses ``off``."""
@@ -175,7 +175,7 @@ def _inside(rows: np.ndarray, cube: Sequence[np.ndarray]) -> np.ndarray:
     return inside
 
 
-def widened(cube: Cube, kept: Sequence[int], variables: int) -> Cube:
+def extend_cube(cube: Cube, kept: Sequence[int], variables: int) -> Cube:
     """A cube over some of the variables as one over all of them."""
     known = dict(zip(kept, cube, strict=True))
     return tuple(known.get(variable) for variable in range(variables))

@@ -187,13 +187,13 @@ def _run_layer(
     now: _Growing, layer: Layer, number: int, constant: np.ndarray, points: np.ndarray
 ) -> None:
     """Add the layer's variables, and go on to the states after it."""
-    base, lags = _lagged(now, layer, number, constant)
+    base, lags = _lag_variables(now, layer, number, constant)
     combined = base.shape[1]
     width = layer.keep.shape[1]
     inputs = Inputs(base.reshape(-1, base.shape[2]), points)
     codes = Codes(width, now.network.scale)
     table = tabulate(layer, inputs, codes, now.network.longest, now.generator)
-    variables = [_placed(now, found, number) for found in table.numbers]
+    variables = [_number_variable(now, found, number) for found in table.numbers]
     added = np.array(list(product(*(range(v.size) for v in lags))), dtype=np.int64)
     added = added.reshape(combined, len(lags))
     blocks, after = [], []
@@ -222,7 +222,7 @@ def _bos_after(now: _Growing, layer: Layer, constant: np.ndarray, points: np.nda
     return outputs(layer, base[None], points[-1:])[0]
 
 
-def _lagged(
+def _lag_variables(
     now: _Growing, layer: Layer, number: int, constant: np.ndarray
 ) -> tuple[np.ndarray, list[Factor]]:
     """``[state, combination of lagged values, d]``: inputs without averages, and lag variables."""
@@ -238,7 +238,7 @@ def _lagged(
     return base, lags
 
 
-def _placed(now: _Growing, number: Number, layer: int) -> Factor:
+def _number_variable(now: _Growing, number: Number, layer: int) -> Factor:
     """The variable of a number, at the earliest layer whose classes it is about."""
     weights, first = np.array(number.weights), layer
     while first > 0:

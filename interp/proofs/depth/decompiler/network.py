@@ -138,7 +138,7 @@ def read_network(model: SequenceTransformer, ids: Int[Tensor, "row pos"]) -> Net
         layer = _layer(model.blocks[number], kinds[number], spec.d_model, _span(later))
         read = [layer.average, *layer.lags.values(), *(h.weight for h in layer.hidden[:1])]
         later, layers = [*later, *read], [layer, *layers]
-    entered = _entered(model, ids.shape[1] - 1)
+    entered = _entry_stream(model, ids.shape[1] - 1)
     scale = float(np.abs(entered).max()) or 1.0
     return Network(entered @ _span(later), tuple(layers), ids.shape[1] - 1, scale)
 
@@ -200,7 +200,7 @@ def _layer(block: Any, kinds: Sequence[int], width: int, keep: np.ndarray) -> La
         out = _array(attn.W_O[head])
         written[kind] += _array(attn.W_V[head]) @ out
         constant += _array(attn.b_V[head]) @ out
-    hidden, out, out_bias = _hidden(block.mlp, width)
+    hidden, out, out_bias = _ffn_arrays(block.mlp, width)
     return Layer(written.pop(0), written, constant, hidden, keep, out @ keep, out_bias @ keep)
 
 
@@ -214,7 +214,7 @@ def _readout(weights: np.ndarray, bias: float) -> Layer:
     return Layer(nothing, {}, np.zeros(width), (hidden,), np.zeros((width, 1)), first, np.zeros(1))
 
 
-def _hidden(ffn: FFN | None, width: int) -> tuple[tuple[Hidden, ...], np.ndarray, np.ndarray]:
+def _ffn_arrays(ffn: FFN | None, width: int) -> tuple[tuple[Hidden, ...], np.ndarray, np.ndarray]:
     if ffn is None or not ffn.b_in.numel():
         return (), np.zeros((0, width)), np.zeros(width)
     inner: list[Any] = list(ffn.hidden)
@@ -223,7 +223,7 @@ def _hidden(ffn: FFN | None, width: int) -> tuple[tuple[Hidden, ...], np.ndarray
     return tuple(hidden), _array(ffn.W_out), _array(ffn.b_out)
 
 
-def _entered(model: SequenceTransformer, longest: int) -> np.ndarray:
+def _entry_stream(model: SequenceTransformer, longest: int) -> np.ndarray:
     """What each token brings into the first block, at each position after BOS where they matter."""
     tokens = model.spec.d_in
     if model.pos_embed is None:

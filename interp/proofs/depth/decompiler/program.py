@@ -50,10 +50,10 @@ from interp.errors import Problems
 from interp.models.transformer import SequenceTransformer
 from interp.program import syntax
 from interp.program.evaluation import evaluate_codes
-from interp.program.predicates import Predicate, built_in
+from interp.program.predicates import Predicate, find_predicate
 from interp.program.printer import expression_text
 from interp.program.syntax import Assignment, Expression, Program, Term, children
-from interp.proofs.depth.decompiler.covers import Cover, cover, support, widened
+from interp.proofs.depth.decompiler.covers import Cover, cover, extend_cube, support
 from interp.proofs.depth.decompiler.machine import Factor, Machine, Scene, build_machine
 from interp.proofs.depth.decompiler.network import NotCountingError, read_network
 from interp.proofs.depth.decompiler.tables import Number
@@ -146,7 +146,7 @@ def _conditions(rows: np.ndarray, sizes: Sequence[int]) -> Iterator[Bool[np.ndar
 
 
 def _wide(found: Cover, kept: Sequence[int], variables: int) -> Cover:
-    return replace(found, cubes=tuple(widened(cube, kept, variables) for cube in found.cubes))
+    return replace(found, cubes=tuple(extend_cube(cube, kept, variables) for cube in found.cubes))
 
 
 _SIMPLE = 3
@@ -177,9 +177,9 @@ class _Writer:
     def formula(self, scene: Scene, wanted: Bool[np.ndarray, " row"]) -> Expression:
         """What holds in the wanted rows and in no other."""
         rows, variables = _by_depth(scene)
-        return self.covered(cover(rows, wanted, [v.size for v in variables]), variables)
+        return self.cover_formula(cover(rows, wanted, [v.size for v in variables]), variables)
 
-    def covered(self, found: Cover, variables: Sequence[Factor]) -> Expression:
+    def cover_formula(self, found: Cover, variables: Sequence[Factor]) -> Expression:
         """A cover as a formula: any of its cubes, or, negated, none of them."""
         parts = []
         for cube in found.cubes:
@@ -198,10 +198,10 @@ class _Writer:
         if variable.kind == "position":
             return _position(variable.size, allowed)
         if variable.kind == "lag":
-            return self.lagged(variable, allowed)
+            return self.lag_formula(variable, allowed)
         if variable.number is None:
             raise TypeError("a number without weights")
-        return self.compared(variable, variable.number, allowed)
+        return self.interval_formula(variable, variable.number, allowed)
 
     def token(self, allowed: frozenset[int]) -> Expression:
         """The token is one of some; tokens that the program cannot name are what is left."""
@@ -210,9 +210,9 @@ class _Writer:
         named = set(range(len(self.words))) - nameless
         chosen = sorted(named - allowed if turned else named & allowed)
         found = _any_of([syntax.Symbol(self.words[i] or "") for i in chosen])
-        return _negated(found) if turned else found
+        return _negate(found) if turned else found
 
-    def lagged(self, variable: Factor, allowed: frozenset[int]) -> Expression:
+    def lag_formula(self, variable: Factor, allowed: frozenset[int]) -> Expression:
         """What stands a fixed number of tokens back is one of some classes; BOS is in one too."""
         scene = self.machine.scenes[variable.layer]
         outside = variable.seen[-1] in allowed
@@ -235,7 +235,9 @@ class _Writer:
             self.lines.append(Assignment(same[0], term))
         return syntax.TermName(same[0])
 
-    def compared(self, variable: Factor, number: Number, allowed: frozenset[int]) -> Expression:
+    def interval_formula(
+        self, variable: Factor, number: Number, allowed: frozenset[int]
+    ) -> Expression:
         """A number lies in one of some intervals."""
         term = self.number(variable, number)
         natural = min(number.weights) >= 0
@@ -252,7 +254,9 @@ class _Writer:
         key = (variable.layer, number.weights)
         if key not in self.names:
             scene, weights = self.machine.scenes[variable.layer], np.array(number.weights)
-            self.names[key] = self.name_line(self.weighted(scene, weights[scene.classes]), "n")
+            self.names[key] = self.name_line(
+                self.weighted_count(scene, weights[scene.classes]), "n"
+            )
         known = self.names[key]
         if isinstance(known, syntax.TermName):
             held = self.sources.setdefault(known.name, [])
@@ -260,11 +264,13 @@ class _Writer:
                 held.append(variable)
         return known
 
-    def weighted(self, scene: Scene, weights: Int[np.ndarray, " row"]) -> Term:
+    def weighted_count(self, scene: Scene, weights: Int[np.ndarray, " row"]) -> Term:
         """Σ over the weights that occur of weight · how many positions have it."""
         rows, variables = _by_depth(scene)
         parts = weighted_sum(rows, weights, [v.size for v in variables])
-        return _summed([(w, syntax.Count(self.covered(found, variables))) for w, found in parts])
+        return _sum_terms(
+            [(w, syntax.Count(self.cover_formula(found, variables))) for w, found in parts]
+        )
 
 
 def write_program(machine: Machine, words: Sequence[str | None]) -> Written:
@@ -297,7 +303,7 @@ def _imports(lines: Sequence[Assignment]) -> tuple[Predicate, ...]:
     for line in lines:
         for part in children(line.expression, deep=True):
             names += _predicates(part)
-    found = [built_in(name) for name in dict.fromkeys(names)]
+    found = [find_predicate(name) for name in dict.fromkeys(names)]
     return tuple(predicate for predicate in found if predicate is not None)
 
 
@@ -307,7 +313,7 @@ def _predicates(part: Expression) -> list[str]:
     return [part.guard] if isinstance(part, syntax.Count) and part.guard else []
 
 
-def _summed(parts: Sequence[tuple[int, Term]]) -> Term:
+def _sum_terms(parts: Sequence[tuple[int, Term]]) -> Term:
     """Positive ones first; a sum of none is 0."""
     total: Term | None = None
     for weight, term in parts:
@@ -369,7 +375,7 @@ def _position(period: int, allowed: frozenset[int]) -> Expression:
             if turned:
                 few = sorted(set(range(divisor)) - residues)
             found = _any_of([syntax.Holds(_residue(divisor, value)) for value in few])
-            return _negated(found) if turned else found
+            return _negate(found) if turned else found
     return syntax.Truth(bool(allowed))
 
 
@@ -379,7 +385,7 @@ def _residue(period: int, value: int) -> str:
     return f"pos_mod{period}" if value == 0 else f"pos_mod{period}_{value}"
 
 
-def _negated(formula: Expression) -> Expression:
+def _negate(formula: Expression) -> Expression:
     match formula:
         case syntax.Truth(value):
             return syntax.Truth(not value)

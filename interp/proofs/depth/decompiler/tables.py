@@ -74,7 +74,7 @@ Counts = Int[np.ndarray, "row classes"]
 _SHORT = 12
 
 
-def drawn(rows: int, classes: int, longest: int, generator: np.random.Generator) -> Counts:
+def draw_counts(rows: int, classes: int, longest: int, generator: np.random.Generator) -> Counts:
     """Numbers with sums from 1 to ``longest``, small ones more often, most classes empty."""
     counts = np.zeros((rows, classes), dtype=np.int64)
     for row in counts:
@@ -261,7 +261,7 @@ def tabulate(
     """
     asked = _Asked(layer, inputs, codes, longest, generator)
     ones = np.eye(asked.classes, dtype=np.int64)
-    asked.ask(np.concatenate([ones, drawn(_DRAWN, asked.classes, longest, generator)]))
+    asked.ask(np.concatenate([ones, draw_counts(_DRAWN, asked.classes, longest, generator)]))
     for _ in range(_REGIONS):
         asked.look(
             int(generator.integers(asked.states)), int(generator.integers(asked.counts[:, 0].size))
@@ -272,7 +272,7 @@ def tabulate(
             weights = np.array([w for w, _ in asked.found], dtype=np.int64)
             edges = np.array([t for _, t in asked.found], dtype=np.int64)
             rows = min(_DRAWN + 4 * len(edges), 1200)
-            starts = drawn(rows, asked.classes, longest, generator)
+            starts = draw_counts(rows, asked.classes, longest, generator)
             asked.ask(at_thresholds(weights, edges, starts, longest, generator))
     _separate(asked)
     numbers = _numbers(asked, _choose(asked))
