@@ -1,7 +1,9 @@
-"""Code stays in pieces that a reader can hold, and a walk through it enters few of them."""
+"""Code stays in pieces that a reader can hold, with names that say what they do, and a walk through
+it enters few of them."""
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +18,10 @@ FUNCTION, CLASS = 80, 600
 WALK = 238
 """The most modules of the product that ``prooflens inspect`` of a shipped model may import."""
 SKIPS = "# fmt: " + "skip"
+
+VERBS = {"embed", "unembed", "seed", "need", "feed"}
+GIVEN = {"assigned", "counted", "guarded", "signed", "fixed", "related"}
+"""Names that are data too: rules of the grammar of decisions, and sets of keys."""
 
 
 def files() -> list[Path]:
@@ -38,6 +44,22 @@ def test_no_function_or_class_is_too_long() -> None:
         for name, lines in long_parts(path.read_text())
     }
     assert found == {}
+
+
+def participles(text: str) -> Iterator[str]:
+    """Functions, properties aside, whose whole name is a participle: "written" is no act."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef) and not any(
+            ast.unparse(one).endswith("property") for one in node.decorator_list
+        ):
+            name = node.name.strip("_")
+            if re.fullmatch(r"[a-z]+ed|written|found|kept|seen|drawn|told|lost|held|built", name):
+                yield from {name} - VERBS - GIVEN
+
+
+def test_functions_are_named_by_verbs_or_nouns() -> None:
+    assert {f"{p}:{name}" for p in files() for name in participles(p.read_text())} == set()
+    assert list(participles("def _scored(): ...\ndef embed(): ...")) == ["scored"]
 
 
 INSPECT = """
