@@ -45,7 +45,12 @@ class LayerKernels:
     kernels: Mapping[str, Float[np.ndarray, "head lag"]]
 
     def concentration(self, memory: str, lag: int) -> float:
-        """The share of the heads' summed kernel that lies at a lag."""
+        """The share |K(lag)| / Σ_s |K(s)| at one lag of K, the sum of all heads' kernels.
+
+        Args:
+            memory: A name in ``kernels``.
+            lag: The lag, in positions before the query.
+        """
         return concentration(self.kernels[memory].sum(0), lag)
 
 

@@ -35,7 +35,12 @@ _READERS = (".csv", ".npz", ".safetensors")
 
 
 def read_labels(path: str | Path) -> dict[str, NDArray[Any]]:
-    """Read labels: name → ``[row]`` or ``[row, pos]``.
+    """Read labels from a .csv, .npz or .safetensors file.
+
+    Text in a .csv file becomes class numbers, in alphabetical order.
+
+    Returns:
+        Name → array ``[row]``, or ``[row, pos]`` from a file of arrays.
 
     Raises:
         ArgumentError: if the file cannot be read, is of another kind, or holds no labels.

@@ -47,7 +47,7 @@ class HookAxes:
 
     @property
     def probed(self) -> bool:
-        """Whether a probe can read the hook."""
+        """Whether a probe can read the hook: its axis after the row axis is the position."""
         return self.labels[1:2] == ("pos",)
 
     def __str__(self) -> str:

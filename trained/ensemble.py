@@ -209,8 +209,13 @@ class Ensemble:
         self._repeated: Repeated | None = None
 
     def run(self, *, until: int | None = None) -> Iterator[int]:
-        """Train to step ``until`` (by default the end); yield the number of steps done after
-        each."""
+        """Train all members up to step ``until`` (by default to the end).
+
+        Training ends earlier once every member has stopped or diverged.
+
+        Yields:
+            After each step, the number of steps done so far.
+        """
         until = self.steps if until is None else until
         while self.state.step < until and self._goes_on():
             self._step()

@@ -320,6 +320,9 @@ def main(
     for name, value, least in asked:
         rule, advice = f"must be at least {least}", "raise it"
         problems.need(value >= least, name, rule, value, advice)
+    usual = judge is None and own == 0 and window == 0
+    rule = "must go without --judge, --own and --window, as the kept table does"
+    problems.need(not keep or usual, "keep", rule, keep, "leave it out, or name a file with --out")
     problems.raise_if_any()
     text = None if judge is None else read_text(judge, "judge")
     torch.set_num_threads(threads)

@@ -171,8 +171,11 @@ def exactly(values: Float[np.ndarray, "..."]) -> Affine:
 
 
 def box(centre: Float64[np.ndarray, " cell *rest"], reach: Float64[np.ndarray, "*rest"]) -> Affine:
-    """Numbers within ``reach`` of centres, each with a symbol of its own that is the same in every
-    cell; where nothing is reached, the number is known."""
+    """Affine forms of numbers that may lie anywhere in [centre − reach, centre + reach].
+
+    Each entry of ``reach`` that is not 0 has a noise symbol of its own, which all cells share;
+    where it is 0, the number is exactly its centre.
+    """
     free = np.flatnonzero(reach)
     noise = np.zeros((len(free), *centre.shape))
     noise.reshape(len(free), len(centre), reach.size)[np.arange(len(free)), :, free] = (

@@ -68,10 +68,16 @@ _DIP = 0.17  # gelu − relu is above −0.17 everywhere
 
 
 def apply(a: Affine, f: Callable[[Array, Array], Relaxation], ar: Arithmetic) -> Affine:
-    """f of each quantity: its linear part keeps the symbols, the rest is a new one.
+    """Apply a nonlinear function to each quantity, by a linear relaxation on its interval.
 
-    The model's rounding of f is taken to be at most 8 units of roundoff of max(|x|, |f|), which
-    every library's relu, gelu and exp keeps.
+    The linear part keeps the noise symbols of ``a``; the bound on the rest becomes a new noise
+    symbol. The model's own rounding of the function is taken to be at most 8 units of roundoff of
+    max(|x|, |f(x)|), which every library's relu, gelu and exp keeps.
+
+    Args:
+        a: The quantities.
+        f: From the intervals' lower and upper ends to the relaxation, as :func:`relu`.
+        ar: The arithmetic whose rounding is counted.
     """
     low, high = a.bounds()
     slope, shift, rest = f(low, high)
@@ -94,7 +100,13 @@ def relu(low: Array, high: Array) -> Relaxation:
 
 
 def gelu(low: Array, high: Array) -> Relaxation:
-    """x Φ(x), Φ the normal distribution function."""
+    """Relax GELU, x Φ(x), to a linear function with an error bound on each interval [low, high].
+
+    Φ is the standard normal distribution function.
+
+    Returns:
+        Slope λ, shift μ and error ν with |x Φ(x) − (λx + μ)| ≤ ν on the interval.
+    """
     with np.errstate(invalid="ignore", divide="ignore"):
         width = np.where(np.isfinite(high - low), high - low, 0.0)
         start = np.where(np.isfinite(low), low, 0.0)
@@ -286,7 +298,12 @@ def attention_bounds(model: Any, x: Affine, layer: int, ar: Arithmetic) -> tuple
 
 
 def unmet(words: str, needed: Mapping[str, bool]) -> str:
-    """What of several needs does not hold, after some words; empty if all do."""
+    """A message that lists the requirements that are not met; empty if all are met.
+
+    Args:
+        words: The beginning of the message.
+        needed: Each requirement in words → whether it is met.
+    """
     lacking = [name for name, holds in needed.items() if not holds]
     return f"{words} {', '.join(lacking)}" if lacking else ""
 

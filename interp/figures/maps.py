@@ -254,17 +254,19 @@ def _past(pattern: NDArray[np.floating]) -> np.ma.MaskedArray:
 
 @dataclass(frozen=True)
 class RoundsPanel:
-    """One column of the figure: what was measured on one model.
+    """One column of the figure of :func:`rounds_by_layer`: what was measured on one model.
 
     Attributes:
-        title: The title above the figure.
-        places: Names of the places in the residual stream, in order.
-        latents: Names of the latents, in the order of the rounds.
-        decodable: Squared correlation of held-out predictions, ``[place, latent]``.
-        memories: The names of the memories.
-        layers: The names of the layers that have attention.
-        offsets: Lags relative to the memory's location, ``[offset]``.
-        attention: ``[memory, layer, offset]``, each row with absolute values that sum to at most 1.
+        title: The title of the column.
+        places: Names of the places in the residual stream that are probed, in order.
+        latents: Names of the latents, in the order of the task's rounds.
+        decodable: r² of a linear probe's held-out predictions, ``[place, latent]``.
+        memories: Names of the memories.
+        layers: Names of the layers that have attention.
+        offsets: Lag minus the lag at which the memory stands, in positions, ``[offset]``.
+        attention: ``[memory, layer, offset]``: the sum of the heads' signed kernels along the
+            memory's direction, as shares of its total absolute weight; the absolute values over
+            ``offset`` sum to at most 1.
     """
 
     title: str

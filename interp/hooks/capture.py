@@ -132,7 +132,11 @@ def evaluating(model: Any) -> Iterator[None]:
 
 @contextmanager
 def attach_function(model: HookedModel, names: Iterable[str], function: Hooked) -> Iterator[None]:
-    """Call ``function(name, tensor)`` whenever a hook fires, once per hook point."""
+    """Call ``function(name, tensor)`` whenever one of the named hooks fires, inside the ``with``.
+
+    If several names are aliases of one hook point, the function is attached to it only once, under
+    the first of these names. The function's result is ignored.
+    """
     handles, seen, points = [], set(), model.hook_dict
     try:
         for name in names:

@@ -143,7 +143,14 @@ class HookPoint(nn.Module):
     def has_hooks(
         self, dir: Direction = "both", including_permanent: bool = True, level: int | None = None
     ) -> bool:
-        """Whether a function is attached, in a direction and at a level (None for all)."""
+        """Whether a function is attached to this point.
+
+        Args:
+            dir: Which functions count: ``fwd``, ``bwd`` or ``both``.
+            including_permanent: Whether permanent functions count too.
+            level: Only functions that were attached at this depth of nested ``hooks`` contexts
+                count; None for all depths.
+        """
         _need_direction(dir)
         forward, backward = dir in ("fwd", "both"), dir in ("bwd", "both")
         there = [*self.fwd_hooks * forward, *self.bwd_hooks * backward]

@@ -43,13 +43,14 @@ _NORMS_AFTER = {
 
 @dataclass(frozen=True)
 class Refusal:
-    """A kind of model that is not run.
+    """A kind of model that prooflens refuses to run.
 
     Attributes:
-        name: Its name.
-        reason: What follows the model's name in the message, with ``{model}`` for its class and
-            ``{found}`` for what was found.
-        found: What of the configuration shows it; empty where nothing does.
+        name: A name for the kind.
+        reason: Template of the message's text after the model's name; ``{model}`` stands for the
+            model's class and ``{found}`` for the result of ``found``.
+        found: A function from the configuration to a text that says what in it shows that the
+            model is of this kind; the text is empty if the model is not.
     """
 
     name: str

@@ -175,7 +175,7 @@ def phi(positions: Positions, s: int) -> Any:
 
 
 def phi_values(positions: Positions, s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The position function φ at lags ``s`` in float64, in the shape of ``s``."""
+    """φ(s) = s (``lin``) or log(1 + s) (``log``) at float64 lags, in the shape of ``s``."""
     return s if positions == "lin" else np.log1p(s)
 
 

@@ -144,7 +144,10 @@ class Edit:
 
     @property
     def act(self) -> str:
-        """What is done, in words that go before 'at the site'."""
+        """A phrase that says what the edit puts at the site, such as ``its mean over rows``.
+
+        ``str(edit)`` prints it after the site's name.
+        """
         raise NotImplementedError
 
     def __str__(self) -> str:

@@ -50,15 +50,17 @@ def paired_null(differences: Float[np.ndarray, " row"]) -> Null:
 def need_null(blocks: Sequence[Float[np.ndarray, "_ _"]]) -> Null:
     """The null that a loss does not rise, or that it rises as much with other rows' targets.
 
-    A change of the output moves the loss whether or not the output has to do with the targets: of a
-    model that nobody trained too, and then in either direction. That a component is *needed for the
-    targets* says more: the loss rises (:func:`paired_null`), and further than that of the same two
-    outputs where rows are paired with other rows' targets at random, whose moments are exact. p is
-    the larger of the two, so it is too large rather than too small where both nulls hold.
+    Any change of the output moves the loss, in either direction, even in an untrained model whose
+    output has nothing to do with the targets. To call a component *needed for the targets*, two
+    nulls must be rejected: that the mean rise is 0 (:func:`paired_null`), and that the rise is no
+    larger than when the same outputs are scored against the targets of randomly permuted rows (a
+    permutation test with exact moments). p is the larger of the two p-values, which is conservative
+    where both nulls hold; mean and standard deviation are those of the first null.
 
     Args:
-        blocks: For some rows at a time, by how much the loss of each is higher with the targets of
-            each of them, ``[row, other]``; its own on the diagonal.
+        blocks: For each block of rows a square array ``[row, other]``: the rise in the loss of
+            ``row``'s output, scored against the targets of ``other``. The diagonal holds the rise
+            with the row's own targets.
     """
     found = paired_null(np.concatenate([np.diagonal(rises) for rises in blocks]))
     moments = [others_moments(torch.from_numpy(rises)[..., None]) for rises in blocks]

@@ -47,7 +47,7 @@ _NONE: Mapping[str, int] = {}
 
 
 def folder_parts(folder: Path) -> list[SealedPart]:
-    """The sealed parts that a folder's index names.
+    """The sealed (finished and indexed) HDF5 files of activations that a folder's index lists.
 
     Raises:
         StoreError: if the index is damaged.

@@ -175,7 +175,7 @@ class Model:
         return [(max(a / UP - self.tiny, 0.0), b * UP + self.tiny) for a, b in found]
 
     def fetch(self, scores: Ball, values: list[Ball]) -> Ball:
-        """Σ_j A_j v_j = c + Σ_j A_j (v_j − c), A the softmax; c is the value looked at most."""
+        """A head's output Σ_j A_j v_j = c + Σ_j A_j (v_j − c), c the value of the top key."""
         ends, n, ours = self.ends(scores), len(scores), 8 * len(scores) * OURS
         low, high = math.fsum(a for a, _ in ends), math.fsum(b for _, b in ends)
         least = [a / (a + max(high - b, 0.0) + ours) / UP - self.tiny for a, b in ends]

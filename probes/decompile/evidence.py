@@ -131,16 +131,22 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class HeadScore:
-    """A head's score as a sum over pairs, and its pattern beside a primitive's.
+    """A head's attention scores as a sum over pairs of sources, and how well a primitive fits it.
+
+    The primitive is the rule that stands for the head in the program; its pattern is that of a
+    head that follows the rule exactly.
 
     Attributes:
         head: The head's layer and number.
-        spread: Standard deviation of its scores over the keys of a query; near 0 for even ones.
-        pairs: (source of the query, source of the key, share of the variance), the largest first.
-        explained: Share of the variance that all pairs together explain.
-        pattern: Share of the pattern's squared distance from an even one that the primitive's
-            pattern takes away; NaN for a primitive that is even itself. Below 0 it is further away.
-        overlap: Share of the attention that the primitive's pattern shares.
+        spread: Standard deviation of the scores over the keys of a query; near 0 if all keys get
+            about the same score.
+        pairs: (source of the query, source of the key, share of the scores' variance): the few
+            with the largest absolute shares, the largest first.
+        explained: Share of the variance that all pairs together explain; NaN without pairs.
+        pattern: 1 − ‖head's pattern − primitive's‖² / ‖head's pattern − uniform attention‖²; below
+            0 if the primitive's pattern is further away than uniform attention. NaN if one of the
+            two patterns is uniform itself.
+        overlap: Mean over queries of Σ_key min(head's attention, primitive's attention).
     """
 
     head: Component

@@ -299,7 +299,11 @@ def _plain(name: str) -> str:
 
 
 def values_of(found: Sequence[Feature], rows: TokenRows) -> list[NDArray[np.int64]]:
-    """Each feature's values at the asked positions."""
+    """Evaluate features at the positions that ``rows.asked`` marks.
+
+    Returns:
+        For each feature an integer array with one value for each marked position, row by row.
+    """
     lines: dict[str, Assignment] = {}
     for feature in found:
         lines |= {line.name: line for line in feature.lines}

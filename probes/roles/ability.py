@@ -65,7 +65,11 @@ def does_better(run: Run) -> bool:
 
 
 def only_guesses(run: Run) -> bool:
-    """Whether rows of tokens have few answers, and the model does no better than one of them."""
+    """Whether a constant answer is often right, and the model does no better than that answer.
+
+    Often: on average over rows, the row's most frequent answer is right at a third of the scored
+    positions or more. Only for rows whose answers are tokens.
+    """
     few = float(_constant(run.batch)[0].mean()) >= _FEW_ANSWERS
     return few and not does_better(run)
 

@@ -48,10 +48,12 @@ Losses = np.ndarray[Any, np.dtype[np.float64]]
 
 @dataclass(frozen=True)
 class Kept:
-    """A share of what all components do together.
+    """The share of the effect of all heads and FFNs together that a changed model keeps.
 
     Attributes:
-        share: 1 is as good as the whole model.
+        share: (loss without any − loss of the changed model) / (loss without any − loss of the
+            whole model): 1 is as good as the whole model, 0 as bad as all heads and FFNs at their
+            means.
         low, high: Its 95 % interval over rows.
     """
 

@@ -105,7 +105,10 @@ class _Search:
         self._kind = ""
 
     def groups(self) -> Iterator[list[Found]]:
-        """The members' rows, and the group's, of every group."""
+        """Search for groups, and yield the findings of each group that passes its tests.
+
+        Each list has a finding for every member, followed by one for the group as a whole.
+        """
         together = {kind: self._loss_without(self._heads, kind) for kind in self._kinds()}
         if not together:
             return

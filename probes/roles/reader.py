@@ -111,8 +111,17 @@ class Reader:
         return torch.from_numpy(value), torch.from_numpy(truth), self._folds
 
     def read(self, hook: str, latent: str, *, lens: bool = False) -> Decoding:
-        """Decode a latent from an activation; with ``lens`` from the logits that the output makes
-        of it."""
+        """Fit a linear probe for a latent on a hook's clean activation, and score it on held-out
+        rows.
+
+        Results are remembered, so that each probe is fitted only once.
+
+        Args:
+            hook: The hook whose activation is probed.
+            latent: The latent that the probe predicts.
+            lens: Probe the logits that final norm and unembedding make of the activation (logit
+                lens), instead of the activation itself.
+        """
         if (hook, latent, lens) not in self._read:
             found = self._decode(self._features(self.features(hook), lens), self.truth(latent))
             self._read[hook, latent, lens] = found
@@ -149,8 +158,20 @@ class Reader:
         lens: bool = False,
         same: bool = False,
     ) -> Test:
-        """The test that a latent is less decodable there without some components; ``same``: by the
-        probe that was fitted with them, as the rest of the model goes on reading."""
+        """The test that a latent is less decodable at a hook without some components.
+
+        The score is the loss of r², before minus after; p is that of
+        :func:`interp.stats.nulls.swaps_null`.
+
+        Args:
+            hook: The hook whose activation is probed.
+            latent: The latent that the probe predicts.
+            without: The components whose outputs are replaced by their means over rows.
+            floor: The least score that passes.
+            lens: Probe the logits that the unembedding makes of the activation, instead of itself.
+            same: Keep the direction that was fitted on the clean activations, as later layers keep
+                theirs, instead of fitting a new probe.
+        """
         truth, before = self.truth(latent), self.read(hook, latent, lens=lens)
         there = self._features(self._run(without).features[hook], lens)
         if same:

@@ -80,7 +80,7 @@ class Seen:
     begun: bool
 
     def half(self, which: int) -> Seen:
-        """Every second row, from the first (0) or from the second (1)."""
+        """The same head's attention on every second row, starting at row ``which`` (0 or 1)."""
         rows = slice(which, None, 2)
         return replace(
             self,

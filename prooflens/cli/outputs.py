@@ -18,7 +18,7 @@ Report = Annotated[str, "Path of the page."]
 
 
 class NoOutput(TypedDict):
-    """Only lines: nothing was measured."""
+    """The output of a run without results, such as a dry run: it has no key but ``lines``."""
 
 
 class CertifyOutput(TypedDict):

@@ -224,7 +224,8 @@ def findings(comparison: ComparedModels) -> list[str]:
 
 
 def doubts(comparison: ComparedModels) -> list[str]:
-    """What the numbers give reason to doubt."""
+    """Sentences with the caveats of the comparison: one seed, different mechanisms, the controls'
+    results, and roles that are not confirmed."""
     trained, held = comparison.trained, comparison.held
     said = [
         "One model of each kind, of one seed: what other seeds do is said in their recipes.",

@@ -85,6 +85,15 @@ def write_training_page(
 ) -> None:
     """Write report.html, the figure (PNG and SVG), weights.csv and findings.txt into one folder.
 
+    Args:
+        table: From :func:`interp.weights.revisions.weights_over_training`.
+        folder: The folder to write.
+        model: The model's name, for the title and the caption.
+        facts: Versions, seeds and settings, for the small print at the end.
+        overwrite: Whether an existing folder of such a page may be replaced.
+        told: How many heads are coloured in each panel of the figure, and how many the findings
+            name for each change: those that changed most.
+
     Raises:
         OutputError: if the folder exists and may not be replaced, or cannot be written.
     """

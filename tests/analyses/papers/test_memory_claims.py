@@ -114,7 +114,7 @@ def test_manifolds_have_their_dimensions() -> None:
         x = batch.inputs.reshape(-1, 6)
         ranks[shape] = int(torch.linalg.matrix_rank(x))
         assert float(x.square().mean()) == pytest.approx(1, abs=0.3)
-        again = ManifoldMemory(shape, k, channels=6).embedded(batch.latents["z"])
+        again = ManifoldMemory(shape, k, channels=6).embed(batch.latents["z"])
         assert torch.equal(again, batch.inputs)
         assert not batch.mask[:, 0].any()
     assert ranks == {"plane": 2, "curved": 6, "full": 6}

@@ -70,7 +70,7 @@ def support(rows: Int[np.ndarray, "row variable"], value: Int[np.ndarray, " row"
 
 
 def decides(rows: Int[np.ndarray, "row variable"], value: Int[np.ndarray, " row"]) -> bool:
-    """Whether equal rows have equal values."""
+    """Whether the variables determine the value: rows that are equal have equal values."""
     if not rows.shape[1]:
         return bool((value == value[:1]).all())
     _, group = np.unique(rows, axis=0, return_inverse=True)

@@ -203,7 +203,18 @@ class _Asked:
         self.effects = np.zeros((self.states, 0), dtype=np.int64)
 
     def ask(self, counts: Int[np.ndarray, "row classes"]) -> None:
-        """All states, after these numbers of tokens; as many as there is room for."""
+        """Evaluate the layer's network on all states, for each of these rows of token counts.
+
+        The rows and the codes of the resulting states are appended to ``counts`` and ``effects``.
+        Rows that were evaluated before are skipped. If there are more than the limit on
+        evaluations allows, a random choice of them is taken.
+
+        Args:
+            counts: How many tokens of each class have come so far.
+
+        Raises:
+            NotCountingError: if the network produces too many different states.
+        """
         known = {row.tobytes() for row in self.counts}
         fresh = np.unique(counts, axis=0)
         fresh = fresh[[row.tobytes() not in known for row in fresh]]
