@@ -73,7 +73,7 @@ def refuse_unless(holds: bool, argument: str, rule: str, received: Any, advice: 
 
 
 def is_count(value: Any) -> bool:
-    """Whether a value is a whole number of at least 0, of Python or NumPy, and no truth value."""
+    """Whether a value is an integer of at least 0, of Python or NumPy; a bool is not."""
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 0
 
 

@@ -239,7 +239,11 @@ def output_file(out: Path, *, overwrite: bool) -> Iterator[Path]:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A folder among the system's temporary ones, gone after the block; dead ones are swept."""
+    """Create a temporary folder that is deleted when the ``with`` block ends.
+
+    It lies in the system's folder for temporary files. Temporary files and folders of prooflens
+    that dead processes left there are deleted first.
+    """
     place = Path(tempfile.gettempdir())
     with _refusals_of(place):
         sweep(place)

@@ -31,7 +31,11 @@ def one_thread() -> Iterator[None]:
 
 @contextmanager
 def workers(count: int) -> Iterator[ThreadPoolExecutor]:
-    """A pool of ``count`` workers that share PyTorch's threads; calls still waiting are dropped."""
+    """Open a pool of ``count`` worker threads that divide PyTorch's threads among them.
+
+    At the end of the block, calls that have not started are cancelled, running ones are waited
+    for, and PyTorch's number of threads is restored.
+    """
     before = torch.get_num_threads()
     share = max(1, before // count)
     pool = ThreadPoolExecutor(count, "prooflens", torch.set_num_threads, (share,))

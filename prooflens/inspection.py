@@ -105,7 +105,7 @@ class Inspected:
 
     @property
     def heads(self) -> pd.DataFrame:
-        """Every score of every head with its null."""
+        """The table of all scores of heads and FFNs, each with its null (mean, deviation, p, q)."""
         return self.measured["heads"]
 
     @cached_property
@@ -120,7 +120,7 @@ class Inspected:
 
     @property
     def notes(self) -> list[str]:
-        """What was left out, and what a reader should know."""
+        """Sentences about what the inspection left out and how to read its results."""
         return list(self.measured.about["notes"])
 
     @property
@@ -130,9 +130,13 @@ class Inspected:
             return inspection_page(self.measured.tables, self.measured.about, Path(folder))
 
     def records(self, name: str) -> list[dict[str, Any]]:
-        """A table as JSON data, a dictionary a row: NaN is None, and ``tests`` of roles are a list.
+        """A table of the inspection as JSON data: one dictionary per row, with None for NaN.
 
-        The columns are those of :data:`TABLES`; a table that was not made is empty.
+        In the table ``roles``, ``tests`` is a list of dictionaries. The columns are those of
+        :data:`TABLES`; a table that was not made is empty.
+
+        Args:
+            name: The table's name, such as ``roles``.
         """
         return table_records(self.measured[name])
 
@@ -207,7 +211,8 @@ class Inspected:
 
 
 def table_records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """A table as JSON data: a dictionary a row, NaN as None, ``tests`` of roles as a list."""
+    """A table as JSON data: one dictionary per row, with None for NaN. A column ``tests``, which
+    holds JSON text, is parsed."""
     rows: list[dict[str, Any]] = json_data(table)
     return [{**row, "tests": json.loads(row["tests"])} if "tests" in row else row for row in rows]
 

@@ -114,7 +114,9 @@ def groups(runs: Sequence[TrainingRun]) -> list[list[int]]:
 
 
 def shape_of(run: TrainingRun) -> tuple[Any, ...]:
-    """A key that is equal for runs that fit into one stack."""
+    """A key that is equal for runs that can be trained together as one stack: the model's
+    spec (apart from its identity scalars), steps, batch size, autocast, and the shapes and dtypes
+    of the task's rows."""
     training = run.training
     spec: Any = run.spec
     if isinstance(spec, TransformerSpec):

@@ -43,7 +43,8 @@ def check_places(places: Sequence[Path], *, overwrite: bool, inputs: Sequence[Pa
 
 
 def is_made_by(place: Path, recipe: Recipe) -> bool:
-    """Whether a folder holds the checkpoint that a recipe makes."""
+    """Whether a folder holds a checkpoint that was trained by this very recipe, judged by the
+    SHA-256 hash of the recipe in its metadata."""
     try:
         return read_metadata(place).get("recipe_sha256") == recipe.sha256
     except CheckpointError:
@@ -91,8 +92,8 @@ class Fit:
 
     @property
     def diverged(self) -> bool:
-        """Whether training ended because the loss was not finite; the weights are those before
-        that."""
+        """Whether training ended because the loss became infinite or NaN; the weights are then
+        those of before that step's update."""
         return not bool(np.isfinite(self.history["loss"]).all())
 
 

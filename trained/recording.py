@@ -63,12 +63,13 @@ class _Call:
 
     @property
     def is_new(self) -> bool:
-        """Whether it made something that is not a view of what it was given."""
+        """Whether some output of the call shares memory with none of its inputs."""
         return not set(map(_memory, self.made)) <= set(map(_memory, self.given))
 
     @property
     def is_view(self) -> bool:
-        """Whether it only shows memory that was there."""
+        """Whether the call changes no input and all its outputs, at least one, are views of its
+        inputs."""
         return not self.mutates and bool(self.made) and not self.is_new
 
 
@@ -128,8 +129,12 @@ class Recording:
         return out, cls(watch.calls, inputs, out) if watch.repeats else None
 
     def gives(self, wanted: Sequence[Tensor]) -> bool:
-        """Whether it gives this on the numbers that stand in its inputs now, bit for bit; not where
-        it cannot be run."""
+        """Whether the recording, run on the present contents of its input tensors, reproduces the
+        given outputs bit for bit. False if running it fails with a RuntimeError.
+
+        Args:
+            wanted: The outputs of the computation itself on the same inputs.
+        """
         try:
             found = self()
         except RuntimeError:  # a kernel that wants gradients to be kept

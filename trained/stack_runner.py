@@ -270,5 +270,6 @@ def partial_of(out: Path) -> Path:
 
 
 def has_output(folder: Path) -> bool:
-    """Whether a training that ended or was interrupted left anything in its folder."""
+    """Whether a training folder exists and holds more than its plan and its lock file, so that a
+    training that ended or was interrupted left output in it."""
     return folder.is_dir() and not {path.name for path in folder.iterdir()} <= {PLAN, LOCK}

@@ -115,7 +115,10 @@ class RunningMass:
 
     @property
     def size(self) -> int:
-        """How many numbers the sums take in memory; it does not grow with rows."""
+        """The number of values that the running sums of all layers hold in memory.
+
+        It depends on the numbers of heads, classes and resamples, not on the number of rows seen.
+        """
         return sum(sums.size for _, sums in self._sums.values())
 
     def mass(self, layer: int, kind: Kind) -> Float[np.ndarray, "head class"]:

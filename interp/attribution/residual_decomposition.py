@@ -118,8 +118,12 @@ class ResidualDecomposition(ABC):
         them where the model is run."""
 
     def sample(self) -> Any:
-        """What :meth:`cache` gives of two rows of a store that are run again; None of rows that are
-        run anyway."""
+        """The activations of a store's first two scored rows, computed again by running the model.
+
+        Returns:
+            An ``ActivationCache`` as from :meth:`cache`. None where the rows do not come from a
+            store (the model is then run on every row anyway), or where no row is scored.
+        """
         return None
 
     @abstractmethod
@@ -137,10 +141,19 @@ class ResidualDecomposition(ABC):
     def parts(
         self, cache: Any, place: StreamPlace
     ) -> tuple[list[str], Float[Tensor, "part row pos d_model"]]:
-        """What each part writes, with its label as in TransformerLens (``L0H1``, ``0_mlp_out``).
+        """Split the residual stream at a place into what each component before it wrote there.
+
+        Args:
+            cache: The rows' activations, from :meth:`cache`.
+            place: The place in the stream, as (layer, between).
+
+        Returns:
+            The components' labels as in TransformerLens (``L0H1``, ``0_mlp_out``), and their
+            outputs in the same order, in float64 on the CPU, which add up to the stream.
 
         Raises:
-            ArgumentError: naming parts whose writes are not finite.
+            ArgumentError: naming the components whose outputs are not finite.
+            HookError: if the cache holds the stream and the outputs do not add up to it.
         """
         layer, between = place
         stack, labels = cache.get_full_resid_decomposition(

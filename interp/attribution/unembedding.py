@@ -119,7 +119,10 @@ def has_final_norm(model: Any) -> bool:
 
 
 def norm_gain(norm: Any) -> Tensor | None:
-    """What a norm multiplies each feature with; None where it multiplies with nothing."""
+    """The learned gain ``[d_model]`` of a normalisation layer; None if it has no gain.
+
+    It is 1 + weight for a norm whose weight is stored as an offset from 1.
+    """
     found = _parameter(norm, "w", "weight")
     if found is not None and getattr(norm, "uses_weight_offset", False):
         return 1 + found
@@ -127,12 +130,15 @@ def norm_gain(norm: Any) -> Tensor | None:
 
 
 def norm_shift(norm: Any) -> Tensor | None:
-    """What a norm adds to each feature; None where it adds nothing."""
+    """The learned bias ``[d_model]`` of a normalisation layer; None if it has no bias."""
     return _parameter(norm, "b", "bias")
 
 
 def takes_mean_out(model: Any) -> bool:
-    """Whether the model's norms take the mean over features out."""
+    """Whether the model's norms are layer norms, which subtract the mean over features.
+
+    False for RMS norms and for models without norms.
+    """
     kind, cfg = str(model.cfg.normalization_type or ""), model.cfg
     rms = getattr(cfg, "final_rms", False) or getattr(model.ln_final, "uses_rms_norm", False)
     return kind.startswith("LN") and not rms
@@ -185,7 +191,8 @@ def reaching(
 
 
 def off_by(found: Tensor, true: Tensor) -> float:
-    """How far a tensor is from the true one, in units of the true one's norm."""
+    """The relative error ‖found − true‖ / ‖true‖ of a tensor, with Euclidean norms over all
+    entries."""
     wide = true.double()
     size = wide.norm().clamp_min(torch.finfo(torch.float64).tiny)
     return float((found - wide).norm() / size)

@@ -61,7 +61,7 @@ Array = Float64[np.ndarray, "..."]
 
 
 def weights(tensor: Any) -> Array:
-    """A parameter as float64, which holds every float32 exactly."""
+    """A torch parameter as a NumPy array in float64; a float32 parameter keeps its exact values."""
     return np.asarray(tensor.detach().cpu().double().numpy())
 
 

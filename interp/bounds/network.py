@@ -196,7 +196,15 @@ def embed_inputs(
 
 
 def entry_stream(model: Any, x: Affine, ar: Arithmetic) -> Affine:
-    """What enters the first block when ``x`` are the embedded inputs, without positions."""
+    """The residual stream that enters the first block, ``[cell, pos, d_model]``.
+
+    Position embeddings and the input FFN are applied where the model has them.
+
+    Args:
+        model: A covered model (:func:`not_covered`).
+        x: The embedded inputs before positions are added, ``[cell, pos, d_model]``.
+        ar: The arithmetic whose rounding is counted.
+    """
     if model.pos_embed is not None:
         x = add(x, exactly(weights(model.pos_embed.W_pos)[: x.shape[1]][None]), ar)
     if model.input_ffn is None:
@@ -241,10 +249,16 @@ def read_out(model: Any, stream: Affine, ar: Arithmetic) -> Affine:
 
 
 def margins(model: Any, stream: Affine, token: int, ar: Arithmetic) -> Affine:
-    """By how much one output exceeds each other one, ``[cell, d_out − 1]``.
+    """One output minus each of the others, as affine forms ``[cell, d_out − 1]``.
 
-    Differences of columns are taken before the unembedding is applied, so what outputs share
-    cancels; the rounding is that of both outputs.
+    Columns of the unembedding are subtracted before it is applied, so what two outputs share
+    cancels. The rounding error of computing the two outputs separately is included.
+
+    Args:
+        model: A covered model.
+        stream: The residual stream after all blocks, ``[cell, d_model]``.
+        token: Index of the output that the others are compared with.
+        ar: The arithmetic whose rounding is counted.
     """
     x = apply_norm(model.ln_final, stream, ar)
     w, b = weights(model.W_U), weights(model.b_U)

@@ -110,7 +110,15 @@ def too_many(model: Any, tokens: int) -> str:
 
 
 def work(model: Any, tokens: int, length: int) -> int:
-    """How many numbers a cell makes: a second is some 2^25 of them."""
+    """The number of array entries computed to bound one cell, a measure of its running time.
+
+    About 2^25 of them take a second.
+
+    Args:
+        model: A model for which :func:`not_two_layers` is empty.
+        tokens: Number of tokens that are told apart.
+        length: Positions of a row.
+    """
     return _numbers(model, tokens) * length * (length + 1) // 2
 
 
@@ -176,8 +184,15 @@ def _tables(model: Any, tokens: Int[np.ndarray, " token"], length: int) -> TwoLa
 
 
 def main_directions(rows: Array) -> Array:
-    """An orthogonal matrix (up to rounding), whose columns are the main directions of some rows;
-    numbers that are not finite count as zero."""
+    """The principal directions of some vectors, whose mean is not subtracted.
+
+    Args:
+        rows: The vectors, ``[row, width]``; entries that are not finite count as zero.
+
+    Returns:
+        An orthogonal matrix (up to rounding) ``[width, width]``. Its columns are the eigenvectors
+        of rowsᵀ rows, the largest eigenvalue's last.
+    """
     known = np.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0)
     largest = max(float(np.abs(known).max(initial=0.0)), 2.0**-500)
     directions: Array = np.linalg.eigh((known / largest).T @ (known / largest))[1]

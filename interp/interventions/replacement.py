@@ -60,7 +60,11 @@ def replacement(
 
 
 def sites_of(model: Any, part: Component) -> Iterator[Site]:
-    """Where all that a component writes, or the stream at a position, can be replaced."""
+    """The hook sites that must be edited to replace a component's whole output.
+
+    For a position it is the stream that enters the layer, and for a layer the outputs of all its
+    heads and of its FFN.
+    """
     if part.kind == "position":
         yield Site(part.layer, "resid_pre")
         return

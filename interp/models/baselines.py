@@ -280,7 +280,14 @@ class MLP(Baseline):
 
 
 class RecurrentLayer(nn.Module):
-    """One layer of an RNN (``gates`` 1) or LSTM (``gates`` 4: input, forget, cell, output)."""
+    """The weights and hooks of one recurrent layer; the network that owns it does the computation.
+
+    Args:
+        width: Width of the layer's input.
+        hidden: Width of its state.
+        gates: 1 for an RNN; 4 for an LSTM (input, forget, cell and output gate, in this order).
+        draw: A function that draws an initial weight of the given shape.
+    """
 
     def __init__(self, width: int, hidden: int, gates: int, draw: Callable[..., Any]) -> None:
         super().__init__()

@@ -149,8 +149,12 @@ _STACKED = {
 
 
 class WeightStacks:
-    """A mixin for models with ``blocks``, ``embed``, ``pos_embed``, ``ln_final`` and
-    ``unembed``."""
+    """A mixin that gives a model's weights under TransformerLens' names.
+
+    These are ``W_E``, ``W_pos``, ``W_U``, ``b_U``, and the blocks' weights stacked over layers,
+    such as ``W_Q``. The model must have ``blocks``, ``embed``, ``pos_embed``, ``ln_final`` and
+    ``unembed``.
+    """
 
     blocks: Any
     embed: Any

@@ -76,7 +76,8 @@ def alphabet(program: Program) -> tuple[str, ...]:
 
 
 def is_past_only(program: Program) -> bool:
-    """Whether every count of the program looks at earlier positions alone."""
+    """Whether every count of the program is over the positions up to the current one, which is
+    included, rather than from it to the end."""
     return not any(isinstance(part, Count) and part.future for part in program.parts())
 
 

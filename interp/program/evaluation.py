@@ -246,7 +246,14 @@ def keys(
     rows: Int[np.ndarray, "row pos"],
     vocabulary: Vocabulary,
 ) -> Bool[np.ndarray, "row query key"]:
-    """Which earlier positions satisfy a condition, seen from every position."""
+    """For each query position, the key positions up to and including it that satisfy a condition.
+
+    Args:
+        lines: The program lines that the condition may refer to.
+        where: A condition on query and key, or a count: the positions that it counts.
+        rows: Token codes; rows that end early are padded with −1.
+        vocabulary: The tokens that the codes stand for.
+    """
     one = _Evaluator(rows, vocabulary)
     one.lines(lines)
     return one.chosen_keys(where)

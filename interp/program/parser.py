@@ -330,7 +330,10 @@ class _Resolver:
         return syntax.Count(of, None if guard is None else str(guard), tree.data == "count_future")
 
     def is_guard(self, token: Token) -> bool:
-        """Whether the token names an imported predicate of two positions."""
+        """Whether a name is an imported predicate of two positions, as a count's guard must be.
+
+        A name that is not imported, or takes one position, is recorded as a mistake at the token.
+        """
         name = str(token)
         if name not in self.scope.imports:
             known = find_predicate(name)

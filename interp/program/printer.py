@@ -25,7 +25,7 @@ def program_text(program: Program) -> str:
 
 
 def output_text(output: syntax.Output) -> str:
-    """One output line."""
+    """The source text of an output line, such as ``allow "a" if condition``."""
     if isinstance(output, syntax.Allow):
         return f'allow "{output.token}" if {expression_text(output.condition)}'
     if isinstance(output, syntax.Next):
@@ -34,7 +34,7 @@ def output_text(output: syntax.Output) -> str:
 
 
 def expression_text(expression: Expression) -> str:
-    """One expression as text."""
+    """The source text of an expression, in the syntax of the program language."""
     return _text_and_level(expression)[0]
 
 

@@ -215,8 +215,12 @@ class In(Formula):
 
 @dataclass(frozen=True)
 class Operation(Term):
-    """A sum, difference, product or remainder; a token plus a number is the token of that
-    number. Where a program counts, a product has an integer on its left."""
+    """A sum, difference, product or remainder of ``left`` and ``right``.
+
+    If ``left`` is a token that writes a number, such as "3", adding or subtracting an integer gives
+    the token that writes the result. In a program without outputs (C-RASP), the left factor of a
+    product must be an integer constant.
+    """
 
     operator: Operator
     left: Expression
@@ -431,7 +435,11 @@ class Program:
 
     @property
     def pointwise(self) -> bool:
-        """Whether it reads the current token and nothing else: no position, no looking back."""
+        """Whether the program reads nothing but the token at the current position.
+
+        False if any expression reads the position's index or looks at other positions, as counts
+        and averages do.
+        """
         other = Position | Key | Holds | Count | CountWhere | Average | Pick
         return not any(isinstance(part, other) for part in self.parts())
 
@@ -460,13 +468,15 @@ class Program:
             found, rule = type(part).__name__, "must be a part of C-RASP in a program that counts"
             problems.need(isinstance(part, _COUNTING), "expression", rule, found, "add an output")
             if isinstance(part, Operation):
-                good = part.operator in "+-" or isinstance(part.left, Constant)
+                scaled = part.operator == "*" and isinstance(part.left, Constant)
+                good = part.operator in ("+", "-") or scaled
                 rule = "must be a sum, a difference, or a product with an integer on its left"
                 problems.need(good, "expression", rule, part.operator, "write k * term")
 
 
 def value_of(output: Output) -> Expression:
-    """What an output decides by: its condition, or its value."""
+    """The expression inside an output line: the condition of an ``allow`` line, else the value of
+    a ``next`` or ``score`` line."""
     return output.condition if isinstance(output, Allow) else output.value
 
 

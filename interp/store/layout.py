@@ -265,7 +265,15 @@ def check_manifest(where: Path, manifest: Any) -> None:
 
 
 def manifest_faults(manifest: Mapping[str, Any]) -> list[str]:
-    """What a manifest of the right form contradicts itself in."""
+    """Check that the fields of a manifest agree with each other.
+
+    Args:
+        manifest: A manifest that fits the schema.
+
+    Returns:
+        One message per contradiction, such as hooks that are not the plan's; empty if there is
+        none.
+    """
     hooks, plan = manifest["hooks"], manifest["plan"]
     found = []
     if digest(plan) != manifest["plan_digest"]:
@@ -309,7 +317,11 @@ def index_lines(folder: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def read_index(folder: Path) -> list[dict[str, Any]]:
-    """All of :func:`index_entries`."""
+    """The entries of a store's index as a list, read and checked by :func:`index_entries`.
+
+    Raises:
+        StoreError: if the index cannot be read or one of its entries is wrong.
+    """
     return list(index_entries(folder))
 
 
@@ -350,7 +362,11 @@ def rewrite_index(folder: Path, entries: list[dict[str, Any]]) -> None:
 
 
 def store_files(folder: Path) -> list[Path]:
-    """Every file in ``folder`` that belongs to a store, drafts included."""
+    """The paths of a store's own files in ``folder``, sorted.
+
+    They are the manifest, the index, the HDF5 files of activations and measurements, and drafts
+    (files whose writing has not finished).
+    """
     return sorted(path for path in folder.iterdir() if _own(path.name))
 
 

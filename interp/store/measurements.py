@@ -115,7 +115,10 @@ def _seal(folder: Path, name: str, draft: Path, final: Path, rows: int) -> None:
 
 
 def settle_replacements(folder: Path) -> None:
-    """Where a writer died while it replaced a table, let the index name the one that is there.
+    """Repair the index after a process died while it replaced a table of measurements.
+
+    The index entry then describes both the old and the new table. The one whose file is there is
+    recognised by its SHA-256, and the entry is rewritten to describe it alone.
 
     The caller holds the store's lock.
     """
@@ -242,10 +245,11 @@ def read_provenance(folder: Path, name: str) -> dict[str, Any]:
 
 
 def read_measurement(folder: Path, name: str) -> pandas.DataFrame:
-    """A sealed table; a head table of an older format comes in the columns of this one.
+    """Read a table of measurements from a store, as a data frame.
 
     Raises:
-        StoreError: if there is no such table, it is damaged, or a newer version wrote it.
+        StoreError: if there is no such table, it is damaged, it is of a newer format, or it is a
+            head table (:func:`interp.stats.table_format.is_head_table`) of an older format.
     """
     import pandas as pd
 

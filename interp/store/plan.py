@@ -59,7 +59,13 @@ def _model_record(model: Any) -> dict[str, Any]:
 
 
 def differences(stored: Any, wanted: Any, name: str = "") -> list[str]:
-    """Every difference between two records, as text ``name was A, is now B``."""
+    """List the differences between two nested records, each as ``name was A, is now B``.
+
+    Args:
+        stored: The old record, as JSON data.
+        wanted: The new record. A key that only one of the two has counts as None in the other.
+        name: What the messages call the record; nested keys follow it, joined by dots.
+    """
     if isinstance(stored, Mapping) and isinstance(wanted, Mapping):
         keys = [*stored, *(key for key in wanted if key not in stored)]
         return [

@@ -241,7 +241,11 @@ class ActivationStore:
         return self.read_raw("targets", rows)
 
     def mask(self, rows: RowSelector = None) -> NDArray[Any]:
-        """Where targets are scored, ``[row, pos]``; :exc:`StoreError` if the source had none."""
+        """The mask ``[row, pos]``, true at the positions whose targets are scored.
+
+        Raises:
+            StoreError: if the rows were stored without a mask.
+        """
         return self.read_raw("mask", rows)
 
     def latents(self, rows: RowSelector = None) -> dict[str, NDArray[Any]]:

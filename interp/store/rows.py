@@ -120,7 +120,10 @@ def read_batches(
 
 
 def scored_mask(store: ActivationStore, rows: Any = None) -> Bool[np.ndarray, "row pos"]:
-    """Which positions of a store's rows are scored; all of them if their source did not say."""
+    """The mask of scored positions of a store's rows.
+
+    It is true everywhere if some rows of the store were stored without a mask.
+    """
     if all("mask" in part.shapes for part in store.parts):
         return store.mask(rows)
     return np.ones(store.inputs(rows).shape[:2], dtype=bool)

@@ -84,10 +84,13 @@ class PartRows:
 
 @dataclass(frozen=True)
 class TokenFile:
-    """A text file of token ids with one row per line, ids separated by spaces.
+    """A source that reads rows from a text file of token ids.
+
+    Each line is one row, its ids separated by spaces; empty lines are skipped. Iterating gives one
+    row at a time, as ``inputs`` of shape ``[1, pos]``.
 
     Attributes:
-        path: the file; empty lines are skipped.
+        path: the file.
     """
 
     path: Path | str

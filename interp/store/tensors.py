@@ -90,7 +90,13 @@ class LazyTensors(MutableMapping[str, Tensor]):
 
 
 def activation_cache(store: ActivationStore, rows: Indices, model: Any) -> ActivationCache:
-    """A cache of some rows; see :meth:`interp.store.reader.ActivationStore.cache`."""
+    """A TransformerLens ``ActivationCache`` of some rows, whose tensors load when they are used.
+
+    Args:
+        store: the store to read from.
+        rows: ids of the rows, which must be of one length.
+        model: the model, for those of the cache's methods that need weights, or None.
+    """
     return ActivationCache(LazyTensors(store, rows), model)
 
 

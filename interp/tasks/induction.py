@@ -216,9 +216,12 @@ class InContextTemplate:
 
 
 def induction_variables() -> Iterator[Variable]:
-    """What an induction circuit computes: ``previous``, the token before each position, known
-    there; ``source``, the one position whose previous token is the current one; and the ``answer``
-    that stands there. Rows in which several positions (or none) qualify are left undetermined.
+    """The intermediate variables of an induction circuit, for interchange interventions.
+
+    They are ``previous``, the token before each position, exchanged at all positions at once;
+    ``source``, the position whose previous token equals the current token; and ``answer``, the
+    token at that position. The first two leave the answer undetermined at every position for
+    which not exactly one source qualifies.
     """
     yield Variable("previous", _answer_if_previous, everywhere=True)
     yield Variable("source", _answer_if_source)

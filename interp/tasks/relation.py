@@ -100,7 +100,7 @@ class TokenRelation:
 
     @property
     def outputs(self) -> int:
-        """How many numbers the answer at a position has."""
+        """The length of the target vector at each position."""
         return _CLASSES if self.value == "classes" else self.symbols + 1
 
     def values(self) -> Float64[Tensor, "token output"]:
@@ -159,7 +159,9 @@ class TokenRelation:
         return self.by_position().double()[None]
 
     def by_position(self) -> Bool[Tensor, "query key"]:
-        """Which keys are in relation with each query, ``[length, length]``.
+        """Which key positions each query position should attend to.
+
+        Keys after the query are not always excluded; :meth:`attention` masks them.
 
         Raises:
             KeyError: for a relation that depends on the tokens and not on positions alone.

@@ -78,7 +78,11 @@ class TheoremFile:
         return self.proofs[0]
 
     def safe(self, proof: Proof) -> float:
-        """A bound as it is written: a little worse than it was computed."""
+        """The proved bound, rounded to the safe side as it is written to the certificate.
+
+        A bound on the error is raised, one on the accuracy lowered, by a relative 2^-30. A bound of
+        exactly 0 or 1 is kept.
+        """
         worse = 1 + _SAFE if self.kind == "error" else 1 - _SAFE
         return proof.bound if proof.bound in (0.0, 1.0) else proof.bound * worse
 

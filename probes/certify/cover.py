@@ -97,7 +97,16 @@ class Proof:
 
 
 def streams(model: Any, cells: Cells, ar: Arithmetic) -> Affine:
-    """What enters the first block, for every cell."""
+    """The residual stream that enters the first block, as affine forms ``[cell, pos, d_model]``.
+
+    An :data:`UNKNOWN` token is bounded by an interval in each embedding coordinate: from the least
+    to the greatest value among the tokens that it may be.
+
+    Args:
+        model: A covered model.
+        cells: The cells whose inputs are embedded.
+        ar: The arithmetic whose rounding is counted.
+    """
     if isinstance(cells.inputs, Affine):
         ar.symbols = max(ar.symbols, cells.symbols)
         return embed_inputs(model, cells.inputs, ar)

@@ -47,7 +47,7 @@ class Domain(ABC):
     @property
     @abstractmethod
     def size(self) -> int | None:
-        """How many inputs, or None where they cannot be counted (real numbers)."""
+        """How many inputs the domain has; None if they are real numbers and cannot be counted."""
 
     @property
     def cells(self) -> int | None:
@@ -57,7 +57,10 @@ class Domain(ABC):
     @property
     @abstractmethod
     def shape(self) -> tuple[str, int, int, int]:
-        """What a model must take: kind of input, ``d_in``, ``d_out``, positions."""
+        """What the domain asks of a model: ``(kind, d_in, d_out, positions)``.
+
+        ``kind`` is the kind of input, ``real`` or ``tokens``, and ``positions`` the least context.
+        """
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
@@ -70,7 +73,12 @@ class Domain(ABC):
 
     @abstractmethod
     def points(self) -> Iterator[Cells]:
-        """Every input as a cell of its own; empty where they cannot be counted."""
+        """Cover the domain with cells that leave no input open, for the proof by brute force.
+
+        Yields:
+            Batches of cells, each with one sequence up to the position that is judged; none if the
+            inputs are real numbers and cannot be counted.
+        """
 
     @abstractmethod
     def boxes(self) -> Iterator[Cells]:
@@ -112,7 +120,7 @@ class Signs(Domain):
 
     @property
     def arguments(self) -> int:
-        """How many inputs f reads."""
+        """The number of inputs that f depends on: the current one and one at each lag."""
         return len(self.task.lags) + 1
 
     @property
@@ -139,7 +147,7 @@ class Signs(Domain):
 
     @property
     def shape(self) -> tuple[str, int, int, int]:
-        """As :attr:`Domain.shape`."""
+        """What a model must take (:attr:`Domain.shape`): one number per position in and out."""
         return "real", 1, 1, self.length
 
     def describe(self) -> dict[str, Any]:
@@ -171,15 +179,23 @@ class Signs(Domain):
         return Cells(exactly(x[..., None]), exactly(f[:, None]), np.ones(len(x)))
 
     def boxes(self) -> Iterator[Cells]:
-        """One cell a judged position: every input is open, and so is the value of f."""
+        """One cell per judged position, with every input free and f between its extremes."""
         for t in self.judged:
             yield self.cases(t, ())
 
     def cases(self, t: int, lags: Sequence[int]) -> Cells:
-        """A cell for each assignment of the inputs at ``lags`` before ``t``; the others are free.
+        """Split the inputs up to position t into cells, by the values ±1 of those at some lags.
 
-        f is known where all its arguments are; otherwise it lies between its least and largest
-        value on the cell.
+        In a cell the inputs at ``lags`` are fixed and every other input is free in [−1, 1]. The
+        target is an interval from the least to the largest f on the cell, a single value if all
+        arguments of f are fixed.
+
+        Args:
+            t: The position at which the output is judged.
+            lags: Lags of the inputs to fix, counted back from t; others than 0 … t are ignored.
+
+        Returns:
+            One cell for each of the 2^k assignments of the k fixed inputs.
         """
         known = sorted({lag for lag in lags if 0 <= lag <= t})
         corners = np.array(list(product((-1.0, 1.0), repeat=len(known)))).reshape(

@@ -24,7 +24,15 @@ from probes.roles.decision import Test
 
 @dataclass(frozen=True)
 class RowMean:
-    """A mean over rows, its 95 % interval, its p, and what each row showed."""
+    """A mean over rows with its 95 % interval and its p-value.
+
+    Attributes:
+        score: The mean.
+        low, high: The 95 % interval of the mean.
+        p: The one-sided p-value that the mean is above the null (zero, or what :func:`over_rows`
+            was given).
+        by_row: The number of each row that was measured; None where they are not kept.
+    """
 
     score: float
     low: float
@@ -74,7 +82,17 @@ def over_rows(
 
 
 def from_finding(one: Finding, of: int) -> RowMean:
-    """What a finding before the last look says of the mean; p is against 0, and paid for looks."""
+    """Convert a finding, made after some of the rows, to a mean with interval and p-value.
+
+    Args:
+        one: The mean rise under an edit, with its standard error.
+        of: How many rows there are in all.
+
+    Returns:
+        The mean with Student's 95 % interval. Its p-value is that of a one-sided t test against
+        zero, multiplied by :func:`~interp.run.evidence.early_price` to correct for deciding before
+        all rows were seen.
+    """
     if abs(one.rise) < 1e-9:
         return NONE
     error = max(one.error, 1e-12)  # 0 where every row loses the same

@@ -127,8 +127,11 @@ class Test:
         return cls(words, 0.0, floor, 1.0, family=family, untested=words)
 
     def is_settled(self, odds: float) -> bool:
-        """Whether more rows would hardly change what the test says: it fails by its whole interval,
-        or passes by it with a p of at most ``odds``."""
+        """Whether more rows would hardly change the result of the test.
+
+        That is so if the whole interval lies below the floor (the test fails), or if none of it
+        does and the p-value is at most ``odds`` (it passes).
+        """
         return self.high < self.floor or (self.low >= self.floor and self.p <= odds)
 
     @property
@@ -189,7 +192,12 @@ class Found:
 
 @dataclass(frozen=True)
 class Lacking:
-    """A role that could not be looked for, and why."""
+    """A role that could not be looked for.
+
+    Attributes:
+        role: The name of the role.
+        reason: Why it could not be looked for, in words.
+    """
 
     role: str
     reason: str
@@ -213,7 +221,7 @@ def by_status(statuses: pd.Series) -> pd.Series:
 
 
 def holds(tests: Sequence[Test]) -> bool:
-    """Whether every score is at least its floor, whatever its q."""
+    """Whether the score of every test is at least its floor; p- and q-values are ignored."""
     return all(test.score >= test.floor for test in tests)
 
 

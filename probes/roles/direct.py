@@ -46,8 +46,14 @@ class Direct:
     def scaled_write(
         self, kind: str, place: Place, value: Float[Tensor, "row query part"] | None = None
     ) -> Float[Tensor, "row query feature"]:
-        """What a head writes, over the final norm's scale; by default in the clean pass, else with
-        this ``value`` at the hook at which it can be replaced."""
+        """What a head writes to the residual stream, divided by the final norm's scale.
+
+        Args:
+            kind: The kind of rows.
+            place: Layer and number of the head.
+            value: The activation at the head's hook, ``self.evidence.site(place)``; by default
+                that of the clean pass.
+        """
         (layer, head), site = place, self.evidence.site(place)
         written = self._writes.of_layer(kind, layer)[:, :, head] if value is None else value
         if site.kind == "z":
@@ -65,7 +71,14 @@ class Direct:
     def at(
         self, kind: str, place: Place, tokens: Int[Tensor, "row query"]
     ) -> Float[Tensor, "row query"]:
-        """What a head adds to one token's logit at each query, above the mean over all tokens."""
+        """A head's direct effect on the logit of one token at each query, less the mean over the
+        vocabulary.
+
+        Args:
+            kind: The kind of rows.
+            place: Layer and number of the head.
+            tokens: The token whose logit is read at each query.
+        """
         return (self.scaled_write(kind, place) * self.read.T[tokens]).sum(-1).double().cpu()
 
     @torch.no_grad()

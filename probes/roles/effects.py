@@ -130,7 +130,11 @@ class Effects:
         return self._output_test(words, "given", "all", edits)
 
     def part(self, place: Place, places: Sequence[Place]) -> Test:
-        """That a head has its part in what heads of its layer write together: the projection."""
+        """The test that a head contributes its part to what heads of its layer write together.
+
+        The score is ⟨own, joint⟩ / ‖joint‖²: the projection of the head's output on the heads'
+        summed output, both less their means over rows, at the scored positions of the given rows.
+        """
         scored = self.evidence.views["given"].batch.mask
         mine, all_ = (self.writes.together(some)[scored] for some in ((place,), tuple(places)))
         found = float((mine * all_).sum() / all_.square().sum().clamp_min(1e-30))

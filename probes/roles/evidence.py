@@ -128,7 +128,8 @@ class Evidence:
 
     @property
     def causal(self) -> bool:
-        """Whether queries can attend to no later key."""
+        """Whether attention is causal, so that no query sees a later key; True where no mask is
+        known."""
         return self._mask is None or self._mask.causal
 
     @cached_property
@@ -257,8 +258,11 @@ class Evidence:
 
     @property
     def passes(self) -> float:
-        """How often the model was run on all its rows, parts of a pass counted as such; without the
-        runs of models with fresh weights."""
+        """The number of forward passes through the model, as an average over its rows.
+
+        A pass through some of the layers counts as a fraction. Runs of models with fresh
+        (re-initialised) weights are not counted.
+        """
         runs = [run for (_, everywhere), run in self._runs.items() if not everywhere]
         return sum(run.passes for run in runs) / max(sum(map(len, runs)), 1)
 
@@ -279,7 +283,12 @@ class Evidence:
         return self.profile.level * share / len(self.looks(kind))
 
     def site(self, place: Place) -> Site:
-        """Where a head writes."""
+        """The hook site of a head's output, at which it can be replaced: ``result`` for a model
+        whose spec has ``identity_ov``, else ``z``.
+
+        Args:
+            place: Layer and number of the head.
+        """
         return output_site(self.model, *place)
 
     def blocks(self, kind: str) -> list[range]:
@@ -359,7 +368,8 @@ class Evidence:
         return spec is None or spec.normalizer == "softmax"
 
     def head_attention(self, place: Place, kind: str = "given") -> Seen:
-        """One head's attention on a model's rows of one kind."""
+        """One head's attention on all rows of one kind, divided by its sum over the keys, with the
+        rows' inputs and the queries that count."""
         layer, head = place
         view, inputs = self.views[kind], self.views[kind].batch.inputs
         pattern = torch.cat([some[:, head] for some in self.patterns(kind, layer)])
@@ -449,5 +459,6 @@ class Evidence:
 
 
 def has_readout(model: Any) -> bool:
-    """Whether heads' writes can be read as logits, because weights have TransformerLens' names."""
+    """Whether a head's output can be read as logits: the model has the weights ``W_O``, ``W_U``
+    and the norm ``ln_final``, by these names of TransformerLens."""
     return all(hasattr(model, name) for name in ("W_O", "W_U", "ln_final"))

@@ -94,8 +94,15 @@ def ffn_table(
 
 
 def halves(scored: Bool[Tensor, "row pos"]) -> Bool[Tensor, " place"]:
-    """Which scored places are in the rows that something is fitted on: every second row that has
-    any; it is judged on the others."""
+    """Split the scored positions into two halves by rows: for fitting, and for held-out tests.
+
+    Args:
+        scored: The positions that count.
+
+    Returns:
+        For each scored position, row by row, whether it is in the half for fitting, which is every
+        second one of the rows that have scored positions.
+    """
     number = scored.any(1).long().cumsum(0)
     rows = torch.arange(len(scored))[:, None].expand_as(scored)[scored]
     return number[rows] % 2 == 1
@@ -106,8 +113,14 @@ def can_read(
     values: Float[Tensor, " place"],
     half: Bool[Tensor, " place"],
 ) -> bool:
-    """Whether a linear map finds a number in the stream: fitted on half of the places, it has an r²
-    of .9 on the others."""
+    """Whether a number can be read off the residual stream by a linear map, with r² ≥ 0.9 at the
+    places that the map is not fitted on.
+
+    Args:
+        stream: The residual stream at some places.
+        values: The number at each place.
+        half: The places that the map is fitted on.
+    """
     return _linear_r2(stream, values, half) >= _READABLE
 
 
@@ -234,8 +247,15 @@ class _Table:
         return max(2, min(_WIDEST, int(_ENTRIES ** (1 / len(values)) + 1e-9)))
 
     def held_out_r2(self, values: Sequence[Tensor]) -> float:
-        """What a table fitted on half of the rows explains at the places of the others; −1 where it
-        would have too many entries."""
+        """The r² of a table that is fitted on half of the places, at the other places: the share of
+        the FFN's output variance that it explains.
+
+        Args:
+            values: The numbers by which the table is indexed, each with a value at every place.
+
+        Returns:
+            The r²; −1 if the table would have too many entries, or if no places are left to test.
+        """
         if self.size(values) ** len(values) > _ENTRIES or not (~self.half).any():
             return -1.0
         table = self._fit_lookup(values, self.half)

@@ -154,8 +154,16 @@ def examine(
     *,
     watch: Watch = iter,
 ) -> list[Found | Lacking]:
-    """All that was tested for a role, and the roles that could not be looked for; for the arguments
-    see :func:`find_roles`."""
+    """Run the tests of every role that the profile has, on every component.
+
+    Args:
+        evidence: The model and its rows, or the stored attention of its heads.
+        memories, answers, sought, watch: As for :func:`find_roles`.
+
+    Returns:
+        What was tested and by which tests, whether they pass or not; then the roles that could not
+        be looked for, with the reason.
+    """
     effects = Effects(evidence) if evidence.model is not None else None
     reader = None
     if effects is not None and (memories or answers or sought):

@@ -50,7 +50,8 @@ Scored = Bool[Tensor, "row pos"]
 
 
 def has_own_ffns(model: Any) -> bool:
-    """Whether a model's FFNs, and the norms before them, are where fresh ones can be put."""
+    """Whether every FFN of a model is found as ``blocks[layer].mlp``, and its norm as
+    ``blocks[layer].ln2``, which fresh FFNs need."""
     layers = [part.layer for part in components(model) if part.kind == "ffn"]
     blocks = getattr(model, "blocks", ())
     return all(
@@ -60,7 +61,8 @@ def has_own_ffns(model: Any) -> bool:
 
 
 def has_own_layers(model: Any, inputs: Tensor) -> bool:
-    """Whether a model's layers can be run one after the other, from a stream that enters one."""
+    """Whether a model can be run layer by layer, starting from a residual stream that is given at
+    any layer; for models not of our own make this is tried on ``inputs``."""
     ours = isinstance(model, SequenceTransformer)
     return ours or any(isinstance(way, HookedLayers) for way in runners_of(model, inputs))
 
@@ -88,7 +90,12 @@ class FreshFFNs:
 
     @torch.no_grad()
     def ffn_output(self, layer: int, stream: Stream) -> Stream:
-        """What a layer's own FFN writes for a stream that it reads, before the norm."""
+        """The output of a layer's own FFN for a given residual stream, on the CPU.
+
+        Args:
+            layer: The layer.
+            stream: The residual stream before the FFN's norm, which is applied here.
+        """
         found: Tensor = self._run(layer, stream)
         return found.cpu()
 

@@ -69,7 +69,7 @@ def equal_keys(run: Run) -> Keys:
 
 
 def every_key(run: Run) -> Keys:
-    """All keys."""
+    """The class of all keys of every query, whatever the attention mask, ``[1, query, key]``."""
     return torch.ones(1, *[run.batch.inputs.shape[1]] * 2, dtype=torch.bool)
 
 
@@ -181,8 +181,16 @@ def fixed_classes(told: Fitting) -> Classes:
 
 
 def pair_classes(told: Fitting) -> Classes:
-    """What a query sees of a key by the states of both, where states are few: their tokens, and the
-    lines of the program that hold there; else by the key's token."""
+    """Classes of keys by the states of query and key.
+
+    A position's state is its token, and which two-valued latents of the task, read off the stream
+    that enters the layer, hold there. With up to 8 states there is a class for each pair of states
+    of query and key; with up to 64, one for each state of the key; with more, or for inputs that
+    are no tokens, none.
+
+    Args:
+        told: The head, and the rows that its surrogate is fitted on.
+    """
     if told.tokens.ndim != 2:
         return {}
     lines = _program_lines(told)
@@ -214,8 +222,12 @@ def _weights(run: Run) -> Float[Tensor, "row query key"]:
 
 
 def table_classes(told: Fitting) -> Classes:
-    """Where a head without a name looks: as the task's average weighs, where the task has one, or
-    by a table of lags and of pairs of tokens."""
+    """Classes of keys for a head whose role says nothing of where it looks.
+
+    Where the task has a latent ``attention`` (the weight of each key, for each query), the one
+    class is the logarithm of these weights; else classes are by lag, and by the states of query
+    and key (:func:`pair_classes`).
+    """
     if told.run.batch.latents.get("attention", torch.zeros(1)).ndim == 3:
         return {"log of the task's weight": _weights}
     return {**lag_classes(told), **pair_classes(told)}
@@ -238,8 +250,18 @@ def memory_classes(told: Fitting) -> Classes:
 
 
 def matched_classes(told: Fitting) -> Classes:
-    """Where an earlier head fetched the query's token (``K``), or what it fetched for the query
-    stands (``Q``)."""
+    """The class of keys for a head that compares tokens with what an earlier head fetched.
+
+    If the role's target begins with ``Q``, the keys hold the token that the earlier head fetched
+    at the query. Otherwise (``K``) they are positions at which it fetched the query's token. Keys
+    with the query's own token are left out, and for ``K`` those right after it.
+
+    Args:
+        told: The head, whose role's target names the earlier head.
+
+    Returns:
+        One class by its words; none if the target names no earlier head.
+    """
     side: Input = "q" if str(told.role.target).startswith("Q") else "k"
     writer = writer_of(told)
     if writer is None:

@@ -33,7 +33,14 @@ from probes.roles.decision import Test
 
 @dataclass(frozen=True)
 class Share:
-    """A share of attention, with its excess over a null, p, and an interval of the excess."""
+    """The share of a head's attention that goes to some keys, compared with a null.
+
+    Attributes:
+        score: The share.
+        effect: By how much it exceeds the null's.
+        p: The p-value of the excess.
+        low, high: The interval of the excess.
+    """
 
     score: float
     effect: float

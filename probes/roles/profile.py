@@ -189,8 +189,10 @@ PROFILES: Mapping[str, Profile] = {profile.name: profile for profile in (TASK, L
 
 
 def outputs_of(model: Any) -> int | None:
-    """How many logits a model gives at a position; None where no spec says, as of models whose
-    outputs are their tokens."""
+    """The number of outputs (logits) that a model has at each position, read off ``spec.d_out``.
+
+    None for a model without that, such as a language model, which has an output for each token.
+    """
     found: int | None = getattr(getattr(model, "spec", None), "d_out", None)
     return found
 

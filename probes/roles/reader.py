@@ -97,8 +97,16 @@ class Reader:
         return torch.from_numpy(folds_of(self.places.groups))
 
     def of_first_rows(self, value: Tensor, latent: str) -> tuple[Tensor, Tensor, Tensor]:
-        """An activation of the first rows and a latent, at the sampled positions, and the fold of
-        each row."""
+        """The samples of some first rows from which a latent is probed.
+
+        Args:
+            value: The activation on the first rows, ``[row, pos, feature]``.
+            latent: The name of the latent.
+
+        Returns:
+            The activation ``[row, sample, feature]`` and the latent ``[row, sample]`` at the
+            sampled positions, and the number of each row's cross-validation fold.
+        """
         kept = self.places.rows < len(value)
         rows = torch.from_numpy(self.places.rows[kept])[:, None]
         at = torch.from_numpy(self.places.positions[kept])
@@ -308,8 +316,8 @@ class Reader:
         )
 
     def is_run_apart(self, part: Component) -> bool:
-        """Whether what an FFN writes follows from the stream that it reads by its norm and its
-        network alone."""
+        """Whether an FFN can be run by itself: its norm and its network, applied to the stream
+        that it reads, reproduce what it writes in the model."""
         hooks = read_by_ffn(self.model, part.layer).name, Site(part.layer, "mlp_out").name
         stream, written = (torch.from_numpy(self.features(hook)) for hook in hooks)
         return FreshFFNs(self.model).writes(part.layer, stream, written)

@@ -100,7 +100,13 @@ class _Passes(nn.Module):
 
 @dataclass(frozen=True)
 class Beyond:
-    """How far out a score is: its p-value, the number of draws that it rests on, and the score."""
+    """How extreme a score is among those of random draws, such as models with fresh weights.
+
+    Attributes:
+        p: The p-value of the score.
+        draws: The number of draws that it is compared with.
+        score: The score.
+    """
 
     p: float
     draws: int
@@ -179,8 +185,18 @@ class ReinitNull:
         return self._in_family(_GAIN, lambda draws: self._beyond(layer, head, draws, _GAIN)[_GAIN])
 
     def evenness(self, layer: int, head: int, even: float) -> Beyond | None:
-        """How far out the head's evenness is among fresh heads; None where most of these come at
-        least as close to even attention as that."""
+        """Compare how even a head's attention is with that of fresh (re-initialised) heads.
+
+        Args:
+            layer: The head's layer.
+            head: The head's number.
+            even: The evenness (1 − unevenness) that would count as even attention.
+
+        Returns:
+            The p-value that the head is more even than fresh ones, and its unevenness as score.
+            None if the median fresh head of the layer is already as even as ``even``, so that a
+            comparison says nothing.
+        """
 
         def at(draws: int) -> Beyond:
             found = self._beyond(layer, head, draws, _UNEVENNESS)[_UNEVENNESS]

@@ -116,8 +116,19 @@ class LossRises:
     def at(
         self, kind: str, edits: Edits, rows: Rows = None, *, everywhere: bool = False
     ) -> Float[Tensor, "row pos"]:
-        """By how much each scored position of rows of one kind does worse, in the profile's unit, 0
-        at other positions; ``everywhere``: each position that has a target."""
+        """How much worse the model does at each scored position under some edits.
+
+        Args:
+            kind: The kind of rows.
+            edits: The edits, made together.
+            rows: Numbers of the rows; all by default.
+            everywhere: Score each position that has a target, not only the rows' scored ones.
+
+        Returns:
+            At each scored position, the rise of the loss if the profile's unit is nats; else the
+            squared change of the output as a share of its variance or, where decisions are
+            counted, the rise of wrong answers. 0 at other positions.
+        """
         run = self.evidence.run(kind, everywhere=everywhere)
         if self._nats:
             return run.rise(edits, Loss(), rows)

@@ -239,8 +239,16 @@ def closeness(
 
 
 def formula(keys: Int[Tensor, " query"], queries: Int[Tensor, " query"]) -> str:
-    """Which position follows from a query's own, i: a formula where a simple one holds, else the
-    positions themselves."""
+    """Describe in words which key position belongs to each query position i.
+
+    Args:
+        keys: The key position of each query.
+        queries: The positions of these queries.
+
+    Returns:
+        A formula such as ``i − 1``, ``position 0`` or ``i // 2`` if one holds for every query;
+        otherwise ``positions`` followed by the key positions. Empty if there are no queries.
+    """
     if len(keys) == 0:
         return ""
     first, lag, both = int(keys[0]), int(queries[0] - keys[0]), int(queries[0] + keys[0])

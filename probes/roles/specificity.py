@@ -86,8 +86,12 @@ Numbers = Float[Tensor, "row pos"]
 
 
 def with_controls(found: Sequence[Found], effects: Effects) -> list[Found]:
-    """What was found, with the tests of specificity, transfer and sufficiency of every head and
-    group of heads whose cause holds."""
+    """The role candidates in their order, with the tests that separate a role from other effects.
+
+    Tests of necessity, specificity, transfer and sufficiency are added to each head or group of
+    heads that has passed its tests of behaviour and of causal effect (``cause``), if its role has
+    controls on those rows. If it has none, ``missing`` says why. All others are returned unchanged.
+    """
     cases = {key: one for one in found if (key := _case_of(one)) is not None}
     known: dict[_Key, _Controls] = {}
     for name in dict.fromkeys(role for role, _, _ in cases):
@@ -156,7 +160,7 @@ class _Controls:
 
     @property
     def tests(self) -> list[Test]:
-        """All that decide."""
+        """All tests that decide the role's status: necessity, specificity and transfer."""
         return [*self.necessity, *self.specificity, *self.transfer]
 
     def asides(self, kind: str) -> list[Test]:
@@ -271,7 +275,8 @@ class _Case:
 
     @property
     def by_events(self) -> bool:
-        """Whether controls are positions."""
+        """Whether positions where the role's event happens are compared with control positions
+        where it does not, rather than one ablation with another."""
         return self._control == "events"
 
     def cause(self, kind: str, found: Test) -> Test:

@@ -170,7 +170,7 @@ def repeated_rows(inputs: Tensor, *, seed: int = 0) -> Int[Tensor, "row pos"] | 
 
 
 def first_alone(inputs: Int[Tensor, "row pos"]) -> bool:
-    """Whether one token stands first in every row and nowhere else."""
+    """Whether all rows begin with the same token, such as BOS, and it occurs nowhere else."""
     first = inputs[:, 0].unique()
     return len(first) == 1 and not bool((inputs[:, 1:] == first).any())
 

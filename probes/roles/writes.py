@@ -23,7 +23,9 @@ _SAME = 1e-9
 
 
 class Writes:
-    """What the heads of some evidence's model write, the layer asked for last being kept.
+    """The outputs of a model's attention heads on the rows of the evidence.
+
+    Only the outputs of the layer and kind of rows that were requested last are cached.
 
     Args:
         evidence: The evidence, with its model and rows.
@@ -44,7 +46,12 @@ class Writes:
     def together(
         self, places: Sequence[Place], kind: str = "given"
     ) -> Float[Tensor, "row pos feature"]:
-        """What heads of a layer write together on rows of one kind, less its mean over rows."""
+        """The summed output of some heads on the rows of one kind, minus its mean over rows.
+
+        Args:
+            places: The heads as (layer, head), all of one layer.
+            kind: The kind of rows.
+        """
         layer, heads = places[0][0], [head for _, head in places]
         value = self.of_layer(kind, layer)[:, :, heads]
         if self.evidence.site(places[0]).kind == "z":
@@ -68,8 +75,12 @@ class Writes:
         return self.at_end(torch.stack(parts).sum(0))
 
     def same_on_all_rows(self, place: Place, kind: str = "given") -> bool:
-        """Whether a head writes the same on every row of a kind: neither its mean over rows nor
-        what it writes on another changes anything."""
+        """Whether a head's output at each position is the same in all rows of a kind, up to
+        rounding, so that mean ablation or resampling from another row cannot change anything.
+
+        In a causal model positions after the last scored one are ignored. False if the model has
+        no hook for the head's output.
+        """
         layer, head = place
         if self.evidence.site(place).name not in self.evidence.model.hook_dict:
             return False

@@ -74,10 +74,16 @@ def load_with_data(
 
 
 def task_of(text: str, card: ModelCard) -> Task:
-    """A task from ``own``, ``KIND`` or ``KIND:ARGUMENT=VALUE,…`` (values are JSON, or else text).
+    """The task that a command-line argument names.
+
+    Args:
+        text: ``own`` for the task the model was trained on, or ``KIND`` or
+            ``KIND:ARGUMENT=VALUE,…``. A value that is not valid JSON is taken as text.
+        card: The model's card, which holds its own task.
 
     Raises:
-        ArgumentError: if it is written otherwise, the catalogue refuses it, or the model has none.
+        ArgumentError: if the text is malformed, the catalogue has no such task or refuses its
+            arguments, or the text is ``own`` and the model's task is unknown.
     """
     if text != _OWN:
         return _parse_task(text)

@@ -111,5 +111,5 @@ def main() -> None:
 
 
 def command_names() -> list[str]:
-    """Every command."""
+    """The names of all ``prooflens`` commands, sorted."""
     return sorted(_COMMANDS)

@@ -109,7 +109,8 @@ class Command(TyperCommand):
 
 
 class App(typer.Typer):
-    """A Typer application whose commands are of this kind and have the option ``--json``."""
+    """A Typer application whose commands are of class :class:`Command`, with an option ``--json``
+    that prints their output as one JSON object."""
 
     def __init__(self, *, example: str = "", **options: Any) -> None:
         """Make a :class:`typer.Typer` with an example at the end of the group's help."""

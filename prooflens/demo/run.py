@@ -73,7 +73,8 @@ class ComparedModel:
 
 
 def roles_in_words(one: ComparedModel) -> str:
-    """Which head extracts which memory and what the FFN computes, or that nothing is confirmed."""
+    """A sentence that names, for each memory, the heads confirmed to extract it, and the FFN
+    confirmed to compute the Boolean function; or says that none is confirmed."""
     return f"In the {one.name} model " + "; ".join(_role_sentences(one)) + "."
 
 
@@ -111,7 +112,8 @@ def solving(one: ComparedModel) -> str:
 
 
 def looking(one: ComparedModel) -> str:
-    """A sentence about whether heads look at the lags they serve, and what their sum selects."""
+    """Sentences about how many confirmed memory heads attend most to the lag of their memory, and
+    which share of the kernel summed over heads lies at each memory's lag."""
     heads = _memory_heads(one)
     direct = _looking_at_their_lag(one)
     sums = ", ".join(
@@ -195,7 +197,7 @@ class ComparedModels:
 
     @property
     def subjects(self) -> tuple[ComparedModel, ...]:
-        """All models, the controls last."""
+        """All compared models: the trained one, the constructed one, then the controls."""
         return self.trained, self.constructed, *self.controls
 
     @cached_property
@@ -207,7 +209,8 @@ class ComparedModels:
 
     @property
     def held(self) -> pd.DataFrame:
-        """A table of statements by models: whether each statement holds."""
+        """Whether each of the proof's statements holds for each model: a table with a row per
+        statement and a column per model."""
         wide = self.agreement.pivot(index="statement", columns="model", values="holds")
         statements = self.agreement["statement"].drop_duplicates()
         return wide.loc[statements, [one.name for one in self.subjects]]

@@ -36,8 +36,15 @@ _PLACE = ("layer", "head")
 
 
 class Drawn(NamedTuple):
-    """A figure with the name of its file, its caption, its panels below one another, and the
-    numbers that stand in it, for readers who cannot see it."""
+    """A figure for a report page.
+
+    Attributes:
+        name: The name of its file, without an ending.
+        figure: The figure.
+        caption: Its caption.
+        narrow: The same figure for narrow screens, with its panels below one another.
+        told: Its numbers in words, for readers who cannot see it.
+    """
 
     name: str
     figure: Figure

@@ -154,7 +154,8 @@ def _nearest(tests: Sequence[Fitting]) -> str:
 
 
 def against(test: Fitting) -> str:
-    """A test of :func:`tests_of` in words: what was measured, how much, and what was asked."""
+    """A test of :func:`tests_of` in words: what it measures, its score, and the floor that the
+    score must reach."""
     return f"{_score_in_words(test)}, where {test['floor']:.3g} is asked"
 
 

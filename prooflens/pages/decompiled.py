@@ -40,7 +40,7 @@ _ALIKE = 0.9
 
 
 def anchor_of(part: Component) -> str:
-    """What links to a component's row name."""
+    """The HTML anchor of a component's table row, to which links on the page point."""
     return f"part-{part.name.replace(' ', '-')}"
 
 

@@ -81,7 +81,12 @@ def role_phrases(rows: pd.DataFrame, word: str = "") -> list[str]:
 
 
 def fact_lines(about: Mapping[str, Any], *, leave: Sequence[str] = ()) -> list[str]:
-    """What was measured, a line an entry, for the small print of a page."""
+    """The settings of a measurement as lines ``name: value``, for the small print of a page.
+
+    Args:
+        about: Name → value. Empty values and ``environment`` are left out.
+        leave: Names of further entries to leave out.
+    """
     return [
         f"{name}: {json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value}"
         for name, value in about.items()

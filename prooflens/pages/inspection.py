@@ -301,7 +301,8 @@ def _costly(tables: Tables, about: About) -> Iterator[str]:
 
 
 def wide_table(tables: Tables, about: About) -> pd.DataFrame:
-    """A table with one row per head, with its roles and main scores."""
+    """A table with one row per head: its name, its roles (with ``?`` if not confirmed) and its
+    main scores."""
     columns, roles = columns_of(tables["heads"], loss_unit(tables, about)), tables["roles"]
     lines = []
     for place in places_of(tables):
@@ -339,7 +340,7 @@ def _viewer(tables: Tables, about: About, title: str) -> Markup:
 
 
 def viewer_file(name: str) -> str:
-    """One of the viewer's own files, ``viewer.js`` or ``viewer.css``."""
+    """The text of a file of the interactive viewer, ``viewer.js`` or ``viewer.css``."""
     return (files("prooflens.pages") / "viewer" / name).read_text(encoding="utf-8")
 
 
@@ -350,7 +351,8 @@ def _safe(text: str) -> Markup:
 
 
 def static_view(tables: Tables, about: About) -> str:
-    """What a notebook shows where no script runs: findings and the table of all heads."""
+    """The HTML that a notebook shows if it cannot run scripts: the findings and the table of all
+    heads."""
     caption = f"All {len(places_of(tables))} heads as a table"
     return render_page(
         "view_static.html.j2",

@@ -192,8 +192,8 @@ class Page:
 
     @property
     def sortable(self) -> bool:
-        """Whether a table is to be sorted, or a section opened by a link to it: only then is there
-        a script in the page."""
+        """Whether the page needs a script: to sort a table, or to open a folded section when a link
+        leads to it."""
         tables = (table for section in self.sections for table in section.tables)
         return any(section.folded for section in self.sections) or any(t.sortable for t in tables)
 
@@ -286,7 +286,11 @@ _STORE = "store"
 
 
 def page_name(name: str) -> str:
-    """What a page about a model, or a store, calls it."""
+    """The name that a page shows for a model or a store.
+
+    An absolute path or an existing folder is shortened to its last part, or to its last two if the
+    last is ``store``; all other names, such as those of shipped models, are kept.
+    """
     place = Path(name)
     if name in (*names(), *languages()) or not (place.is_absolute() or place.is_dir()):
         return name

@@ -53,9 +53,14 @@ _USED = (
 
 
 def findings(found: Probing) -> list[str]:
-    """One line a latent: where it first is decodable and what that is worth, or why nowhere; one
-    for hooks that were left out, and one if no model with random weights was there to compare
-    with. One more a latent that was exchanged: how far the output moved."""
+    """The results of probing in sentences.
+
+    Returns:
+        A line for each latent: the first hook at which it is decodable, with its score and
+        baselines, or why there is none. Then a line each if hooks were left out and if there was
+        no model with random weights to compare with. Last, for each latent that was exchanged
+        between rows, a line that says how far the output moved.
+    """
     lines = []
     for latent, hook, _ in found.first.itertuples(index=False):
         rows = found.table[found.table["latent"] == latent]

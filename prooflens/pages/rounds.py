@@ -45,7 +45,13 @@ def rounds_again(readable: pd.DataFrame, kernels: pd.DataFrame) -> Figure:
 
 
 def rounds_in_words(table: pd.DataFrame) -> Iterator[str]:
-    """A line a model and latent."""
+    """One line for each model and latent: where the latent is first decodable, with its r²,
+    and how much r² is lost without the earlier component that matters most, or without the heads
+    that fetch the previous round.
+
+    Args:
+        table: A row for each model and latent, as in the table ``rounds``.
+    """
     rows: list[Any] = list(table.itertuples())
     for row in rows:
         broken = "".join(f"; {words}" for words in _loss_phrases(row))
@@ -53,7 +59,11 @@ def rounds_in_words(table: pd.DataFrame) -> Iterator[str]:
 
 
 def rounds_side_by_side(table: pd.DataFrame) -> pd.DataFrame:
-    """A row a latent, and of each model where it is first decodable and what breaks it there."""
+    """The table ``rounds`` with one row per latent, to compare models.
+
+    Two columns for each model say where the latent is first decodable, and which ablations lower
+    its r² there.
+    """
     rows: dict[str, dict[str, str]] = {}
     found: list[Any] = list(table.itertuples())
     for row in found:

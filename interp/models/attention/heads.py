@@ -197,8 +197,11 @@ class Gate(ScoreTerm):
 
 
 class Lag(ScoreTerm):
-    """A bias −p_h φ(s) that falls with the lag s; with ``adaptive`` the query adds to the slope
-    p_h."""
+    """A bias −|p_h| φ(|s|) on the scores of head h, where s is the lag between query and key.
+
+    φ(|s|) is |s|, or log(1 + |s|) with ``log``. The slope |p_h| is learned; with ``adaptive``,
+    ⟨w_h, x_t⟩ is added to it, so that it depends on the residual stream x_t at the query.
+    """
 
     def __init__(
         self, n_heads: int, d_model: int, log: bool, adaptive: bool, dtype: torch.dtype
@@ -264,7 +267,10 @@ class Bump(ScoreTerm):
         self.w = nn.Parameter(torch.zeros(n_heads, d_model, dtype=dtype))
 
     def score(self, inputs: ScoreInputs) -> Scores:
-        """A parabola in the lag; the query moves the lag at which it is largest."""
+        """The scores −|p_h| s²/2 + (c_h + ⟨w_h, x_t⟩) s of each pair, quadratic in its lag s.
+
+        The lag with the largest score depends on the residual stream x_t at the query.
+        """
         s = inputs.lags.to(_wide(self.p))
         top = self.c[None, :, None, None] + _query_scalar(inputs, self.w)
         return (-self.p.abs()[:, None, None] * s**2 / 2 + top * s).to(self.p.dtype)

@@ -287,7 +287,13 @@ class FormulaCircuit:
         return AffineSum(((self.places[expression], 1.0),))
 
     def comparison_bit(self, relation: str, left: AffineSum, right: AffineSum) -> AffineSum:
-        """A signal with the bit of a comparison of two numbers."""
+        """An affine sum of signals that is 1 where the comparison holds and 0 elsewhere.
+
+        Args:
+            relation: ``>=``, ``<=``, ``>``, ``<``, ``==`` or ``!=``.
+            left: The left number, divided by i + 1 as from :meth:`number`.
+            right: The right number, likewise.
+        """
         if relation in (">=", "<="):
             return self.at_least(left, right) if relation == ">=" else self.at_least(right, left)
         if relation in (">", "<"):
@@ -302,7 +308,11 @@ class FormulaCircuit:
         return self.circuit.step(z * self.slope + 0.5)
 
     def number(self, term: Expression) -> AffineSum:
-        """A signal with the term divided by i + 1."""
+        """An affine sum of signals that carries a term's value divided by i + 1.
+
+        i is the number of tokens so far, BOS not included. Before any attention, where ``unit`` is
+        1, the value is not divided.
+        """
         if term in self.places and isinstance(term, syntax.Count) and term.guard is not None:
             return self.circuit.relu(self.unit + self.held_bit(term) - 1.0)
         if term in self.places:
@@ -374,7 +384,10 @@ class SignCircuit(FormulaCircuit):
         return self.circuit.sign(AffineSum(((self.places[expression], 1.0),)) - 0.5, 0.5)
 
     def bit(self, formula: Expression) -> AffineSum:
-        """A signal that is 1 where the formula holds and 0 elsewhere."""
+        """An affine sum of signals that is 1 where the formula holds and 0 elsewhere.
+
+        A comparison sums over the cases of both sides, because a sign reads linear numbers alone.
+        """
         if isinstance(formula, syntax.Comparison) and formula not in self.places:
             total = AffineSum()
             for (first, left), (second, right) in self._pairs(formula.left, formula.right):

@@ -359,7 +359,11 @@ def _certificate(
     unit = torch.finfo(spec.torch_dtype).eps / 2
 
     def rounding(longest: int) -> float:
-        """A bound on the rounding error at ramps and signs, in units in which the margin is ½."""
+        """A bound on the rounding error of what any ramp or sign in the circuits reads.
+
+        It holds for inputs of up to ``longest`` tokens and is scaled such that every bit is exact
+        while it is below ½.
+        """
         scale = (longest + 1) / spec.n_ctx if precision == "sign" else 1.0
         held = (AVERAGE_BOS, *(c for count, c in plan.counts.items() if count.guard is None))
         averages = dict.fromkeys(held, (longest + 5) * unit)

@@ -56,7 +56,10 @@ class Automaton:
 
 
 def number_of_strings(automaton: Automaton, length: int, *, member: bool = True) -> int:
-    """How many strings of exactly this length are accepted (or, not ``member``, refused)."""
+    """The number of strings of exactly ``length`` symbols that the automaton accepts.
+
+    With ``member=False`` it is the number that the automaton rejects.
+    """
     return _counts(automaton, length, member)[length][0]
 
 

@@ -150,8 +150,11 @@ class AdaptiveMemory:
                 return found
 
     def memories(self) -> tuple[Memory, ...]:
-        """One memory per fetched content: its location is a latent, its round the one that fetches
-        it."""
+        """The M contents that the task fetches, in order.
+
+        The location of ``x[t-t_i]`` is the latent ``t_i``, a lag; its round is i for the K
+        sequential memories and K + 1 for the concurrent ones.
+        """
         return tuple(
             Memory(f"x[t-t_{i}]", f"t_{i}", min(i, self.rounds + 1))
             for i in range(1, self.memory_count + 1)
@@ -208,9 +211,14 @@ class AdaptiveMemory:
         return found
 
     def variables(self) -> Iterator[Variable]:
-        """Every location, content and address; what each round fetches, together; ``window``, the
-        tokens at all the locations, from which the base's own addresses choose (what a model
-        holds that fetches them all before it chooses); and the answer ``f``."""
+        """The variables that an interchange intervention can set, with the answers that follow.
+
+        They are every fetched location, content and address; the content and address of one round
+        together, as ``token[t-t_i]``; all locations, and all contents, of the concurrent memories
+        together; ``window``, all tokens that memories may be fetched from, while the current value
+        and address stay the base's (held by a model that gathers all candidates before it selects
+        one); and the answer ``f``.
+        """
         count = len(self.arguments)
         for i in range(1, count):
             passes_on = i <= self.rounds and i < count - 1

@@ -67,7 +67,13 @@ _TERM = re.compile(
 
 @dataclass(frozen=True)
 class KernelTerm:
-    """One term of a kernel: ``weight · shape(parameters)``."""
+    """One term of a memory kernel: a weight times a function of the lag.
+
+    Attributes:
+        weight: The factor.
+        shape: The name of the function, one of :data:`SHAPES`.
+        parameters: The function's parameters, in the order that its entry there gives.
+    """
 
     weight: float
     shape: str
@@ -80,7 +86,7 @@ class KernelTerm:
 
 @dataclass(frozen=True)
 class MemoryKernel:
-    """A memory kernel ρ: a sum of terms."""
+    """A memory kernel: the weight ρ(s) of the input at each lag s, given as a sum of terms."""
 
     terms: tuple[KernelTerm, ...]
 

@@ -58,7 +58,7 @@ class Readout:
 
     @property
     def n(self) -> int:
-        """How many arguments f has."""
+        """The number of f's arguments: the memories and, if ``now``, the current input."""
         return self.memories + self.now
 
     @property

@@ -63,7 +63,7 @@ _ATTEMPTS = 1000
 
 
 def is_wildcard(character: str) -> bool:
-    """Whether a character of a template stands for any symbol."""
+    """Whether a character of a template is a wildcard (a small Greek letter of :data:`GREEK`)."""
     return character in GREEK
 
 
@@ -493,14 +493,23 @@ def distribution_of_three(**options: Any) -> TemplateTask:
 
 
 def identity_rules(**options: Any) -> TemplateTask:
-    """A rule shown once (ABA, ABB or AAA), then two new objects; the label is what the rule puts
-    third."""
+    """Complete a pattern of three objects after one example.
+
+    A row is one example of a rule (ABA, ABB or AAA) and the first two objects of a second triple,
+    in new symbols; the label is the object that completes the second triple by the same rule.
+    """
     rows = {"αβαγδ": "γ", "αββγδ": "δ", "αααββ": "β"}
     return TemplateTask(tuple(rows), tuple(rows.values()), title="identity-rules", **options)
 
 
 def copying(template: str = "αβα", source: str = "β", **options: Any) -> TemplateTask:
-    """One template whose label is one of its wildcards, so the symbol there is to be copied."""
+    """Copy the symbol that stands for one wildcard of a template.
+
+    Args:
+        template: The only template of the task.
+        source: The wildcard whose symbol is the label.
+        options: Further arguments of :class:`TemplateTask`.
+    """
     return TemplateTask((template,), (source,), title=f"copying-{template}-{source}", **options)
 
 

@@ -42,7 +42,15 @@ def whole_snapshot(name: str, revision: str | None) -> Path:
 
 
 def hub_file(name: str, file: str, revision: str | None) -> Path:
-    """A configuration or an index that a repository of weights must have, downloaded.
+    """Download a file without which a repository is no readable checkpoint.
+
+    Args:
+        name: The repository's id.
+        file: ``config.json`` or the index of the safetensors files.
+        revision: A branch, tag or commit; None for the default branch.
+
+    Returns:
+        The local path of the file.
 
     Raises:
         CheckpointError: if there is none, or the hub cannot be reached or refuses.

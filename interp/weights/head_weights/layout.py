@@ -70,7 +70,7 @@ class HeadSizes:
 
 
 def at_layer(name: str, layer: int) -> str:
-    """A name with the layer's number for ``{layer}``; other braces in it mean nothing."""
+    """Replace ``{layer}`` in a tensor's name by the layer's number; other braces are kept."""
     return name.replace("{layer}", str(layer))
 
 

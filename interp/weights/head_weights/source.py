@@ -40,7 +40,11 @@ _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 @runtime_checkable
 class Tensors(Protocol):
-    """A mapping from names to tensors, from files or from a model in memory."""
+    """The interface for reading tensors by name, from files or from a model in memory.
+
+    Attributes:
+        names: The names of all tensors.
+    """
 
     names: list[str]
 

@@ -101,7 +101,7 @@ class TensorFiles:
         return tuple(self._open[self._home[name]].get_slice(name).get_shape())
 
     def formats(self) -> list[str]:
-        """Every tensor's number format as the header names it, such as ``BF16``."""
+        """The number format of each tensor, as the safetensors header names it (``BF16`` …)."""
         return [
             str(self._open[home].get_slice(name).get_dtype()) for name, home in self._home.items()
         ]

@@ -144,8 +144,15 @@ class Relayed:
 
 
 class RelayedRises:
-    """By how much heads raise the tokens that earlier heads fetched at their keys, above those of
-    other rows."""
+    """Measures how much a head copies the tokens that earlier heads fetched at its keys.
+
+    A row's score is the head's direct effect, weighted by its attention to each key, on the logit
+    of the token that an earlier head fetched there, less the same for the tokens of another row.
+
+    Args:
+        evidence: The model and its rows; the model needs a final norm and an unembedding.
+        fetching: Tells which token each head fetches at each position.
+    """
 
     def __init__(self, evidence: Evidence, fetching: Fetching) -> None:
         self.evidence, self._fetching = evidence, fetching
@@ -488,7 +495,9 @@ class Fetched:
 
 
 class Fetching:
-    """What the heads of some evidence's model fetch, each layer looked at once.
+    """Finds which token each head fetches at each position: the one with most of its attention.
+
+    Results are remembered, so that each layer's attention is read once for each kind of rows.
 
     Args:
         evidence: The evidence, with its model and rows of tokens.
@@ -528,10 +537,13 @@ def fetched_tokens(
 
 
 class Reading:
-    """What heads of some evidence's model read of what earlier heads wrote.
+    """Measures what a head reads of earlier heads' outputs, by path patching.
+
+    The head's layer is run again on a residual stream without what those heads wrote, less its
+    mean over rows. The difference reaches one of the inputs queries, keys or values only.
 
     Args:
-        effects: The effects of changing the model.
+        effects: The effects of changing the model; its evidence has the model and the rows.
     """
 
     def __init__(self, effects: Effects) -> None:
@@ -552,8 +564,16 @@ class Reading:
     def write_without(
         self, kind: str, place: Place, writers: Sequence[Place]
     ) -> Float[Tensor, "row query part"]:
-        """What the head writes, at the hook at which that can be replaced, without what earlier
-        heads wrote in its values."""
+        """The head's output when its values are computed without what earlier heads wrote.
+
+        Its attention stays as it is. The output is the activation at the head's hook,
+        ``self.evidence.site(place)``.
+
+        Args:
+            kind: The kind of rows.
+            place: Layer and number of the head.
+            writers: Layer and number of each earlier head.
+        """
         return self._without(kind, writers, "v", self.evidence.site(place))
 
     def unread(self, kind: str, place: Place, writers: Sequence[Place]) -> Edits:

@@ -36,7 +36,12 @@ from probes.roles.reader import Features, Reader
 
 
 def counting_roles(of: Examined) -> Iterator[Found]:
-    """Every head's output beside every line that rests on a count, tested."""
+    """Test every head for computing each of the task's variables that rest on a count.
+
+    Yields:
+        One finding for each head and each such variable, whether its tests pass or not; none
+        without a reader of latents, and none for a variable that the rows lack or that is constant.
+    """
     reader = of.reader
     known = [variable for variable in of.sought if variable.role == "counting"]
     if reader is None or not known:

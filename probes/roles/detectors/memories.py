@@ -247,7 +247,16 @@ class Kernels:
 
 
 def kernels_of(reader: Reader, layer: int, memory: Memory) -> Kernels:
-    """What each head of a layer puts, from each lag, into the direction that holds a memory."""
+    """Estimate how much each head of a layer writes of a memory from each lag.
+
+    A head's kernel is its attention to the key at a lag, times what it writes from that key along
+    the direction w by which a linear fit predicts the memory from the stream after the attention,
+    averaged over scored queries. For a memory whose place a latent names, offsets from that place
+    take the place of lags.
+
+    Returns:
+        The kernels over all rows, and in each fold of rows, with the shape that is expected.
+    """
     model, batch = reader.model, reader.batch
     heads = [part.head for part in components(model) if part.kind == "head" and part.layer == layer]
     pattern_site = Site(layer, "pattern")

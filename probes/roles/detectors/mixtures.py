@@ -36,7 +36,14 @@ from probes.roles.reader import Reader
 
 
 def mixture_roles(of: Examined) -> Iterator[Found]:
-    """Every head of a layer after whose attention several contents appear, tested."""
+    """Test groups of heads for fetching several memories as a mixture.
+
+    A layer is tested if at least two contents are first decodable after its attention, and it has
+    at least two heads and an FFN.
+
+    Yields:
+        One finding for each head of such a layer, whether its tests pass or not.
+    """
     reader = of.reader
     if reader is None or len(reader.contents) < 2:
         return

@@ -176,6 +176,12 @@ def _inside(rows: np.ndarray, cube: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def extend_cube(cube: Cube, kept: Sequence[int], variables: int) -> Cube:
-    """A cube over some of the variables as one over all of them."""
+    """Extend a cube over some of the variables to all of them; the others are unrestricted (None).
+
+    Args:
+        cube: The allowed values of each variable in ``kept``, in that order.
+        kept: Indices of the variables that the cube is over.
+        variables: Number of all variables.
+    """
     known = dict(zip(kept, cube, strict=True))
     return tuple(known.get(variable) for variable in range(variables))

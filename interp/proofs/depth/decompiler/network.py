@@ -58,7 +58,14 @@ class NotCountingError(Exception):
 
 @dataclass(frozen=True)
 class Hidden:
-    """One hidden layer of an FFN."""
+    """One hidden layer of an FFN, which computes activation(x weight + bias).
+
+    Attributes:
+        weight: The weight matrix, from the width before to this layer's.
+        bias: The bias.
+        kind: The activation: ``relu``, or ``pair_sign``, which maps each pair (z, −z) to
+            (sign z, −sign z).
+    """
 
     weight: Float[np.ndarray, "before width"]
     bias: Float[np.ndarray, " width"]
