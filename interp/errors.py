@@ -56,7 +56,10 @@ class MissingDependencyError(ProoflensError, ImportError):
 
 
 def refuse_unless(holds: bool, argument: str, rule: str, received: Any, advice: str) -> None:
-    """Refuse one argument that is of another type, at once and in one short line.
+    """Check one argument, and raise an error with a message of one short line if it is wrong.
+
+    Long values are cut; objects other than text, numbers, lists and tuples are told by their type,
+    shape and dtype.
 
     Raises:
         ArgumentError: ``argument rule, got received: advice`` unless ``holds`` is true.
@@ -137,7 +140,17 @@ def need(
     advice: str,
     error: type[ProoflensError] = ArgumentError,
 ) -> None:
-    """Refuse one broken rule at once, in the words that :class:`Problems` has for it."""
+    """Check one rule, and raise an error at once if it is broken.
+
+    Args:
+        subject: The class or function whose argument is checked; the message begins with it.
+        holds: Whether the rule is kept; if so, nothing happens.
+        argument, rule, received, advice: Parts of the message, as in :meth:`Problems.need`.
+        error: The class of the error.
+
+    Raises:
+        ProoflensError: of the class ``error``, with the message that :class:`Problems` gives.
+    """
     problems = Problems(subject)
     problems.need(holds, argument, rule, received, advice)
     problems.raise_if_any(error)

@@ -34,7 +34,9 @@ Error = type[ProoflensError]
 
 
 def open_regular(path: str | Path) -> int:
-    """A descriptor of a regular file, open for reading; nothing else is waited on.
+    """Open a regular file for reading and return its file descriptor.
+
+    Anything else, such as a named pipe, is refused without waiting on it.
 
     Raises:
         OSError: if there is none, it cannot be opened, or it is no regular file.
@@ -163,7 +165,7 @@ def read_json(
     error: Error = ArgumentError,
     shape: Any = None,
 ) -> Any:
-    """A file's JSON: :func:`read_bytes`, then :func:`parse_json`."""
+    """The parsed JSON of a file, read by :func:`read_bytes` and parsed by :func:`parse_json`."""
     data = read_bytes(path, what, error)
     return parse_json(data, f"{what} {path}".strip(), error, shape)
 
@@ -171,7 +173,7 @@ def read_json(
 def read_toml(
     path: str | Path, what: str = "", *, most: int = MOST_BYTES
 ) -> tuple[dict[str, Any], str]:
-    """A file's TOML under the same bounds, and its text."""
+    """A file's parsed TOML and its text; ``most`` bounds the file's size in bytes."""
     said = read_text(path, what, most=most)
     return parse_toml(said, f"{what} {path}".strip()), said
 

@@ -50,7 +50,10 @@ _LONGEST = 80
 
 
 class FileTable(BaseModel):
-    """A table of a file: the keys that it must or may have, and what their values are."""
+    """The schema of a table (a set of keys and values) in a file.
+
+    A subclass's fields are its required and optional keys and the types of their values.
+    """
 
     model_config = _STRICT
 

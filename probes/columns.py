@@ -139,7 +139,7 @@ class TrialRow(TypedDict):
 
 
 class ExplainedRow(TypedDict):
-    """What the confirmed roles of a head explain of what it does on text."""
+    """How much of a head's attention and effect on one kind of rows its confirmed roles explain."""
 
     layer: Layer
     head: Head
@@ -193,7 +193,11 @@ class RoundReadableRow(TypedDict):
 
 
 class RoundKernelRow(TypedDict):
-    """Where a layer looks around a memory's location: a column an offset."""
+    """How a layer's attention is spread around the location of a memory.
+
+    Beside these columns the table has one for each offset from that location (such as ``+1``),
+    with the share of attention at this offset.
+    """
 
     layer: Annotated[str, "The layer, in words."]
     memory: Annotated[str, "Name of the latent."]
@@ -226,7 +230,7 @@ class ShownHeadRow(TypedDict):
 
 
 class ShownScoreRow(TypedDict):
-    """A score by which a head's rows are ordered."""
+    """A head's score on one row, by which the viewer orders the rows shown for this head."""
 
     group: Group
     kind: Kind
@@ -249,7 +253,10 @@ class ShownLagRow(TypedDict):
 
 
 class RaisedRow(TypedDict):
-    """A token that a head raises or lowers when it attends to another, from weights alone."""
+    """A token whose logit a head raises or lowers when it attends to a given token.
+
+    Computed from the weights alone, without running the model.
+    """
 
     layer: Layer
     head: Head

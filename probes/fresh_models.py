@@ -31,8 +31,10 @@ _APART = 1000
 
 
 def draws_of(model: Any) -> int:
-    """How many draws a null of fresh models has: a thousand, and fewer of very wide models (a
-    hundred at ten million weights)."""
+    """How many models with fresh random weights to draw for a null distribution.
+
+    1000, and fewer for models of more than a million weights, down to 100 from about ten million.
+    """
     weights = max(1, sum(weight.numel() for weight in model.parameters()))
     return min(_DRAWS, max(_FEWEST_DRAWS, _NUMBERS // weights))
 

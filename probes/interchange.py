@@ -304,9 +304,16 @@ def _output_at(
 
 
 def distance(output: Tensor, expected: Tensor) -> Float[Tensor, "*draw row"]:
-    """How far each row's output ``[row, output]`` is from the expected one: the squared distance
-    to a real one ``[*draw, row, output]``, or whether the most likely token is not the expected id
-    ``[*draw, row]``."""
+    """How far each row's output is from the expected one.
+
+    Args:
+        output: The model's outputs ``[row, output]``.
+        expected: Real outputs ``[*draw, row, output]``, or token ids ``[*draw, row]``.
+
+    Returns:
+        The squared distance for real outputs; for token ids 1 where the token with the largest
+        logit is not the expected one, else 0.
+    """
     output, expected = output.detach().cpu(), expected.cpu()
     if expected.is_floating_point():
         return (output.double() - expected.double()).square().sum(-1)

@@ -132,5 +132,6 @@ def norm_site(layer: int) -> Site:
 
 
 def writes_identity(model: Any) -> bool:
-    """Whether heads write a multiple of what enters the attention beside z W_O."""
+    """Whether heads add, to z W_O, a multiple of their attention-weighted input (without W_V and
+    W_O): ``identity_ov`` of the model's spec, false without a spec."""
     return bool(getattr(getattr(model, "spec", None), "identity_ov", False))

@@ -185,7 +185,7 @@ def fit_copy(
 
 
 def classifies(probe: Probe) -> bool:
-    """Whether a probe tells classes."""
+    """Whether a probe is a classifier; otherwise it is a regression."""
     if isinstance(probe, Ridge):
         return False
     from sklearn.base import is_classifier

@@ -92,8 +92,13 @@ class Measurements:
 
     @classmethod
     def from_store(cls, store: ActivationStore) -> Measurements | None:
-        """What a store holds: all tables that were sealed together with its facts; None where none
-        were."""
+        """Read the measurements that a store holds.
+
+        Only tables with the same provenance as the table of facts are read.
+
+        Returns:
+            The measurements; None if the store has no table of facts.
+        """
         if "facts" not in store.measurements:
             return None
         made, facts = store.provenance("facts"), store.measurement("facts")
@@ -116,7 +121,11 @@ class _Kept:
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
 
     def is_sealed(self, name: str) -> bool:
-        """Whether an interrupted run sealed this table."""
+        """Whether an earlier, interrupted run of this measurement stored this table complete.
+
+        Always false unless the run is resumed and has a store. A table with another provenance
+        does not count.
+        """
         if not self.resume or self.store is None or name not in self.store.measurements:
             return False
         return self.store.provenance(name) == self.made

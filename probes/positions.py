@@ -59,8 +59,15 @@ class HookAxes:
 
 
 def hook_sites(source: Any, inputs: Any) -> list[HookAxes]:
-    """All hooks of a store, or all that a model fires on the first two of the inputs' rows, in the
-    order of firing."""
+    """The hooks of a store or model, with their axes and shapes.
+
+    Args:
+        source: A store, or a hooked model.
+        inputs: Inputs of the model; it is run on their first two rows. Not used for a store.
+
+    Returns:
+        All hooks of a store, or all at which the model has a tensor, in the order of its run.
+    """
     if isinstance(source, ActivationStore):
         shapes = {name: hook["shape"] for name, hook in source.manifest["hooks"].items()}
         return [HookAxes(name, source.labels(name), tuple(shapes[name])) for name in source.hooks]

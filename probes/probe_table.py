@@ -260,7 +260,7 @@ class Probing:
         return {latent: hook for latent, hook, _ in self.first.itertuples(index=False) if hook}
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """All tables that there are: the name under which a table is stored → the table."""
+        """The tables to store, by name: ``probes``, and ``interchange`` if it was asked for."""
         named = {"probes": self.table, "interchange": self.interchange}
         return {name: table for name, table in named.items() if table is not None}
 

@@ -122,7 +122,15 @@ class RunningMass:
         return sum(sums.size for _, sums in self._sums.values())
 
     def mass(self, layer: int, kind: Kind) -> Float[np.ndarray, "head class"]:
-        """The mean mass of a layer's heads on each class; NaN for classes that no query has."""
+        """The mean attention mass of a layer's heads on each class of keys, ``[head, class]``.
+
+        Args:
+            layer: The layer.
+            kind: The name of the null and the classes of keys, as the measure gave them.
+
+        Returns:
+            Means over all rows so far; NaN for a class that no query has a key of.
+        """
         return self._sums[layer, kind][1].scores()
 
     def table(self) -> pd.DataFrame:

@@ -42,7 +42,8 @@ Falcon H1)."""
 
 
 def logit_factor(model: Any) -> float:
-    """What a pretrained model multiplies its logits by, as its configuration states it."""
+    """The factor that a pretrained model multiplies its logits by; 1 where its configuration names
+    none."""
     config, factor = _configuration(model), 1.0
     for name, power in _FACTORS.items():
         value = getattr(config, name, None)

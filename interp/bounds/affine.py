@@ -290,7 +290,15 @@ def _times(x: Array, weight: Float64[np.ndarray, "n m"]) -> Array:
 
 
 def add_axes(generators: Array, dims: int) -> Array:
-    """Room between the symbols and a shape that will be broadcast to ``dims`` axes."""
+    """Insert axes of length 1 after the first axis, so that generators can be broadcast.
+
+    Args:
+        generators: Generators of an affine form, ``[symbol, *shape]``.
+        dims: How many axes shall follow the symbol axis.
+
+    Returns:
+        The same numbers, ``[symbol, 1, …, 1, *shape]``.
+    """
     missing = dims - (generators.ndim - 1)
     return generators.reshape(len(generators), *(1,) * missing, *generators.shape[1:])
 

@@ -127,7 +127,14 @@ def gelu(low: Array, high: Array) -> Relaxation:
 
 
 def inverse_root(low: Array, high: Array) -> Relaxation:
-    """1/√x for x > 0, which is convex: the secant above, the tangent of the same slope below."""
+    """Relax 1/√x to a linear function with an error bound on each interval [low, high], low > 0.
+
+    1/√x is convex: the secant through the interval's ends bounds it from above, and the tangent of
+    the same slope bounds it from below.
+
+    Returns:
+        Slope λ, shift μ and error ν with |1/√x − (λx + μ)| ≤ ν on the interval.
+    """
     f, width = (lambda x: 1 / np.sqrt(x)), high - low
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         secant = (f(high) - f(low)) / np.where(width > 0, width, 1.0)

@@ -45,9 +45,11 @@ _BRIDGE: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 def unknown_in_block(name: str) -> bool:
-    """Whether a name looks like one of TransformerLens' hooks in a block but is not: surely a typo.
+    """Whether a name is most likely a misspelt TransformerLens hook of a block.
 
-    Names of other tensors are free elsewhere, e.g. ``blocks.0.conv.hook_out``.
+    This is so if it lies directly in a block or in its ``attn``, ``mlp``, ``ln1`` or ``ln2``, and
+    TransformerLens has no such hook there. Names in other modules of a block may be anything, e.g.
+    ``blocks.0.conv.hook_out``.
     """
     found = re.fullmatch(r"blocks\.\d+\.(?:(\w+)\.)?(\w+)", name)
     if found is None or (found[1] or "") not in _IN_BLOCK:

@@ -386,11 +386,12 @@ class SequenceTransformer(WeightStacks, HookedModule):
 
 
 def lens_config(spec: TransformerSpec) -> SimpleNamespace:
-    """What TransformerLens' tools read as ``model.cfg``, with the names of its configuration.
+    """Build the object that TransformerLens' tools read as ``model.cfg``.
 
-    ``normalization_type`` is None without a norm. With a norm whose final one is off,
-    ``final_rms`` and the unit scale of ``ln_final`` make TransformerLens read the last residual
-    stream as it is.
+    Its fields have the names of TransformerLens' own configuration. ``normalization_type`` is None
+    for a model without norms. In a model with norms but without a final one, ``final_rms`` is true
+    and the scale of ``ln_final`` is 1, so that TransformerLens neither centres nor rescales the
+    last residual stream.
     """
     kinds = {"none": None, "layernorm": "LN", "rmsnorm": "RMS"}
     folded = "" if spec.norm_gain or spec.norm == "none" else "Pre"

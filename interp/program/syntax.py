@@ -62,7 +62,8 @@ class Formula(Expression):
 
 @dataclass(frozen=True)
 class Term(Expression):
-    """An expression whose value is an integer at every position of a program that counts."""
+    """An expression that, in a program that counts (C-RASP), has an integer value at every
+    position."""
 
 
 @dataclass(frozen=True)

@@ -257,8 +257,8 @@ def _multiples(values: Sequence[Sequence[Any]], bits: int) -> NDArray[np.object_
 
 
 def grid(positions: Positions, heads: int, scale: float, spread: float) -> NDArray[np.float64]:
-    """A grid of slopes, at Chebyshev points of e^{−p/γ} in (0, r); r is a logistic function of
-    ``scale``."""
+    """``heads`` ALiBi slopes p, above the least one, such that e^{−p/γ} lies at Chebyshev points of
+    (0, r), p counted from the least slope; γ = e^spread and r = 0.98 / (1 + e^{−scale})."""
     points = (1 - np.cos(np.pi * (2 * np.arange(heads) + 1) / (2 * heads))) / 2
     z = 0.98 / (1 + np.exp(-scale)) * points
     # p = −γ log z above the least slope, γ = e^spread (1/log 2 makes z = 2^{−p} for log)

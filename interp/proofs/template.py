@@ -107,7 +107,8 @@ class Bit:
 
     @property
     def name(self) -> str:
-        """The bit's name, e.g. ``equality[3,1]`` or ``token[0,x]``."""
+        """The bit's name: ``equality[3,1]`` (positions 3 and 1 hold the same token) or
+        ``token[0,x]`` (position 0 holds token x)."""
         return (
             f"equality[{self.t},{self.j}]"
             if self.token is None
@@ -150,7 +151,7 @@ def outcome(task: TemplateTask, template: int) -> Outcome:
 
 
 def keys(task: TemplateTask, asked: tuple[Bit, ...]) -> tuple[BitPattern, ...]:
-    """One key for each pattern of bits; templates with equal patterns share one."""
+    """The distinct patterns of the asked bits among the templates, each with its outcome."""
     found = {p: outcome(task, i) for p, i in _patterns(task, asked)}
     return tuple(BitPattern(pattern, found[pattern]) for pattern in found)
 

@@ -130,11 +130,14 @@ class Edit:
         refuse_unless(good, "site", rule, self.site, "such as Site(1, 'z', head=0)")
 
     def fetch(self, known: Known, rows: Tensor) -> Fetched:
-        """What is needed for some rows, a tensor or None."""
+        """What :meth:`instead` needs for some rows of the run, or None if it needs nothing."""
         return None
 
     def instead(self, own: Tensor, fetched: Fetched) -> Tensor:
-        """What stands in for the site's own values ``[row, …]``: what was fetched, for most."""
+        """The values that replace the site's own values ``own``, ``[row, …]``.
+
+        By default these are ``fetched``, the result of :meth:`fetch`.
+        """
         return fetched
 
     @property

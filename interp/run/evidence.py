@@ -224,7 +224,18 @@ class _Look:
         numbers: Float[np.ndarray, "4 edit"],
         floors: Numbers,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The status of each edit, and whether more rows are to be run with it."""
+        """Decide on each edit after this look.
+
+        Args:
+            exact: Measured rises on the rows that were run, ``[edit, row]``.
+            slopes: First-order estimates on all rows, ``[edit, row]``; None if not taken.
+            numbers: What :meth:`numbers` gave for these.
+            floors: The floor of each edit.
+
+        Returns:
+            Each edit's status (``above``, ``below``, ``screened`` or ``undecided``), and whether it
+            is undecided while more rows could still put it above its floor.
+        """
         rise, error, low, high = numbers
         status, within_reach = np.full(len(rise), "undecided", dtype=object), True
         if self.rows >= max(self.least, _FIRST):

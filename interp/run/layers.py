@@ -93,7 +93,10 @@ class Layers(ABC):
         return _tensor(self.layers[layer](stream, *arguments, **keywords))
 
     def agrees(self, inputs: Tensor, output: Tensor) -> bool:
-        """Whether replaying some rows gives the streams and the output of the model."""
+        """Whether running layer by layer gives the model's own residual streams and ``output``.
+
+        False, too, where replaying raises an error other than being out of memory.
+        """
         with torch.no_grad():
             try:
                 streams = self.streams(inputs)
@@ -224,7 +227,7 @@ def _flag(model: Any, name: str) -> Iterator[None]:
 
 
 def close(found: Tensor, expected: Tensor) -> bool:
-    """Whether two values agree up to the rounding of their number format."""
+    """Whether two tensors of one shape agree up to rounding, relative to the largest entry."""
     kind = torch.finfo(expected.dtype)
     scale = expected.abs().max().clamp_min(kind.tiny)
     return found.shape == expected.shape and bool(

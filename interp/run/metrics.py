@@ -53,7 +53,7 @@ class Metric:
 
     @property
     def loss_name(self) -> str:
-        """What is said of a model that does worse: ``loss_increase`` and the like."""
+        """The name of a change for the worse in this metric, such as ``loss_increase``."""
         return f"{self.name}_{'increase' if self.worse > 0 else 'decrease'}"
 
     @property
@@ -63,7 +63,7 @@ class Metric:
 
     @property
     def compares(self) -> bool:
-        """Whether the number is read from the clean output as well."""
+        """Whether the metric also needs the clean output, that of the unedited run."""
         return False
 
     def at(self, output: Float[Tensor, "_ output"], places: Places, clean: Tensor | None) -> Tensor:

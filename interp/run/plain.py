@@ -153,7 +153,10 @@ class _PlainLayers(Layers):
             yield
 
     def changes_as(self, bridge: Any, inputs: Tensor) -> bool:
-        """Whether each kind of site has the bridge's values, and a change there its effect."""
+        """Whether sites have the same values as in the bridge, and edits the same effect.
+
+        Both run on ``inputs`` with the same changes at sites of the first and the last layer.
+        """
         sites = [s for s in (*self._modules, *self._attention) if s.name in bridge.hook_dict]
         last = len(self.layers) - 1
         seen: list[dict[Site, Tensor]] = [{}, {}]

@@ -228,7 +228,16 @@ class Run:
     def gradient(
         self, sites: Sequence[Site | str], metric: Any = _LOSS, rows: Sequence[int] | None = None
     ) -> dict[Site, Tensor]:
-        """The gradient of each row's mean of the metric at sites, ``[row, …]``."""
+        """The gradient of a metric with respect to the activations at sites, by backpropagation.
+
+        Args:
+            sites: Where gradients are taken; a site that names a head gives that head's alone.
+            metric: The metric, whose mean over a row's scored positions is differentiated.
+            rows: The rows, all by default.
+
+        Returns:
+            Site → gradient ``[row, …]``, in the shape of the activations.
+        """
         wanted, found = [Site.parse(site) for site in sites], list[dict[Site, Tensor]]()
         for piece in self._pieces(self._rows(rows), share=_GRADIENT):
             inner = [*{site.every_head for site in wanted}]
@@ -286,7 +295,10 @@ class Run:
         return self._last[1]
 
     def write_difference(self, edit: Edit, rows: Tensor) -> Tensor:
-        """By how much an edit changes what its part alone writes to the stream."""
+        """The change that an edit makes to what its own part writes to the residual stream.
+
+        The part is the edited residual, attention or MLP site, and attention for any other site.
+        """
         site = edit.site.every_head
         if site.kind not in ("resid_pre", "resid_post", "attn_out", "mlp_out"):
             site = Site(site.layer, "attn_out")
@@ -618,7 +630,8 @@ class Run:
 
 
 def stride_of(layers: int) -> int:
-    """How many layers lie between two clean streams that are kept: one, or two in deep models."""
+    """The spacing, in layers, of the clean residual streams that are cached: 1, or 2 in models of
+    at least 12 layers."""
     return 2 if layers >= _DEEP else 1
 
 

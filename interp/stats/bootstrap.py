@@ -127,7 +127,8 @@ class RowMeans:
         return sum(part.numel() for part in (*held, self._draw_weights))
 
     def scores(self) -> NDArray[np.float64]:
-        """The mean scores ``[*score]``; NaN where nothing was counted."""
+        """Each score's mean over the terms of all rows added so far, ``[*score]``; NaN for scores
+        without any term."""
         return self._over(self._score)
 
     def draws(self) -> NDArray[np.float64]:

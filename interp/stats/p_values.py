@@ -44,13 +44,15 @@ negative."""
 
 @dataclass(frozen=True)
 class Null:
-    """A null: what a score is compared with, and the p-value of the score.
+    """The null distribution of one score, and the p-value of the measured score under it.
 
     Attributes:
-        mean, std: Mean and standard deviation under the null.
-        p: Probability of a score at least as far out.
+        mean, std: Mean and standard deviation of the score under the null.
+        p: Probability under the null of a score at least as extreme as the measured one, one- or
+            two-sided as the test was made; NaN where it is undefined.
         name: What the null randomises: ``positions``, ``tokens``, ``rows``, ``paired`` …
-        draws: How many draws p rests on; 0 where the moments are exact.
+        draws: Number of random draws that p is computed from; 0 where mean and standard deviation
+            are exact and p is the tail of a normal or gamma distribution with these moments.
     """
 
     mean: float

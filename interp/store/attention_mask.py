@@ -46,7 +46,8 @@ class AttentionMask:
 
 
 def attention_mask_of(source: Any) -> AttentionMask | None:
-    """What a model's spec, or a store's manifest, says; None where there is no spec.
+    """The attention mask that a model's spec or a store's manifest declares, or None if neither
+    says whether attention is causal.
 
     Args:
         source: A hooked model, or an :class:`~interp.store.ActivationStore`.

@@ -59,10 +59,11 @@ class SealedPart:
 
 
 class Index:
-    """Find the part of a row by its id, without opening any file.
+    """Finds which part of a store (one HDF5 file) holds a row, by the row's id and without opening
+    any file.
 
     Args:
-        parts: the sealed parts.
+        parts: the parts that were completely written.
     """
 
     def __init__(self, parts: Iterable[SealedPart]) -> None:
@@ -194,7 +195,7 @@ class Files:
         return file
 
     def dataset(self, part: SealedPart, name: str) -> h5py.Dataset:
-        """A dataset of a part, in the shape that the index tells.
+        """The HDF5 dataset ``name`` of a part's file; its shape must be the index's.
 
         Raises:
             StoreError: if it is not there, of another shape, or no plain data of the file's own.

@@ -48,7 +48,7 @@ def open_hdf5(path: Path) -> h5py.File:
 
 
 def reading(place: str, read: Callable[[], Found]) -> Found:
-    """What ``read`` gives; whatever HDF5 refuses is refused in one sentence about the place.
+    """The result of ``read()``; an HDF5 error becomes a StoreError that names ``place``.
 
     Raises:
         StoreError: if it cannot be read.

@@ -143,7 +143,10 @@ _KINDS: dict[str, type[FileTable]] = {"part": _SealedPart, "measurement": _Seale
 
 
 def entry_faults(entry: Any, place: str) -> list[str]:
-    """What is wrong with a line of the index; kinds that only newer versions know pass."""
+    """Messages on what is wrong with an entry of the store's index; empty if nothing is.
+
+    An entry of an unknown kind, as a newer version may write, is accepted.
+    """
     if not isinstance(entry, dict) or not isinstance(entry.get("kind"), str):
         return [f"{place} is not an index entry"]
     kind = entry["kind"]

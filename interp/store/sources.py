@@ -54,7 +54,12 @@ class RowSource:
     blocks: Callable[[], Iterator[Columns]]
 
     def first(self, rows: int) -> Columns:
-        """The first few rows of the first block; nothing is lost of a one-shot iterator.
+        """Look at the first rows of the source, at most ``rows`` and no more than its first block.
+
+        A source made from a one-shot iterator still gives these rows later.
+
+        Returns:
+            Name of each column → its values, ``[row, …]``.
 
         Raises:
             ArgumentError: if there are no rows.

@@ -124,7 +124,9 @@ class RepeatedTokens:
 
 @dataclass(frozen=True)
 class InContextTemplate:
-    """Examples of one rule, each of symbols that the row has not had (`template` §2.1).
+    """The task of inferring a rule in context, from triples of tokens (`template` §2.1).
+
+    Every triple of a row follows the same rule, with symbols that did not occur earlier in the row.
 
     Attributes:
         template: ``aba`` (predict the third token of a triple, which is the first) or ``same``

@@ -116,7 +116,18 @@ class _Sight:
         return cls(left, right, roots, entries)
 
     def moments(self, left: Tensor, right: Tensor, spectral: bool) -> LowRankCircuit:
-        """The numbers of the circuit in the token basis, for factors [d_model, d_head]."""
+        """Compute what metrics need (trace, norms, spectrum) of a circuit in the token basis.
+
+        The circuit is M = (L · left)(R · right)ᵀ, [vocab, vocab], for the token matrices L and R.
+        M itself is never formed.
+
+        Args:
+            left, right: The factors in the residual basis, [d_model, d_head].
+            spectral: Whether to compute singular values, eigenvalues and tr M², too.
+
+        Returns:
+            The numbers of M; ``diagonal_energy`` is NaN unless ``entries`` is set.
+        """
         found = low_rank_circuit(self.roots[0] @ left, self.roots[1] @ right, spectrum=spectral)
         energy = math.nan
         if self.entries:

@@ -233,9 +233,16 @@ class Signs(Domain):
 
 
 class Averages(Domain):
-    """Every sequence of ``length`` real inputs |x| ≤ ``box``, and a sine of their moving average.
+    """All sequences of ``length`` real inputs with |x| ≤ ``box``, for a kernel-memory task.
 
-    m = Σ_s ρ(s) x_{t−s}, y = sin(ω m), at every position. ρ is taken at its float64 values.
+    The right answer at position t is sin(ω m), where m = Σ_s ρ(s) x_{t−s} is a weighted sum of the
+    inputs up to t, ρ the task's first kernel (as float64 values), and ω its frequency. The model's
+    output is judged at positions burn_in … length − 1 by its absolute error.
+
+    Args:
+        task: The task, which gives the kernel, the frequency and ``burn_in``.
+        length: Number of inputs in a sequence.
+        box: Largest absolute value of an input.
     """
 
     kind = "error"
@@ -347,7 +354,7 @@ class Addressed(Domain):
 
     @property
     def shape(self) -> tuple[str, int, int, int]:
-        """As :attr:`Domain.shape`."""
+        """What a model must take: kind of input, ``d_in``, ``d_out``, number of positions."""
         return "real", 1 + self.task.bits, 1, self.length
 
     def describe(self) -> dict[str, Any]:
@@ -449,7 +456,7 @@ class Members(OfLetters):
 
     @property
     def size(self) -> int:
-        """How many strings."""
+        """Number of strings over the letters, of all lengths of the domain."""
         return sum(len(self._ids) ** n for n in self.lengths)
 
     @property
@@ -532,7 +539,10 @@ class Strings(OfLetters):
         )
 
     def points(self) -> Iterator[Cells]:
-        """Every prefix, with the number of strings that begin with it."""
+        """Every prefix as a cell of its own, in batches.
+
+        The weight of a cell is the number of the domain's strings that begin with the prefix.
+        """
         for i, j in self.prefixes():
             rows: list[tuple[int, ...]] = []
             for cuts in combinations(range(1, i), j - 1):
@@ -552,7 +562,7 @@ class Strings(OfLetters):
         return Cells(self.tokens(letters), self.answers(j, len(cuts)), weight)
 
     def answers(self, j: int, n: int) -> Int[np.ndarray, " cell"]:
-        """Whether a prefix of j blocks is in the language."""
+        """Right answers for n prefixes of j blocks: all 1 if these are in the language, else 0."""
         return np.full(n, int(j == self.blocks))
 
     def boxes(self) -> Iterator[Cells]:
@@ -600,10 +610,11 @@ class Strings(OfLetters):
 
 
 class Templates(Domain):
-    """Every substitution of every template by distinct symbols of the task's alphabet.
+    """Every string that fills a template's wildcards with distinct symbols of the task's alphabet.
 
-    Real labels: the error |output − label|, and the best constant is half their range away.
-    Symbolic labels: the share of strings whose answer is the top token.
+    For real labels the domain measures the error |output − label|; the best constant output, the
+    middle of the labels' range, has half that range as its error. For token labels it measures
+    accuracy: the share of strings whose answer has the largest logit.
     """
 
     def __init__(self, task: TemplateTask) -> None:
@@ -627,7 +638,7 @@ class Templates(Domain):
 
     @property
     def shape(self) -> tuple[str, int, int, int]:
-        """As :attr:`Domain.shape`."""
+        """What a model must take: kind of input, ``d_in``, ``d_out``, number of positions."""
         v = self.task.vocabulary
         return "tokens", v, v if self.task.symbolic else 1, self.task.length
 
@@ -636,7 +647,7 @@ class Templates(Domain):
         return {"kind": "templates", "task": self.task.to_dict()}
 
     def points(self) -> Iterator[Cells]:
-        """Every string."""
+        """Every string of every template as a cell of its own, in batches."""
         for index, template in enumerate(self.task.templates):
             drawn = permutations(self.symbols.tolist(), len(wildcards(template)))
             wild, label = wildcards(template), self.task.labels[index]
@@ -678,7 +689,13 @@ class Templates(Domain):
 
 
 class AllRows(Domain):
-    """All vocabulary^K rows; the best constant answer is the largest token."""
+    """All vocabulary^K rows of K tokens, for the task of naming the largest token of a row.
+
+    The best constant answer is always to name the vocabulary's largest token.
+
+    Args:
+        task: The task, which gives the vocabulary and K.
+    """
 
     kind = "accuracy"
 
@@ -708,7 +725,7 @@ class AllRows(Domain):
         return {"kind": "rows", "task": self.task.to_dict()}
 
     def points(self) -> Iterator[Cells]:
-        """Every row."""
+        """Every row as a cell of its own, in batches; its right answer is its largest token."""
         v, k = self.task.vocabulary, self.task.length
         for start, end in chunks(v**k, CHUNK):
             yield self._cells(np.arange(start, end)[:, None] // v ** np.arange(k - 1, -1, -1) % v)

@@ -176,7 +176,15 @@ def beside_named(
 
 
 def of_three_paths(tables: Tables) -> tuple[Lemma, ...]:
-    """How scores rise with the token, how tokens raise logits, and what the query adds."""
+    """Lemmas about a one-layer model of the maximum task, from tables of its logits.
+
+    They bound how far attention scores fall from one token to the next and vary in a row, how much
+    a token that is attended to raises its own logit over the mean, how far the other logits differ,
+    and how much the query's own token changes logits on the direct path.
+
+    Args:
+        tables: Attention scores and logits of the model, split by path.
+    """
     own = np.arange(tables.vocabulary)
     copied = tables.ov[:, own, own] - tables.ov.mean(-1)
     others = tables.ov.copy()

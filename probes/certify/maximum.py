@@ -92,7 +92,13 @@ def by_cubes(tables: Tables, watch: Watch = iter) -> Proof:
 
 
 def rows_below(caps: np.ndarray, others: int) -> int:
-    """How many rows these caps cover, in whole numbers of any size."""
+    """Number of rows that caps cover, as an exact integer (no overflow).
+
+    Args:
+        caps: Caps as in :func:`caps_of`, all for sets of positions of one size; −1 counts for none.
+        others: Number of positions that are free: each holds any token smaller than the cap, so
+            that a cap covers cap^others rows.
+    """
     values, times = np.unique(caps[caps >= 0], return_counts=True)
     return sum(
         int(cap) ** others * int(n) for cap, n in zip(values.tolist(), times.tolist(), strict=True)

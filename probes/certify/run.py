@@ -466,7 +466,11 @@ _ENUMERATED = ("strings", "templates", "rows")
 
 
 def check_vacuous(certificate: dict[str, Any], model: Any, sha256: str) -> list[CheckResult]:
-    """Every strategy bounded again on ``model``; those hold that say nothing then, too.
+    """Check a certificate whose strategies are all vacuous, by bounding each again on ``model``.
+
+    A strategy is vacuous if its bound is no better than what a constant answer reaches. A result
+    holds if the check confirms the claimed bound, and claimed and recomputed bound are vacuous. Of
+    strategies that cover strings, templates or rows by boxes, only the claimed bound need be.
 
     Raises:
         CheckpointError: if the file lacks something, or what it says makes no sense.

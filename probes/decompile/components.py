@@ -362,8 +362,10 @@ def _elsewhere(
 
 
 def knows_positions(model: Any) -> bool:
-    """Whether anything tells a model of ours where it is; of other models it is taken for
-    granted."""
+    """Whether a model has position information: a position encoding or an attention bias by lag.
+
+    True for models without a ``spec`` (not built by this package), which are not looked into.
+    """
     spec = getattr(model, "spec", None)
     return spec is None or (spec.positions, spec.lag_bias) != ("none", "none")
 

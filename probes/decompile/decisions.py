@@ -90,7 +90,10 @@ def activations(model: Any, rows: TokenRows, sites: Sequence[Site]) -> dict[Site
 
 
 def inputs_of(rows: TokenRows) -> Tensor:
-    """What a model is given for rows; code 0 stands for what pads a row."""
+    """The model's inputs for rows: token codes ``[row, pos]``, or what ``encode`` makes of them.
+
+    Padding is replaced by code 0 first.
+    """
     tokens = torch.from_numpy(np.where(rows.tokens == NONE, 0, rows.tokens))
     return tokens if rows.encode is None else rows.encode(tokens)
 
@@ -178,7 +181,11 @@ class DecisionTrial:
         return self.decisions_with()
 
     def decisions_with(self, *edits: Edit) -> NDArray[Any]:
-        """What the model decides with edits made."""
+        """The model's decisions at the asked positions, with these edits made in its run.
+
+        They have the form that :func:`output_decisions` gives; without edits, they are
+        :attr:`truth`.
+        """
         return output_decisions(outputs_of(self.model, self.rows, *edits, run=self.run), self.rows)
 
     def gain(self, found: NDArray[Any]) -> float:

@@ -489,7 +489,7 @@ class Beside:
     found: dict[str, float]
 
     def record(self) -> dict[str, Any]:
-        """What ``result.json`` holds of it."""
+        """The comparison as JSON data for ``result.json``: the program's text and both matches."""
         return {
             "program": program_text(self.program),
             "match_model": self.model,

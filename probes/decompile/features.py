@@ -320,15 +320,17 @@ _PAIRED = 12
 
 @dataclass(frozen=True)
 class Question:
-    """What one branch may ask.
+    """A condition, or a number to compare with a threshold, that a decision tree may branch on.
 
     Attributes:
-        values: A value for every decision: 0 or 1, or integers to be cut by a threshold.
-        expression: A condition, or the number that is compared.
-        features: The features that the column speaks of.
-        cost: What asking the feature costs.
-        number: Whether a threshold is to be put to it.
-        least, most: Bounds that a number keeps on all rows; None where it has none.
+        values: Its value at every decision (a position where the tree must decide): 0 or 1 for a
+            condition, any integer for a number.
+        expression: The condition or the number, as an expression of the program.
+        features: The features that occur in the expression.
+        cost: How complex the expression is; among nearly equally good splits the cheapest is taken.
+        number: Whether it is a number; the tree then chooses a threshold.
+        least, most: The smallest and largest value that a number can have on any row, where its
+            form gives one; else None.
     """
 
     values: NDArray[np.int64]
@@ -343,7 +345,17 @@ class Question:
 def columns(
     found: Sequence[Feature], values: Sequence[NDArray[np.int64]], rows: TokenRows
 ) -> list[Question]:
-    """Every question that a branch may ask of the features."""
+    """All questions that a branch of the program may ask of the features.
+
+    For features that are tokens: whether one is among some tokens, and comparisons of two. For
+    features that are numbers: these numbers and differences of two counts, also modulo small
+    numbers, each to be compared with a threshold; and whether two counts are equal.
+
+    Args:
+        found: The features.
+        values: The values of each feature, one for every decision.
+        rows: The rows, which give the vocabulary.
+    """
     pairs = list(zip(found, values, strict=True))
     tokens = [(f, v) for f, v in pairs if f.kind == "token"]
     result: list[Question] = []

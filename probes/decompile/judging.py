@@ -209,7 +209,10 @@ class Judge:
         return any(min(one.score, _or_match(one.off_task)) >= _ENOUGH for one in tried)
 
     def plain(self, tried: Sequence[Judged]) -> bool:
-        """Whether one was found that is good and has little to read."""
+        """Whether the best of these programs is good and short.
+
+        It must count as found, with a score of at least 0.95, and have at most 30 expressions.
+        """
         best = self.best(tried)
         return best.found and best.score >= LEAST + _NEAR and best.program.nodes <= _PLAIN
 

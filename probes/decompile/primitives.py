@@ -113,7 +113,7 @@ def lag(k: int) -> Primitive:
 
 
 def one_position(where: Expression) -> bool:
-    """Whether a condition fixes the position."""
+    """Whether a condition on keys fixes one position: it has the form ``key.position == …``."""
     if not isinstance(where, Comparison):
         return False
     return where.relation == "==" and where.left == Key("position")
@@ -124,7 +124,7 @@ BEFORE = Assignment("before", syntax.Pick("last", Key("token"), lag(1).where))
 
 
 def everywhere() -> Iterator[Primitive]:
-    """All positions, the first, all but the first."""
+    """Primitives that attend to all positions alike, to the first, or to all but the first."""
     yield Primitive("all positions alike", Truth(True), cost=0)
     first = Comparison("==", Key("position"), Constant(0))
     yield Primitive("the first position", first)
@@ -161,7 +161,13 @@ def _mod(of: Expression, p: int) -> Expression:
 
 
 def by_token(rows: TokenRows, positions: bool) -> Iterator[Primitive]:
-    """What compares tokens or knows one."""
+    """Primitives that attend to keys with the query's token, or with one named token.
+
+    Args:
+        rows: The rows, from which the tokens that may be named are taken.
+        positions: Whether the model knows positions; only then are there primitives for
+            earlier keys alone, or for the first or last such key.
+    """
     same = Comparison("==", Key("token"), Token())
     earlier = And(same, Comparison("<", Key("position"), Position()))
     yield Primitive("equal tokens", same, cost=2)
@@ -193,7 +199,10 @@ def _constant_tokens(rows: TokenRows) -> list[int]:
 
 
 def by_order(rows: TokenRows) -> Iterator[Primitive]:
-    """What knows the order of tokens; nothing where fewer than three vary that write numbers."""
+    """Primitives that attend by the order of tokens, such as to the greatest token.
+
+    Yields nothing if fewer than three of the tokens that vary in these rows stand for numbers.
+    """
     numbers = rows.vocabulary.numbers
     if sum(int(code) in numbers for code in rows.content()) < 3:
         return
@@ -209,7 +218,11 @@ def by_order(rows: TokenRows) -> Iterator[Primitive]:
 
 
 def by_predecessor() -> Iterator[Primitive]:
-    """What needs an earlier layer to have fetched the tokens before."""
+    """Induction: primitives that attend to keys whose preceding token is the query's token.
+
+    One also asks that the token before that one equals the token before the query. In a model, an
+    earlier layer must have brought the preceding tokens to the keys.
+    """
     follows = Comparison("==", Key("before"), Token())
     lines = (BEFORE,)
     yield Primitive("tokens that follow one like this", follows, cost=3, lines=lines)
@@ -228,7 +241,10 @@ _FIRST_EQUAL = syntax.Pick("first", Key("position"), Comparison("==", Key("token
 
 
 def by_newness(rows: TokenRows) -> Iterator[Primitive]:
-    """What needs an earlier layer to have counted equal tokens: tokens seen for the first time."""
+    """Primitives that attend to tokens at their first occurrence in a row.
+
+    In a model, an earlier layer must have counted the equal tokens at each position.
+    """
     texts = tuple(rows.vocabulary.texts[c] for c in _constant_tokens(rows))
     once = Comparison("==", syntax.CountWhere(Comparison("==", Key("token"), Token())), Constant(1))
     new = And(once, syntax.Not(In(Token(), texts))) if texts else once
@@ -288,7 +304,11 @@ def _word(text: str) -> str:
 
 
 def by_parts(rows: TokenRows) -> Iterator[Primitive]:
-    """What knows of a separator."""
+    """Primitives that attend relative to a separator, a token that cuts most rows in two.
+
+    They attend to the keys before or after it, all or those with the query's token, or to the
+    position that corresponds to the query's in the other part, in the same order or mirrored.
+    """
     same = Comparison("==", Key("token"), Token())
     for text in separators(rows):
         seen = after(text)

@@ -37,7 +37,10 @@ def card_of(model: Any) -> ModelCard:
 
 
 def token_word(token: int, tokenizer: Any = None, words: Sequence[str] | None = None) -> str:
-    """A token as text: its word, else what the tokenizer says, else its id."""
+    """A token id as text: its entry in ``words``, else what the tokenizer decodes, else the number.
+
+    A null character is shown as ␀.
+    """
     if words is not None and token < len(words):
         text = words[token]
     else:

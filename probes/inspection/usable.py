@@ -40,12 +40,13 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Step:
-    """The largest step in what was measured at each position.
+    """The change point of a quantity along the positions of a row, and its p-value.
 
     Attributes:
-        position: The first position after it.
-        before, after: Means over the scored positions on both sides.
-        p: The probability of a step that large with each row's values in random order.
+        position: The first position after the change.
+        before, after: Means over the counted positions before it, and from it on.
+        p: p-value of a permutation test: the probability of a change at least as large if each
+            row's values were in random order.
     """
 
     position: int
@@ -91,10 +92,17 @@ def largest_step(
 
 
 def positions_learned(losses: Float[Tensor, "row pos"], scored: Bool[Tensor, "row pos"]) -> int:
-    """How many positions from the first on a model handles, by its loss at each position.
+    """How many positions, counted from the first, a model has learned to handle.
+
+    Rows are cut where the loss steps upwards most, if the step is significant and of at least half
+    a nat, and again until no such step is left.
+
+    Args:
+        losses: Loss at each position, in nats.
+        scored: True for the losses that count.
 
     Returns:
-        All of a row's positions where the loss has no step upwards of at least half a nat.
+        The number of positions that remain; the length of a row if there was no such step.
     """
     length = losses.shape[1]
     while length > LEAST:

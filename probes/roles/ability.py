@@ -99,8 +99,12 @@ def able_kinds(evidence: Evidence) -> tuple[str, ...]:
 
 
 def count_causes(evidence: Evidence, found: Sequence[Found]) -> list[Found]:
-    """What was found, where causes that hold count for nothing if the model cannot do a task's
-    rows: if it does no better on them than always the same answer. What fails there stays."""
+    """Discount the passed causal tests of what was found if the model cannot do the task.
+
+    It cannot if it does no better on the given rows than always the same answer. Each causal test
+    that passes is then replaced by one marked as not made; tests that fail are kept. Nothing
+    changes if the profile's unit is nats, or without given rows whose targets may be read.
+    """
     known = evidence.profile.unit != "nats" and "given" in evidence.views and evidence.targets
     if not known or does_better(evidence.run("given")):
         return list(found)

@@ -127,11 +127,8 @@ class Test:
         return cls(words, 0.0, floor, 1.0, family=family, untested=words)
 
     def is_settled(self, odds: float) -> bool:
-        """Whether more rows would hardly change the result of the test.
-
-        That is so if the whole interval lies below the floor (the test fails), or if none of it
-        does and the p-value is at most ``odds`` (it passes).
-        """
+        """Whether more rows would hardly change the result: the test fails with its whole interval
+        below the floor, or it passes with none of it below and a p-value of at most ``odds``."""
         return self.high < self.floor or (self.low >= self.floor and self.p <= odds)
 
     @property

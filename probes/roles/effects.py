@@ -118,10 +118,14 @@ class Effects:
         return [replace(self.worse(edits, "without that attention", where), alone=True)]
 
     def straight(self, places: Sequence[Place]) -> Test:
-        """That the output changes without what heads of a layer write straight to it.
+        """Test whether the output depends on the direct effect of heads of a layer.
 
-        Their joint write, less its mean over rows, is taken from the stream after the last layer:
-        every layer between sees it as before.
+        What the heads together write, less its mean over rows, is subtracted from the residual
+        stream after the last layer. So the layers between still read it, and only its direct path
+        to the unembedding is cut.
+
+        Args:
+            places: (layer, head) of heads of one layer.
         """
         edits = (self.writes.at_end(-self.writes.together(places)),)
         words = "without what it writes straight to the output"

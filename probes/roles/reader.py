@@ -217,11 +217,15 @@ class Reader:
         return Test(name, before.score - after.score, self.floors.stops, p, low, high, "located")
 
     def effect_through_latent(self, group: Sequence[Component], latent: str) -> Test:
-        """The test that heads of a layer, or an FFN, act on the output through a latent alone.
+        """Test whether heads of a layer, or an FFN, affect the output through one latent alone.
 
-        What they write, less its mean over rows, is replaced by what a line in the latent says of
-        it. The score is the part of their effect (the change of the output without them) that this
-        leaves in place.
+        What they write, less its mean over rows, is replaced by its least-squares fit as a linear
+        function of the latent. The score is 1 − (change of the output by this) / (change of the
+        output when they are ablated): 1 if their whole effect is kept.
+
+        Args:
+            group: Heads of one layer, which are taken together, or one FFN.
+            latent: The latent's name.
         """
         layer, ffn = group[0].layer, group[0].kind == "ffn"
         site = Site(layer, "mlp_out" if ffn else "attn_out")

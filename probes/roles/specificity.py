@@ -371,7 +371,18 @@ class _Case:
         return [share.test(name, self._evidence.floors.specific, "raised")]
 
     def sufficiency(self, kind: str) -> list[Test]:
-        """The share of what is lost without the role's keys that they alone bring back."""
+        """Test whether attention to the role's keys alone is enough for the heads' effect.
+
+        The score is 1 − b / a: a is the loss rise (or output change) when the heads' attention to
+        these keys is removed, b the one when all their other attention is removed; a negative b
+        counts as 0.
+
+        Args:
+            kind: The kind of rows that this is measured on.
+
+        Returns:
+            One test; none if the role's controls are not positions, or too few rows are scored.
+        """
         if not self.by_events:
             return []
         found = self._keys(kind)

@@ -57,15 +57,16 @@ _STEPS = 60
 
 @dataclass(frozen=True)
 class Surrogate:
-    """What a role says of a component, so that it can be run in its place.
+    """How a role becomes a short program that can be run in a component's place.
 
     Attributes:
-        kind: ``where`` a head looks, ``what`` it writes, or what an ``ffn`` computes.
-        of: What is told of a component → for ``where`` classes of keys; for ``what`` which tokens
-            it raises: its keys' ``tokens``, their ``images`` (each has an entry in a table), or
-            those that an earlier head ``fetched`` there; for
-            ``ffn`` the latents that it computes from, as far as they are told. Empty of a head
-            where the role does not tell.
+        kind: What the program replaces: ``where`` a head attends, ``what`` it writes, or what an
+            ``ffn`` computes.
+        of: A function from the data for a component's fit to the parts of its program. For
+            ``where``: name → class of keys. For ``what``: whose logits the head raises, its keys'
+            ``tokens``, their ``images`` (by a table with an entry for each token), or the tokens
+            that an earlier head ``fetched`` there. For ``ffn``: the latents that it computes from,
+            as far as the task tells them. If it is empty for a head, no program is made.
     """
 
     kind: str

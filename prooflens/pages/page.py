@@ -63,7 +63,7 @@ class Picture:
 
     @property
     def width(self) -> int:
-        """The shown width in CSS pixels."""
+        """The width at which the picture is shown, in CSS pixels."""
         return self._size()[0]
 
     @property

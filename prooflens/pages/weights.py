@@ -293,15 +293,20 @@ def strongest(
 def findings(
     table: pd.DataFrame, n: int = 5, *, basis: str = "residual", tied: bool = True
 ) -> list[str]:
-    """What stands out above the null (q < 0.01) and a floor, in sentences with their numbers.
+    """Describe, in sentences, the heads and pairs of heads that stand out in a table of weights.
 
-    The floors: a |trace share| of 0.05, and compositions of 1.5 times that of random directions.
+    Single heads are named for a |trace share| of at least 0.05, pairs for a composition score of at
+    least 1.5 times its mean for random directions; both need q < 0.01.
 
     Args:
         table: A table from :func:`interp.weights.weight_table.weight_table`.
         n: How many heads or pairs are named in each list.
-        basis: What the table was made in: residual or token.
-        tied: Whether W_U = W_Eᵀ. Otherwise a sign in the residual basis tells nothing of tokens.
+        basis: The basis in which the table was made, ``residual`` or ``token``.
+        tied: Whether W_U = W_Eᵀ. If not, the sign of a trace share in the residual basis does not
+            tell whether a head raises or lowers the token it reads, and a sentence says so.
+
+    Returns:
+        The sentences.
     """
     said: list[str] = []
     shares = table[table["metric"] == "trace_share"]

@@ -84,7 +84,7 @@ class AdaptiveSlots:
         return [*nested, together] if together else nested
 
     def points(self, memory: int) -> bool:
-        """Whether a later location is read from this memory's address."""
+        """Whether the address fetched with this memory (numbered from 1) gives a later location."""
         return memory <= self.task.rounds and memory < self.task.memory_count
 
     def bits(self, address: str) -> range:
@@ -149,7 +149,7 @@ class AdaptivePlan:
         ]
 
     def slot(self) -> float:
-        """A bound on the error of a fetched content's coordinate."""
+        """A bound on the error (fit and rounding) of a coordinate that holds a fetched value."""
         return slot_error(self.fit, _evaluation(self.task, self.unit, dense=False))
 
     def turned_slot(self) -> float:

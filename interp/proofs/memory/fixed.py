@@ -230,7 +230,7 @@ class _FixedPlan:
         return sum(len(fit.slopes) for fit in self.fits)
 
     def slots(self) -> list[float]:
-        """A bound on the error of each memory's residual coordinate."""
+        """For each memory, a bound on the error (fit and rounding) of its residual coordinate."""
         how = [_evaluation(self.task, len(fit.slopes)) for fit in self.fits]
         return [slot_error(fit, one) for fit, one in zip(self.fits, how, strict=True)]
 

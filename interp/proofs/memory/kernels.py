@@ -90,8 +90,10 @@ class ReluNet:
     def output_error_bound(self, errors: Sequence[float], lipschitz: float) -> float:
         """A bound on the output's error if argument i has an error of at most ``errors[i]``.
 
-        The Lipschitz constant's bound L ‖errors‖₂, or Σ_i errors_i S_i if that is less: with one
-        hidden layer |∂f/∂u_i| is at most S_i, its positive or its negative parts summed.
+        The bound is L ‖errors‖₂ with L = ``lipschitz``. With one hidden layer it is Σ_i errors_i
+        S_i if that is less, as |∂f/∂u_i| is at most S_i. Of the products of a neuron's weight from
+        u_i and its output weight, S_i is the positive ones' sum or the negative ones', the larger
+        in size.
         """
         whole = lipschitz * float(np.linalg.norm(errors))
         if len(self.hidden) > 1:

@@ -107,7 +107,10 @@ def select_lag(lag: int, how: Summation) -> LagFit:
 
 
 def slot_error(fit: LagFit, how: Summation) -> float:
-    """A bound on |Σ_h a_h Σ_j e^{−p_h j} x_j − x_T| for |x| ≤ 1, of fit and rounding together."""
+    """A bound on |Σ_h a_h Σ_j e^{−p_h j} x_j − x_T| for |x| ≤ 1: the fit's error plus rounding.
+
+    ``how`` says in what way the sum is computed.
+    """
     return fit.fit_error + sum_rounding(fit.slopes, fit.coefficients, how)
 
 

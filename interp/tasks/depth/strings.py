@@ -266,11 +266,13 @@ def _near_misses(spoken: Language, lengths: _Lengths, generator: np.random.Gener
 
 @dataclass(frozen=True)
 class PrefixPrediction(StringTask):
-    """At every position of a string of the language: is the prefix in it (`depth` §3.3)?
+    """The task of telling, at every position of a string of a formal language, whether the prefix
+    that ends there is in the language (`depth` §3.3).
 
     Attributes:
         language: The language's name: see :data:`interp.tasks.depth.languages.NAMES`.
-        bins: (shortest, longest) lengths in symbols; a batch has equally many rows of each bin.
+        bins: Ranges of lengths in symbols, each (shortest, longest); a batch has equally many rows
+            of each range.
         targets: Targets as ``classes`` 0 and 1 ``[batch, pos]``, or as real ``bits``
             ``[batch, pos, 1]``, which is what a compiled program gives.
 

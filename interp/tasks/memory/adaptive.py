@@ -39,10 +39,13 @@ _MOST_BITS = 8
 
 @dataclass(frozen=True)
 class AdaptiveMemory:
-    """Memories whose locations are read from the tokens (`memory` Task II).
+    """The task of fetching earlier values from lags that the tokens determine (`memory` Task II).
+
+    The target is a function f of the current value and of the fetched ones, the memories. The lag
+    of memory i is looked up in a fixed random table g_i by a token's address.
 
     Attributes:
-        locations: The lags that a table may name, distinct and at least 1.
+        locations: The lags that occur in the tables g_i, distinct and at least 1.
         rounds: K, how many memories are fetched one after another.
         concurrent: C, how many memories are fetched together after those.
         bits: How many address channels a token has.

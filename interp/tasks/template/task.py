@@ -276,8 +276,11 @@ class TemplateTask:
         return self.templates[template].find(str(self.labels[template])) if self.symbolic else -1
 
     def answers(self) -> dict[str, tuple[str, ...]]:
-        """The latent that is the answer: the symbol's ``source`` for token labels, else
-        ``label``."""
+        """The name of the latent that holds the answer, mapped to no inputs (they are not named).
+
+        For token labels it is ``source``, the position that the answer is copied from (−1 if no
+        position holds it); for real labels it is ``label``, the number itself.
+        """
         return {"source" if self.symbolic else "label": ()}
 
     @sampler

@@ -141,7 +141,8 @@ class LayerHeadWeights:
 
     @property
     def W_V(self) -> Tensor:
-        """The value weights, [group, d_model, d_head]."""
+        """The value weights, [group, d_model, d_head]; under grouped-query attention heads share a
+        group."""
         return self.read("W_V")
 
     @property

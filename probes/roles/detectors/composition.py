@@ -282,8 +282,12 @@ class _Raised:
     one: Relayed
 
     def read(self) -> tuple[Place, ...]:
-        """Those of the heads that fetch the same whose write is read, on every second row; all
-        where none is missed by itself."""
+        """The earlier heads whose outputs the head reads in its values.
+
+        For each of the earlier heads that fetch the same tokens, the copying that is lost when the
+        head's values lack that one's output is averaged over every second row. Heads without which
+        enough is lost are returned (:func:`missed_heads`); all, if there is no such head.
+        """
         alone = {
             writer: float(self._lost_share([writer])[::2].mean()) for writer in self.one.writers
         }

@@ -249,10 +249,10 @@ class Kernels:
 def kernels_of(reader: Reader, layer: int, memory: Memory) -> Kernels:
     """Estimate how much each head of a layer writes of a memory from each lag.
 
-    A head's kernel is its attention to the key at a lag, times what it writes from that key along
-    the direction w by which a linear fit predicts the memory from the stream after the attention,
-    averaged over scored queries. For a memory whose place a latent names, offsets from that place
-    take the place of lags.
+    A head's kernel is, for each lag, its attention to that key times what it writes from there
+    along w, averaged over scored queries (:func:`~interp.attention.patterns.kernel_by_offset`). w
+    is the direction from which a linear fit predicts the memory in the stream after attention. For
+    a memory whose lag is a latent, the kernel is over offsets from the memory's position.
 
     Returns:
         The kernels over all rows, and in each fold of rows, with the shape that is expected.

@@ -343,7 +343,7 @@ class Inputs:
     points: Float[np.ndarray, "classes d"]
 
     def average(self, counts: Int[np.ndarray, "row classes"]) -> Float[np.ndarray, "row d"]:
-        """What heads add after these numbers of tokens."""
+        """The mean of o_q over BOS and ``counts`` tokens of each class: the heads' output there."""
         seen = counts @ self.points[:-1] + self.points[-1]
         return np.asarray(seen / (counts.sum(axis=1, keepdims=True) + 1.0))
 
@@ -366,7 +366,11 @@ class Bend:
 def outputs(
     layer: Layer, base: Float[np.ndarray, "#row d"], average: Float[np.ndarray, "row d"]
 ) -> Float[np.ndarray, "row kept"]:
-    """What later layers see of the stream after the layer, but for the averages in it."""
+    """What later layers read of the residual stream after a layer, less the attention averages.
+
+    The feed-forward network's input is ``base + average``; its output is added to ``base``, which
+    is mapped by ``layer.keep``, without ``average``.
+    """
     post = base + average
     for hidden in layer.hidden:
         post = hidden.activate(post @ hidden.weight + hidden.bias)

@@ -175,12 +175,16 @@ class _Writer:
     sources: dict[str, list[Factor]] = field(default_factory=dict)
 
     def formula(self, scene: Scene, wanted: Bool[np.ndarray, " row"]) -> Expression:
-        """What holds in the wanted rows and in no other."""
+        """A formula over the scene's variables that is true in exactly the wanted rows."""
         rows, variables = _by_depth(scene)
         return self.cover_formula(cover(rows, wanted, [v.size for v in variables]), variables)
 
     def cover_formula(self, found: Cover, variables: Sequence[Factor]) -> Expression:
-        """A cover as a formula: any of its cubes, or, negated, none of them."""
+        """A cover as a formula.
+
+        It is the disjunction of the cubes, each a conjunction of literals, or, for a negated cover,
+        the negation of that disjunction.
+        """
         parts = []
         for cube in found.cubes:
             named = [(v, allowed) for v, allowed in zip(variables, cube, strict=True) if allowed]
@@ -192,7 +196,7 @@ class _Writer:
         return _all_of(parts) if found.negated else _any_of(parts)
 
     def literal(self, variable: Factor, allowed: frozenset[int]) -> Expression:
-        """One variable has one of some values."""
+        """A formula that is true where the variable's value is in ``allowed``."""
         if variable.kind == "token":
             return self.token(allowed)
         if variable.kind == "position":
@@ -213,7 +217,10 @@ class _Writer:
         return _negate(found) if turned else found
 
     def lag_formula(self, variable: Factor, allowed: frozenset[int]) -> Expression:
-        """What stands a fixed number of tokens back is one of some classes; BOS is in one too."""
+        """A formula: the token ``variable.lag`` places back is in one of the ``allowed`` classes.
+
+        Where BOS's class is allowed, it says instead that no token there is in another class.
+        """
         scene = self.machine.scenes[variable.layer]
         outside = variable.seen[-1] in allowed
         asked = set(range(variable.size)) - allowed if outside else allowed

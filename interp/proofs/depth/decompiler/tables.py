@@ -243,7 +243,7 @@ class _Asked:
         return len(self.found) > before
 
     def bits(self) -> Bool[np.ndarray, "row forms"]:
-        """Which comparison holds for which numbers."""
+        """Whether each row's counts satisfy each comparison found: weights · counts ≥ threshold."""
         weights = np.array([weights for weights, _ in self.found], dtype=np.int64)
         thresholds = np.array([threshold for _, threshold in self.found], dtype=np.int64)
         values = self.counts @ weights.reshape(len(weights), self.classes).T
