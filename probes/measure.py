@@ -272,7 +272,7 @@ class _Work:
             kinds = [kind for kind in _KINDS if kind in evidence.views]
             behaviour = [self._behaviour(evidence, kind) for kind in kinds]
             step(_first_words(evidence) if self._language else "roles")
-            told = cache(lambda: examine(evidence, *self.rows.known, watch=how["watch"]))
+            told = cache(lambda: examine(evidence, *self.rows.task_variables, watch=how["watch"]))
             roles = kept.table("roles", lambda: self._roles(evidence, told()))
             step("attention of the heads with roles")
             own = evidence.run(self.profile.rows["own"])
@@ -318,7 +318,7 @@ class _Work:
         return repr(self.word(token))
 
     def _evidence(self, *, targets: bool) -> Evidence:
-        known = self.rows.known
+        known = self.rows.task_variables
         given: Any = rows_of(self.rows.trials) if self._language else self.main.batch
         return evidence_of(
             self.model, given, self.profile, latents=any(map(bool, known)), targets=targets,

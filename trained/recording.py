@@ -52,8 +52,8 @@ class _Call:
         return bool(self.kernel._schema.is_mutable)
 
     @property
-    def written(self) -> set[int]:
-        """The memory of what it was given and changes."""
+    def changed_memory(self) -> set[int]:
+        """Addresses of the memory of those inputs that the call changes."""
         known = self.kernel._schema.arguments
         named = {one.name: one for one in known}
         pairs = [*zip(known, self.args, strict=False)]
@@ -99,7 +99,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if call.is_new:
             self._own |= set(map(_memory, call.made)) - set(map(_memory, call.given))
             self._bytes += sum(one.nbytes for one in call.made)
-        return self._bytes <= _MOST_BYTES and call.written <= self._own
+        return self._bytes <= _MOST_BYTES and call.changed_memory <= self._own
 
 
 class Recording:
@@ -224,13 +224,13 @@ def _repeats(call: _Call) -> bool:
 
 def _again(calls: Sequence[_Call], inputs: Sequence[Tensor]) -> Iterator[_Call]:
     """The calls whose outputs may be others next time."""
-    written = set[int]().union(*(call.written for call in calls))
+    written = set[int]().union(*(call.changed_memory for call in calls))
     changing = {*map(_memory, inputs)}
     for call in calls:
         made = set(map(_memory, call.made))
         reads = changing & set(map(_memory, call.given))
         if call.mutates or (not call.is_view and (reads or written & made)):
-            changing |= made | call.written
+            changing |= made | call.changed_memory
             yield call
 
 

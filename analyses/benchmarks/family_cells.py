@@ -164,7 +164,7 @@ def weights(of: FamilyModel) -> float:
     factors = pl.head_weights(of.folder, adapter=of.adapter)
     worst = 0.0
     for layer in range(len(of.layers)):
-        x, wrote = _attention_in_out(of, layer)
+        x, wrote = attention_in_out(of, layer)
         stack, pattern = factors.layer(layer), of.patterns[layer]
         b_V, total = stack.read_if_there("b_V"), torch.zeros_like(wrote)
         ov = stack.circuit("OV")
@@ -345,7 +345,7 @@ def _losses(logits: Tensor, tokens: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _attention_in_out(of: FamilyModel, layer: int) -> tuple[Tensor, Tensor]:
+def attention_in_out(of: FamilyModel, layer: int) -> tuple[Tensor, Tensor]:
     """What a layer's attention reads, and what it writes before any norm after it."""
     seen: dict[str, Tensor] = {}
 

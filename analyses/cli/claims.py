@@ -53,7 +53,7 @@ def list_claims(
                 typer.echo(f"    before: {before.status} ({before.key}), {before.profile}")
                 typer.echo(f"        changed because: {before.reason}")
                 typer.echo(f"        rule then: {before.rule}")
-                typer.echo(f"        settings then: {before.shown}")
+                typer.echo(f"        settings then: {before.settings_text}")
 
 
 @app.command(

@@ -99,7 +99,7 @@ class Before:
     reason: str = ""
 
     @property
-    def shown(self) -> str:
+    def settings_text(self) -> str:
         """The settings as text."""
         return json.dumps(dict(self.settings), ensure_ascii=False)[1:-1]
 

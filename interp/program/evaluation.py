@@ -318,7 +318,7 @@ class _Evaluator:
         self.start, self.imports = start, {predicate.name: predicate for predicate in imports}
 
     @cached_property
-    def seen(self) -> Bool[np.ndarray, "row query key"]:
+    def visible_keys(self) -> Bool[np.ndarray, "row query key"]:
         """The keys that each position looks back over."""
         n = self.rows.shape[1]
         return np.asarray(np.tril(np.ones((n, n), dtype=bool)) & self.inside[:, None, :])
@@ -434,8 +434,8 @@ class _Evaluator:
         """The keys that satisfy a condition or that ``# φ`` counts, ``[row, query, key]``."""
         if isinstance(where, syntax.Count):
             guard = True if where.guard is None else self._guarding(where.guard) > 0
-            return np.asarray(self._holds_inside(where)[:, None, :] & self.seen & guard)
-        return np.asarray(self.value(where, pair=True) & self.seen)
+            return np.asarray(self._holds_inside(where)[:, None, :] & self.visible_keys & guard)
+        return np.asarray(self.value(where, pair=True) & self.visible_keys)
 
     def _pick_value(self, part: syntax.Pick) -> Values:
         chosen = self.chosen_keys(part.where)

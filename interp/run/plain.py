@@ -155,7 +155,8 @@ class _PlainLayers(Layers):
     def changes_as(self, bridge: Any, inputs: Tensor) -> bool:
         """Whether sites have the same values as in the bridge, and edits the same effect.
 
-        Both run on ``inputs`` with the same changes at sites of the first and the last layer.
+        Both run on ``inputs`` with the same changes at sites of the first and the last layer, but
+        for ``resid_mid``, whose values are compared and not changed.
         """
         sites = [s for s in (*self._modules, *self._attention) if s.name in bridge.hook_dict]
         last = len(self.layers) - 1

@@ -129,7 +129,7 @@ class Signs(Domain):
         return (0, *self.task.lags)
 
     @property
-    def judged(self) -> range:
+    def judged_positions(self) -> range:
         """Positions that have an answer."""
         return range(max(self.task.lags), self.length)
 
@@ -141,7 +141,7 @@ class Signs(Domain):
     @property
     def statement(self) -> str:
         """The inputs and positions that a proof is about, in words."""
-        first, last = self.judged[0], self.judged[-1]
+        first, last = self.judged_positions[0], self.judged_positions[-1]
         where = f"positions {first} to {last}" if first < last else f"position {first}"
         return f"all 2^{self.length} sequences of {self.length} inputs ±1, at {where}"
 
@@ -163,14 +163,14 @@ class Signs(Domain):
 
     def points(self) -> Iterator[Cells]:
         """Every sequence, for every judged position those of its own length."""
-        for t in self.judged:
+        for t in self.judged_positions:
             for start, end in chunks(2 ** (t + 1), CHUNK):
                 codes = np.arange(start, end)[:, None] >> np.arange(t, -1, -1)
                 yield self._cells(2.0 * (codes & 1) - 1.0)
 
     def sample(self, n: int, rng: np.random.Generator) -> Iterator[Cells]:
         """n random sequences for each judged position."""
-        for t in self.judged:
+        for t in self.judged_positions:
             yield self._cells(rng.choice([-1.0, 1.0], size=(n, t + 1)))
 
     def _cells(self, x: Float64[np.ndarray, "cell pos"]) -> Cells:
@@ -180,7 +180,7 @@ class Signs(Domain):
 
     def boxes(self) -> Iterator[Cells]:
         """One cell per judged position, with every input free and f between its extremes."""
-        for t in self.judged:
+        for t in self.judged_positions:
             yield self.cases(t, ())
 
     def cases(self, t: int, lags: Sequence[int]) -> Cells:
@@ -254,7 +254,7 @@ class Averages(Domain):
         self.trivial = 1.0 if most >= np.pi / 2 else float(np.sin(most))
 
     @property
-    def judged(self) -> range:
+    def judged_positions(self) -> range:
         """Positions that have an answer."""
         return range(self.task.burn_in, self.length)
 
@@ -288,7 +288,7 @@ class Averages(Domain):
 
     def boxes(self) -> Iterator[Cells]:
         """All inputs free."""
-        for t in self.judged:
+        for t in self.judged_positions:
             yield self.slices(t, 1)
 
     def slices(self, t: int, n: int) -> Cells:
@@ -313,7 +313,7 @@ class Averages(Domain):
 
     def sample(self, n: int, rng: np.random.Generator) -> Iterator[Cells]:
         """Random sequences, half of them at the corners of the box."""
-        for t in self.judged:
+        for t in self.judged_positions:
             x = rng.uniform(-self.box, self.box, (n, t + 1))
             x[n // 2 :] = np.sign(x[n // 2 :]) * self.box
             m = x[:, ::-1] @ self.rho[: t + 1]
@@ -335,7 +335,7 @@ class Addressed(Domain):
         self.lags = np.array(task.location_tables()[0])
 
     @property
-    def judged(self) -> range:
+    def judged_positions(self) -> range:
         """Positions that have an answer."""
         return range(max(self.task.locations), self.length)
 
@@ -369,7 +369,7 @@ class Addressed(Domain):
     def boxes(self) -> Iterator[Cells]:
         """For each position, the cases of the last address: the right answer depends on it."""
         bits = self.task.bits
-        for t in self.judged:
+        for t in self.judged_positions:
             for code, lag in enumerate(self.lags.tolist()):
                 centre, reach = np.zeros((1, t + 1, 1 + bits)), np.ones((t + 1, 1 + bits))
                 reach[:, 0] = self.box
@@ -410,7 +410,7 @@ class Addressed(Domain):
 
     def sample(self, n: int, rng: np.random.Generator) -> Iterator[Cells]:
         """Random rows."""
-        for t in self.judged:
+        for t in self.judged_positions:
             x = rng.uniform(-self.box, self.box, (n, t + 1))
             x[n // 2 :] = np.sign(x[n // 2 :]) * self.box
             code = rng.integers(len(self.codes), size=(n, t + 1))

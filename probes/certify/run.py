@@ -138,7 +138,7 @@ def _lag_cases(model: Any, domain: Signs, said: Lags) -> MechanismProof | str:
     heads = [(layer, head, lags) for (layer, head), lags in sorted(said.items())]
 
     def cells() -> Iterator[Cells]:
-        for t in domain.judged:
+        for t in domain.judged_positions:
             yield domain.cases(t, named)
 
     return MechanismProof(cells, {"cover": "cases", "lags": list(named), "heads": heads})
@@ -153,7 +153,7 @@ def _kernel(model: Any, domain: Averages) -> MechanismProof | str:
         return reason
 
     def cells() -> Iterator[Cells]:
-        for t in domain.judged:
+        for t in domain.judged_positions:
             yield domain.slices(t, SLICES)
 
     def final(m: Any, cells: Cells, ar: Arithmetic) -> Affine:
@@ -172,7 +172,7 @@ def _address_pairs(model: Any, domain: Addressed) -> MechanismProof | str:
     if reason := not_named(model):
         return reason
     every = domain.tokens(PIECES)
-    lengths = [t + 1 for t in domain.judged]
+    lengths = [t + 1 for t in domain.judged_positions]
 
     def cells() -> Iterator[Cells]:
         for code in range(len(domain.codes)):

@@ -76,7 +76,7 @@ def worst_error(
 
 def _some(domain: Domain, rows: int, rng: np.random.Generator) -> Iterator[Cells]:
     """Random inputs at twelve positions or fewer, the first and the last among them."""
-    judged = list(domain.judged)  # type: ignore[attr-defined]
+    judged = list(domain.judged_positions)  # type: ignore[attr-defined]
     picked = np.unique(np.linspace(0, len(judged) - 1, min(_POSITIONS, len(judged))).astype(int))
     for place, cells in enumerate(domain.sample(rows, rng)):
         if place in picked:

@@ -100,7 +100,7 @@ class Judged:
         return self.exact or program.nodes <= min(NODES, _FREE + _A_LINE * program.size)
 
     @property
-    def found(self) -> bool:
+    def is_found(self) -> bool:
         """Whether match and gain are high enough on both, and nothing is missed where all strings
         are known."""
         matches = min(self.held.match, self.longer.match)
@@ -197,9 +197,9 @@ class Judge:
     def best(self, tried: Sequence[Judged]) -> Judged:
         """One that stands in the weights; else, of those nearly as good as any, the one that is
         short and right off the task too; one that counts as found before one that does not."""
-        exact = [one for one in tried if one.exact and one.found]
+        exact = [one for one in tried if one.exact and one.is_found]
         short = [one for one in tried if one.short]
-        found = exact or [one for one in tried if one.found] or short or list(tried)
+        found = exact or [one for one in tried if one.is_found] or short or list(tried)
         most = max(one.score for one in found)
         near = [one for one in found if one.score >= most - _NEAR]
         return max(near, key=lambda one: (one.worth, one.score))
@@ -214,7 +214,7 @@ class Judge:
         It must count as found, with a score of at least 0.95, and have at most 30 expressions.
         """
         best = self.best(tried)
-        return best.found and best.score >= LEAST + _NEAR and best.program.nodes <= _PLAIN
+        return best.is_found and best.score >= LEAST + _NEAR and best.program.nodes <= _PLAIN
 
     def table_match(self) -> tuple[float, float]:
         """The current-token table's match on held-out and on longer rows."""
@@ -295,9 +295,9 @@ def answer(best: Judged, table: tuple[float, float]) -> Answer:
         table: Match of the best table on the current token on held-out and longer rows.
     """
     by_table = min(table) >= 1.0 and best.misses_no_string
-    if by_table or (best.found and best.program.pointwise):
+    if by_table or (best.is_found and best.program.pointwise):
         return "no attention needed"
-    return "found" if best.found else "not found"
+    return "found" if best.is_found else "not found"
 
 
 def _or_match(fidelity: Fidelity) -> float:
@@ -372,7 +372,7 @@ def cut_down(judge: Judge, best: Judged) -> Judged:
         best: Any; one that stands in the weights stays as it is.
     """
     rows = judge.data.every
-    if best.exact or not best.found or not len(rows) or rows.answers is None:
+    if best.exact or not best.is_found or not len(rows) or rows.answers is None:
         return best
     texts = rows.vocabulary.texts
     letters = [texts[code] for code in rows.content().tolist()]
@@ -380,7 +380,7 @@ def cut_down(judge: Judge, best: Judged) -> Judged:
         program = smallest(best.program, letters=letters, yes=texts[rows.answers[1]])
         if program.nodes < best.program.nodes:
             found = judge.one(Candidate(program, best.sources))
-            return found if found.found else best
+            return found if found.is_found else best
     return best
 
 

@@ -295,7 +295,7 @@ def _search_programs(
         step("what any head could fetch")
         wider = primitives(judge.data.fit, deep=layers > 1, positions=judge.positions)
         tried += judge.all([(-1, one) for one in wider], layers)
-    if heads and tried and not judge.best(tried).found:
+    if heads and tried and not judge.best(tried).is_found:
         step("which tokens heads look at")
         heads += head_tables(some, kept)
         tried += judge.all([(i, one.primitive) for i, one in enumerate(heads)], layers)

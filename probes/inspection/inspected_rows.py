@@ -95,7 +95,9 @@ class InspectedRows:
     words: tuple[str, ...] | None = None
 
     @property
-    def known(self) -> tuple[tuple[Memory, ...], dict[str, tuple[str, ...]], tuple[Variable, ...]]:
+    def task_variables(
+        self,
+    ) -> tuple[tuple[Memory, ...], dict[str, tuple[str, ...]], tuple[Variable, ...]]:
         """What a task says is fetched, computed and exchanged; of a language nothing."""
         if self.profile is not TASK or self.task is None:
             return (), {}, ()

@@ -208,7 +208,7 @@ class ComparedModels:
         return pd.concat(tables, ignore_index=True)
 
     @property
-    def held(self) -> pd.DataFrame:
+    def statements_by_model(self) -> pd.DataFrame:
         """Whether each of the proof's statements holds for each model: a table with a row per
         statement and a column per model."""
         wide = self.agreement.pivot(index="statement", columns="model", values="holds")
@@ -218,7 +218,7 @@ class ComparedModels:
 
 def findings(comparison: ComparedModels) -> list[str]:
     """Two sentences: the trained model's roles, and the proof's."""
-    held = comparison.held.drop(columns=comparison.constructed.name)
+    held = comparison.statements_by_model.drop(columns=comparison.constructed.name)
     certificate = comparison.construction.certificate
     return [
         roles_in_words(comparison.trained),
@@ -229,7 +229,7 @@ def findings(comparison: ComparedModels) -> list[str]:
 def doubts(comparison: ComparedModels) -> list[str]:
     """Sentences with the caveats of the comparison: one seed, different mechanisms, the controls'
     results, and roles that are not confirmed."""
-    trained, held = comparison.trained, comparison.held
+    trained, held = comparison.trained, comparison.statements_by_model
     said = [
         "One model of each kind, of one seed: what other seeds do is said in their recipes.",
         "The trained model and the proof need not fill a role by the same means. "
@@ -275,7 +275,8 @@ def sections(comparison: ComparedModels, folder: Path) -> list[Section]:
             ),
             tables=(
                 PageTable(
-                    comparison.held.reset_index(), "Statements of the proof, checked on all models."
+                    comparison.statements_by_model.reset_index(),
+                    "Statements of the proof, checked on all models.",
                 ),
                 PageTable(
                     _by_whom(comparison.agreement),

@@ -81,7 +81,7 @@ def test_by_mechanism_is_brute_force_to_ten_digits_at_a_hundredth_of_the_cost(
 ) -> None:
     domain = Signs(FixedMemory((1, 3), "multiplexer", length=12), 12)
     common: dict[str, Any] = {"trivial": 1.0, "arithmetic": "real"}
-    cases = (domain.cases(t, domain.lags) for t in domain.judged)
+    cases = (domain.cases(t, domain.lags) for t in domain.judged_positions)
     mechanism = prove(multiplexer, "mechanism", "error", cases, **common)
     last = [c for c in domain.points() if c.position == 11]
     brute = prove(multiplexer, "brute force", "error", last, budget=0, **common)

@@ -136,13 +136,13 @@ def _rank_grids(target: Lags, heads: int, positions: Positions) -> list[Projecte
 def _improve_slopes(
     target: Lags, slopes: Float64[np.ndarray, " head"], positions: Positions
 ) -> Projected:
-    def left(log_slopes: Float64[np.ndarray, " head"]) -> Lags:
+    def residuals(log_slopes: Float64[np.ndarray, " head"]) -> Lags:
         one = project(target, np.exp(log_slopes), positions)
         held: Lags = target - _basis(len(target), one.slopes, positions) @ one.coefficients
         return held
 
     start = np.log(np.maximum(slopes, 1e-3))
-    best = least_squares(left, start, bounds=(-9.0, 5.0), max_nfev=_EVALUATIONS)
+    best = least_squares(residuals, start, bounds=(-9.0, 5.0), max_nfev=_EVALUATIONS)
     return project(target, np.exp(best.x), positions)
 
 

@@ -59,7 +59,7 @@ _RESULT: dict[str, str] = {
     "unembedding": "v d",
 }
 
-_NO_GAIN = "the mapping names no norm_gain: folding the norm changes nothing"
+_UNFOLDED = "the mapping names nothing of a norm: folding it changes nothing"
 
 
 class _MappedPart(FileTable, extra="forbid"):
@@ -147,7 +147,7 @@ def layout_of_mapping(table: Mapping[str, Any]) -> Layout:
         norm=read.norm,
         rope=None if read.rope is None else Rope(**dict(read.rope)),
         tokens=None if embedding is None else Tokens(embedding, unembedding or embedding),
-        notes=() if "norm_gain" in made else (_NO_GAIN,),
+        notes=() if {"norm_gain", "norm_bias", "out_gain"} & {*made} else (_UNFOLDED,),
     )
 
 

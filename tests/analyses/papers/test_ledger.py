@@ -38,7 +38,7 @@ def test_before_keeps_rule_settings_and_verdict(tmp_path):
         "Reproduced if the sum is 3.", "partly", "sum 2.5",
     )  # fmt: skip
     assert before.settings == {"seeds": [1], "first": 2}
-    assert before.shown == '"seeds": [1], "first": 2'
+    assert before.settings_text == '"seeds": [1], "first": 2'
     assert claim.profiles["quick"]["first"] == 1
 
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from same_head_weights import assert_same
 
 from analyses.benchmarks.family_cases import CASES, write
-from analyses.benchmarks.family_cells import FamilyModel, _attention_in_out, weights
+from analyses.benchmarks.family_cells import FamilyModel, attention_in_out, weights
 from interp.errors import ArgumentError, CheckpointError
 from interp.models.pretrained import _bridge
 from interp.weights.head_weights import head_weights
@@ -52,7 +52,7 @@ def test_pattern_and_output_of_the_model_follow_from_the_factors(name: str, tmp_
 @torch.no_grad()
 def test_what_heads_of_gemma_3_write_follows_though_their_positions_do_not(tmp_path: Path) -> None:
     of = FamilyModel(tmp_path, None, build("Gemma 3", tmp_path), tmp_path)
-    x, wrote = _attention_in_out(of, 0)
+    x, wrote = attention_in_out(of, 0)
     layer = head_weights(tmp_path).layer(0)
     W_V = layer.W_V.repeat_interleave(2, 0)
     found = torch.einsum("rhqk,rkd,hde,hem->rqm", of.patterns[0], x, W_V, layer.W_O)
@@ -121,6 +121,10 @@ def test_a_mapping_takes_slots_of_a_matrix_with_more_query_than_key_heads(tmp_pa
     mapped, known = (head_weights(tmp_path, mapping=m).layer(1) for m in (mapping, None))
     for part in ("W_Q", "W_K", "W_V", "W_O"):
         assert torch.equal(mapped.read(part), known.read(part)), part
+    (note,) = layout_of_mapping(mapping).notes
+    assert "folding it changes nothing" in note
+    gain = {"name": "transformer.h.{layer}.ln_attn.weight", "pattern": "d -> d"}
+    assert layout_of_mapping({**mapping, "norm_bias": gain}).notes == ()
     mapping["W_Q"] = {**matrix, "slots": [0]}
     with pytest.raises(ArgumentError, match=r"W_Q\.slots must have at least 2 entries"):
         head_weights(tmp_path, mapping=mapping)

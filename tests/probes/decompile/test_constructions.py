@@ -95,10 +95,10 @@ def test_what_reads_the_current_token_alone_needs_no_attention(
 def test_a_long_formula_is_not_short() -> None:
     part = 'count(key.token == "a") >= 1'
     few, many = (" && ".join([part] * times) for times in (2, 3))
-    assert judged_program(f'next = "1" if {few} else "0"').found
-    assert not judged_program(f'next = "1" if {many} else "0"').found
+    assert judged_program(f'next = "1" if {few} else "0"').is_found
+    assert not judged_program(f'next = "1" if {many} else "0"').is_found
     named = "".join(f"x{k} = {part}\n" for k in range(5))
-    assert judged_program(f'{named}next = "1" if x1 && x2 && x3 && x4 else "0"').found
+    assert judged_program(f'{named}next = "1" if x1 && x2 && x3 && x4 else "0"').is_found
 
 
 def _judge(model_decides: str) -> Judge:

@@ -84,7 +84,7 @@ def test_right_on_nearly_all_strings_is_not_found(some: TokenRows) -> None:
     wrong -= sum(map(is_balanced, strings(LONGEST)))
     assert one.every.match == pytest.approx(1 - wrong / 510)
     assert one.every.match > 0.9
-    assert not one.found
+    assert not one.is_found
     assert answer(one, (0.5, 0.5)) == answer(one, (1.0, 1.0)) == "not found"
     assert {name for name, *_ in judge.differ(one)} >= {"every"}
 
