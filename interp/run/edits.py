@@ -401,20 +401,25 @@ class Through(Edit):
 class Lookup(Edit):
     """Replaces the value at the site by what a table says of numbers that are read, by a linear
     map, off another site of its layer, as that is in the changed run. Between two entries of the
-    table is what lies between them, in every number; beyond the last is the last.
+    table is what lies between them, in every number; beyond the last is the last. A linear map of
+    what is read may be added.
 
     Attributes:
         reads: Where the numbers are read, with values ``[row, pos, d]``.
         weights: ``[d + 1, number]``: how each is read; the last row is what is added.
         knots: ``[number, knot]``: at which values of each number the table has entries, in order
             and evenly apart.
-        entries: ``[knot ** numbers, d_site]``, the last number's knots closest together.
+        entries: ``[knot ** numbers, d_site]``, the last number's knots closest together. Without a
+            number the table has one entry.
+        linear: ``[d, d_site]``: the linear map of the values at ``reads`` that is added to the
+            table's entry; by default nothing is added.
     """
 
     reads: Site
     weights: Array
     knots: Array
     entries: Array
+    linear: Array | None = None
 
     @property
     def read(self) -> Site:  # noqa: D102
@@ -422,7 +427,8 @@ class Lookup(Edit):
 
     @property
     def act(self) -> str:  # noqa: D102
-        return f"{self.entries} by what is read at {self.reads}"
+        more = "" if self.linear is None else f", and a linear map of it ({self.linear})"
+        return f"{self.entries} by what is read at {self.reads}{more}"
 
     def fetch(self, known: Known, rows: Tensor) -> Tensor:  # noqa: D102
         return known.clean_values(self.reads, rows)
@@ -441,7 +447,8 @@ class Lookup(Edit):
 
     def instead(self, own: Tensor, fetched: Tensor) -> Tensor:  # noqa: D102
         stream = fetched.to(own)
-        return self.entry_weights(stream) @ self.entries.tensor.to(own)
+        found = self.entry_weights(stream) @ self.entries.tensor.to(own)
+        return found if self.linear is None else found + stream @ self.linear.tensor.to(own)
 
 
 def as_edits(edits: Edit | tuple[Edit, ...] | list[Edit]) -> Edits:

@@ -1,17 +1,20 @@
-"""An FFN as a table over a few numbers that it reads off the stream.
+"""An FFN as a table over a few numbers that it reads off the stream, and a linear map of it.
 
-    n          the numbers, each a linear function of the stream before the norm
-    w ≈ Σ_e m_e(n) · entry_e,    m the weight of each entry: what lies between two entries is
-                                 interpolated (:class:`interp.run.Lookup`)
+    s          the stream before the norm
+    n          the numbers, each a linear function of s
+    w ≈ Σ_e m_e(n) · entry_e (+ M s),    m the weight of each entry: what lies between two entries
+                                         is interpolated (:class:`interp.run.Lookup`)
 
 Numbers that can be read are those that a linear map finds in the stream (r² ≥ .9): latents of the
 task, which token stands there, what stood at the lags of a memory, and the directions in which the
 token, or what each head wrote, varies most. They are chosen one at a time, or two where no single
 one helps, by what a table fitted on half of the rows explains of what the FFN writes in the others.
 Those that a task names as arguments come first. A number that follows from chosen ones is left out.
+The linear map is added where the table misses more than a hundredth, and the map halves that.
 
 A table that explains all says that the FFN depends on these numbers alone, on the rows at hand. It
-does not say that the FFN reads them one by one, nor that others would not do as well.
+does not say that the FFN reads them one by one, nor that others would not do as well. A linear map
+says that the FFN passes on what it reads, and not what that is.
 """
 
 from __future__ import annotations
@@ -36,6 +39,8 @@ _MOST = 9
 """The most numbers: of two values each they have half of the entries."""
 _GAIN, _ENOUGH = 0.005, 0.99
 """The least share of the write that a further number must explain, and a share that is all."""
+_HALVED = 0.5
+"""A linear map is added where no more than this share of what a table misses is then missed."""
 _LEAST = 0.5
 """The least share of the write that a table must explain to stand for the FFN."""
 _PAIRS = 0.02
@@ -46,6 +51,8 @@ _DIRECTIONS = 3
 """How many directions of what a head writes are told apart."""
 _SYMBOLS, _CHANNELS = 8, 4
 _RIDGE = 1e-4
+_PLACES = 4096
+"""How many places tables are compared on; the one that is chosen is fitted on all."""
 
 Numbers = Mapping[str, Float[Tensor, " place"]]
 
@@ -58,7 +65,7 @@ def ffn_table(
     *,
     changed: Run | None = None,
 ) -> tuple[str, Lookup] | None:
-    """Fit a table to what an FFN writes at the scored positions of a run.
+    """Fit a table, and a linear map where that helps, to what an FFN writes at scored positions.
 
     Args:
         run: The model on the rows that it is fitted on.
@@ -69,7 +76,7 @@ def ffn_table(
             to be written is that of ``run``.
 
     Returns:
-        The table in words, and as an edit; None where it explains less than half of what the FFN
+        The program in words, and as an edit; None where it explains less than half of what the FFN
         writes at places that it was not fitted on.
     """
     before, after = read_by_ffn(run.model, layer), Site(layer, "mlp_out")
@@ -77,20 +84,22 @@ def ffn_table(
     half = halves(scored)
     stream = seen.at([before])[before].double().cpu()[scored]
     written = run.at([after])[after].double().cpu()[scored]
-    made = _Table(before, after, stream, written, half)
     every = dict(_numbers(seen, layer, latents))
     numbers = {name: values for name, values in every.items() if can_read(stream, values, half)}
     told = [name for name in numbers if name.split(".")[0] in names][:_MOST]
-    chosen = _choose_numbers(made, numbers, told)
-    if not chosen:
+    made = _Table(before, after, stream, written, half)
+    chosen, linear, explained = _choose_form(made, numbers, told)
+    if explained < _LEAST:
         return None
     values = [numbers[name] for name in chosen]
-    if made.held_out_r2(values) < _LEAST:
-        return None
-    size = made.size(values)
-    chosen = [_in_words(name) for name in chosen]
-    words = f"what it writes is a table's entry, {size} × {len(chosen)} numbers: "
-    return words + ", ".join(chosen), made.lookup(values, words)
+    words = _words([_in_words(name) for name in chosen], made.size(values), linear=linear)
+    return words, replace(made, linear=linear).lookup(values, words)
+
+
+def _words(chosen: Sequence[str], size: int, *, linear: bool) -> str:
+    table = f"a table's entry, {size} × {len(chosen)} numbers: {', '.join(chosen)}"
+    parts = ["a linear map of what it reads"] * linear + [table] * bool(chosen)
+    return f"what it writes is {' and '.join(parts)}"
 
 
 def halves(scored: Bool[Tensor, "row pos"]) -> Bool[Tensor, " place"]:
@@ -148,10 +157,31 @@ def _linear_r2(stream: Tensor, values: Tensor, half: Tensor) -> float:
     return 1 - float(missed.square().sum() / spread)
 
 
-def _choose_numbers(made: _Table, numbers: Numbers, told: Sequence[str]) -> list[str]:
-    """The numbers that a table needs, in the order in which they were chosen."""
+def _choose_form(
+    made: _Table, numbers: Numbers, told: Sequence[str]
+) -> tuple[list[str], bool, float]:
+    """The numbers that a table needs, whether a linear map is added to it, and the share of the
+    FFN's write that is then explained. Few thousand places are enough to choose by."""
+    few = replace(
+        made,
+        stream=made.stream[:_PLACES],
+        written=made.written[:_PLACES],
+        half=made.half[:_PLACES],
+    )
+    numbers = {name: values[:_PLACES] for name, values in numbers.items()}
+    chosen, explained = _choose_numbers(few, numbers, told)
+    if explained < _ENOUGH:
+        more, better = _choose_numbers(replace(few, linear=True), numbers, told)
+        if 1 - better <= _HALVED * (1 - explained):
+            return more, True, better
+    return chosen, False, explained
+
+
+def _choose_numbers(made: _Table, numbers: Numbers, told: Sequence[str]) -> tuple[list[str], float]:
+    """The numbers that a table needs, in the order in which they were chosen, and the share of the
+    FFN's write that the table explains with them."""
     chosen = [*told]
-    best = made.held_out_r2([numbers[name] for name in chosen]) if chosen else 0.0
+    best = made.held_out_r2([numbers[name] for name in chosen])
 
     def best_addition(more: Sequence[tuple[str, ...]]) -> tuple[float, tuple[str, ...]]:
         scores = [
@@ -170,7 +200,7 @@ def _choose_numbers(made: _Table, numbers: Numbers, told: Sequence[str]) -> list
             break
         chosen += some
         best = score
-    return chosen
+    return chosen, best
 
 
 def _numbers(run: Run, layer: int, latents: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
@@ -225,6 +255,7 @@ class _Table:
         stream: What it reads.
         written: What it writes.
         half: The places that tables are fitted on, to be judged on the others.
+        linear: Whether a linear map of what the FFN reads is added to the table's entry.
     """
 
     before: Site
@@ -232,6 +263,7 @@ class _Table:
     stream: Float[Tensor, "place d_model"]
     written: Float[Tensor, "place d_model"]
     half: Bool[Tensor, " place"]
+    linear: bool = False
 
     def is_new(self, numbers: Numbers, name: str, chosen: Sequence[str]) -> bool:
         """Whether a number does not follow from those that were chosen, by a linear map."""
@@ -260,7 +292,7 @@ class _Table:
             return -1.0
         table = self._fit_lookup(values, self.half)
         own, rest = self.written, ~self.half
-        missed = table.entry_weights(self.stream[rest]) @ table.entries.tensor - own[rest]
+        missed = table.instead(own[rest], self.stream[rest]) - own[rest]
         spread = (own[rest] - own[self.half].mean(0)).square().sum().clamp_min(1e-30)
         return 1 - float(missed.square().sum() / spread)
 
@@ -269,8 +301,9 @@ class _Table:
         return self._fit_lookup(values, torch.ones_like(self.half), words)
 
     def _fit_lookup(self, values: Sequence[Tensor], places: Tensor, words: str = "") -> Lookup:
-        wanted, size = torch.stack([*values], -1)[places], self.size(values)
         stream, written = self.stream[places], self.written[places]
+        size, none = self.size(values), stream[:, :0]
+        wanted = torch.stack([one[places] for one in values], -1) if values else none
         least, most = wanted.aminmax(dim=0)
         knots = least[:, None] + (most - least)[:, None] * torch.linspace(0, 1, size).double()
         table = Lookup(
@@ -280,8 +313,11 @@ class _Table:
             knots=Array(knots),
             entries=Array(torch.zeros(size ** len(values), written.shape[-1])),
         )
-        entries = _least_squares(table.entry_weights(stream), written)
-        return replace(table, entries=Array(entries, words or "a table"))
+        weights = table.entry_weights(stream)
+        fitted = _least_squares(torch.cat([weights, stream if self.linear else none], -1), written)
+        entries, linear = fitted.split([weights.shape[-1], fitted.shape[0] - weights.shape[-1]])
+        table = replace(table, entries=Array(entries, words or "a table"))
+        return replace(table, linear=Array(linear, "fitted")) if self.linear else table
 
 
 def _least_squares(x: Tensor, y: Tensor) -> Tensor:

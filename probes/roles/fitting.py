@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from interp.hooks.site import Site
@@ -22,6 +22,23 @@ def pattern_of(run: Run, layer: int, head: int) -> Float[Tensor, "row query key"
     """A head's attention on the rows of a run."""
     site = Site(layer, "pattern", head)
     return run.at(site)[site].float().cpu()
+
+
+def read_places(run: Run, layer: int) -> Bool[Tensor, "row pos"]:
+    """The positions at which what a layer does can reach a scored output.
+
+    Args:
+        run: The model on some rows.
+        layer: The layer.
+
+    Returns:
+        In the last layer the scored positions. In earlier layers, which later heads read, every
+        position up to a row's last scored one, and every position where attention is not causal.
+    """
+    scored = run.batch.mask
+    if layer == run.model.cfg.n_layers - 1:
+        return scored
+    return scored.flip(1).cummax(1).values.flip(1) if run.causal else torch.ones_like(scored)
 
 
 @dataclass(frozen=True)

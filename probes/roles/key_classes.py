@@ -26,7 +26,7 @@ from interp.run import Run
 from probes.roles.detectors.composition import Input, fetched_tokens, matching_keys
 from probes.roles.detectors.suppression import earlier_places, predicted_tokens
 from probes.roles.ffn_tables import can_read, halves, linear_map
-from probes.roles.fitting import Fitting, pattern_of
+from probes.roles.fitting import Fitting, pattern_of, read_places
 
 Keys = Bool[Tensor, "#row query key"]
 Classes = Mapping[str, Callable[[Run], Keys | Float[Tensor, "#row query key"]]]
@@ -37,6 +37,11 @@ _KNOTS = (*range(13), 16, 24, 32, 48, 64, 96, 128, 192, 256)
 _SYMBOLS = 8
 """The most states of which every pair has a score; each alone up to the square of that."""
 _OFFSETS = range(-3, 4)
+_LITTLE = 1e-4
+"""Attention below which means are not told apart."""
+_DIRECTIONS, _FLAT = 6, 1e-4
+"""The most directions of a stream of which products are formed, and the share of the first one's
+variance below which a direction is left out."""
 
 
 def position_keys(run: Run, name: str) -> Keys:
@@ -74,7 +79,7 @@ def every_key(run: Run) -> Keys:
 
 
 ByRun = Callable[[Run], Tensor]
-"""A run → a number at every position, ``[row, pos]``."""
+"""A run → a number, or several, at every position, ``[row, pos]`` or ``[row, pos, number]``."""
 
 
 def _once(of: ByRun) -> ByRun:
@@ -170,14 +175,46 @@ def selected_classes(told: Fitting, which: str) -> Classes:
 
 
 def fixed_classes(told: Fitting) -> Classes:
-    """The one position that follows from the query's own."""
+    """The one position that follows from the query's own, and those up to three beside it, over
+    which attention may be spread."""
     words = str(told.role.target)
     lag = words.removeprefix("i − ")
-    return (
-        {words: partial(keys_at_lag, back=int(lag))}
-        if lag.isdigit()
-        else selected_classes(told, "fixed")
-    )
+    if lag.isdigit():
+        there: Callable[[Run], Tensor] = partial(keys_at_lag, back=int(lag))
+    else:
+        ((words, there),) = selected_classes(told, "fixed").items()
+    beside = {f"{abs(o)} {'after' if o > 0 else 'before'} that": o for o in _OFFSETS if o}
+    return {
+        words: there,
+        **{said: partial(_beside, keys=there, by=o) for said, o in beside.items()},
+    }
+
+
+def _beside(run: Run, keys: Callable[[Run], Tensor], by: int) -> Keys:
+    """The keys so many positions behind (or, of a negative number, before) those of a class."""
+    found = keys(run)
+    moved: Keys = found.roll(by, -1)
+    place = torch.arange(found.shape[-1]) - by
+    return moved & (place >= 0) & (place < found.shape[-1])
+
+
+def mean_classes(told: Fitting) -> Classes:
+    """The logarithm of the head's mean attention over rows, query by query.
+
+    Queries behind the last that was seen have the attention of that one, as far back; keys still
+    farther back have that of its first key.
+    """
+    pattern = pattern_of(told.run, told.role.layer, told.role.head)
+    logarithm = pattern.mean(0).clamp_min(_LITTLE).log()
+    last = len(logarithm) - 1
+
+    def keys(run: Run) -> Float[Tensor, "1 query key"]:
+        place = torch.arange(run.batch.inputs.shape[1])
+        behind = (place - last).clamp_min(0)[:, None]
+        found: Tensor = logarithm[place.clamp_max(last)[:, None], (place - behind).clamp(0, last)]
+        return found[None]
+
+    return {"the logarithm of its mean attention": keys}
 
 
 def pair_classes(told: Fitting) -> Classes:
@@ -217,6 +254,60 @@ def pair_classes(told: Fitting) -> Classes:
     return {f"token {said[k]}": partial(of_states, query=None, key=k) for k in states}
 
 
+def product_classes(told: Fitting) -> Classes:
+    """Products of numbers at query and key, which together are a bilinear form of the two.
+
+    The numbers are coordinates along the six directions in which the stream that enters the head's
+    layer, behind its norm, varies most. In the first layer there are none: tokens and places tell
+    all there is.
+
+    Args:
+        told: The head, and the rows that its surrogate is fitted on.
+    """
+    if told.role.layer == 0:
+        return {}
+    numbers = _coordinates(told)
+    count = range(numbers(told.changed).shape[-1])
+    queries = {"": None, **{f" × direction {at + 1} here": at for at in count}}
+    return {
+        f"direction {key + 1} there{words}": partial(_product, of=numbers, query=query, key=key)
+        for words, query in queries.items()
+        for key in count
+    }
+
+
+def _coordinates(told: Fitting) -> ByRun:
+    """A run → ``[row, pos, direction]``: coordinates along the main directions of the stream that a
+    head reads, each with variance one where the programs before it were fitted."""
+    normed = Site.of(f"blocks.{told.role.layer}.ln1.hook_normalized")
+    known = normed.name in told.run.model.hook_dict
+    site = normed if known else Site(told.role.layer, "resid_pre")
+    stream = told.changed.at([site])[site].double().cpu()
+    seen = stream[read_places(told.run, told.role.layer - 1)]
+    middle = seen.mean(0)
+    variances, axes = torch.linalg.eigh((seen - middle).T @ (seen - middle) / len(seen))
+    kept = (variances > _FLAT * variances[-1]).nonzero()[-_DIRECTIONS:, 0].flip(0)
+    axes = axes[:, kept] / variances[kept].sqrt()
+
+    def read(run: Run) -> Float[Tensor, "row pos direction"]:
+        found: Tensor = (run.at([site])[site].double().cpu() - middle) @ axes
+        return found.float()
+
+    return _once(read)
+
+
+def _product(run: Run, of: ByRun, query: int | None, key: int) -> Float[Tensor, "row query key"]:
+    """A number at the key, times one at the query if one is given."""
+    numbers = of(run)
+    there = numbers[:, None, :, key].expand(-1, numbers.shape[1], -1)
+    return there if query is None else there * numbers[:, :, query, None]
+
+
+def state_classes(told: Fitting) -> Classes:
+    """Classes by the states of query and key, and products of numbers there."""
+    return {**pair_classes(told), **product_classes(told)}
+
+
 def _weights(run: Run) -> Float[Tensor, "row query key"]:
     return run.batch.latents["attention"].clamp_min(1e-6).log()
 
@@ -225,12 +316,12 @@ def table_classes(told: Fitting) -> Classes:
     """Classes of keys for a head whose role says nothing of where it looks.
 
     Where the task has a latent ``attention`` (the weight of each key, for each query), the one
-    class is the logarithm of these weights; else classes are by lag, and by the states of query
-    and key (:func:`pair_classes`).
+    class is the logarithm of these weights; else classes are by lag, by the states of query and key
+    (:func:`pair_classes`), and by products of numbers there (:func:`product_classes`).
     """
     if told.run.batch.latents.get("attention", torch.zeros(1)).ndim == 3:
         return {"log of the task's weight": _weights}
-    return {**lag_classes(told), **pair_classes(told)}
+    return {**lag_classes(told), **state_classes(told)}
 
 
 def memory_classes(told: Fitting) -> Classes:
@@ -256,11 +347,13 @@ def matched_classes(told: Fitting) -> Classes:
     at the query. Otherwise (``K``) they are positions at which it fetched the query's token. Keys
     with the query's own token are left out, and for ``K`` those right after it.
 
+    Beside these keys stands how much of its attention the earlier head gave to that token.
+
     Args:
         told: The head, whose role's target names the earlier head.
 
     Returns:
-        One class by its words; none if the target names no earlier head.
+        Both by their words; nothing if the target names no earlier head.
     """
     side: Input = "q" if str(told.role.target).startswith("Q") else "k"
     writer = writer_of(told)
@@ -273,9 +366,16 @@ def matched_classes(told: Fitting) -> Classes:
         both: Keys = (found & asked[..., None])[:, 0]
         return both
 
+    def shares(run: Run) -> Float[Tensor, "row query key"]:
+        pattern, tokens = pattern_of(run, *writer), run.batch.inputs
+        same = (tokens[:, :, None] == tokens[:, None]).float()
+        found: Tensor = pattern @ same
+        return found.mT if side == "k" else found
+
     name = f"L{writer[0]}H{writer[1]}"
     words = "where {} fetched its token" if side == "k" else "what {} fetched for it"
-    return {words.format(name): keys}
+    part = "{}'s attention there on its token" if side == "k" else "{}'s attention on that token"
+    return {words.format(name): keys, part.format(name): shares}
 
 
 def predicted_classes(told: Fitting) -> Classes:

@@ -214,7 +214,7 @@ SHIPPED = (
         (attention_roles,),
         ("language",),
         control="pattern",
-        surrogate=surrogates.LAGS,
+        surrogate=surrogates.MEAN,
     ),
     Role(
         "copying",
@@ -438,7 +438,7 @@ SHIPPED = (
         "depth §3.3",
         (counting_roles,),
         uncontrolled=_ITS_OWN,
-        surrogate=surrogates.PAIRS,
+        surrogate=surrogates.STATES,
     ),
     Role(
         "dense",

@@ -27,7 +27,7 @@ from interp.hooks.site import Site
 from interp.run import Array, Edit, Lookup, Replace, Run
 from interp.store.attention_mask import AttentionMask
 from probes.roles.ffn_tables import ffn_table
-from probes.roles.fitting import Fitting, pattern_of
+from probes.roles.fitting import Fitting, pattern_of, read_places
 from probes.roles.key_classes import (
     Classes,
     Keys,
@@ -37,19 +37,20 @@ from probes.roles.key_classes import (
     keys_at_lag,
     lag_classes,
     matched_classes,
+    mean_classes,
     memory_classes,
-    pair_classes,
     position_keys,
     predicted_classes,
     relayed_tokens,
     selected_classes,
+    state_classes,
     table_classes,
     token_keys,
     writer_of,
 )
 from probes.roles.reader import lagged_contents
 
-_SMALL = 1e-3
+_SMALL = 1e-4
 """How much large scores cost: keys that are never attended to would have none."""
 
 _STEPS = 60
@@ -125,7 +126,8 @@ def _looking(named: Classes, told: Fitting) -> Fitted:
     pattern = pattern_of(told.run, layer, head)
     columns, allowed = _columns(classes, told.changed, mask)
     level = bool((pattern.sum(-1) - 1).abs().max() > 1e-2)
-    scores = _scores(columns, allowed, pattern, level=level)
+    read = read_places(told.run, layer)
+    scores = _scores(columns, allowed, pattern, read, level=level)
 
     def edits(run: Run) -> tuple[Edit, ...]:
         some, able = _columns(classes, run, mask)
@@ -147,12 +149,15 @@ def _attention(
 
 
 def _scores(
-    columns: Tensor, allowed: Tensor, pattern: Tensor, *, level: bool
+    columns: Tensor, allowed: Tensor, pattern: Tensor, read: Tensor, *, level: bool
 ) -> Float[Tensor, " class"]:
-    """The scores with which attention is likeliest: least cross-entropy, or least Poisson loss."""
+    """The scores with which attention is likeliest at the queries that are read: least
+    cross-entropy, or least Poisson loss."""
+    weight = read.float()[..., None]
+    pattern = pattern * weight
     if len(columns) == 1:
-        pattern = pattern.mean(0, keepdim=True)
-    count = pattern.shape[0] * pattern.shape[1]
+        pattern, weight = pattern.mean(0, keepdim=True), weight.mean(0, keepdim=True)
+    count = float(weight.sum())
     scores = torch.zeros(columns.shape[-1] + level, requires_grad=True)
     optimizer = torch.optim.LBFGS([scores], max_iter=_STEPS, line_search_fn="strong_wolfe")
     sums = torch.einsum("rqk,rqkc->c", pattern * allowed, columns.expand(len(pattern), -1, -1, -1))
@@ -164,7 +169,7 @@ def _scores(
         score = columns @ scores[: columns.shape[-1]] + (scores[-1] if level else 0.0)
         score = score.masked_fill(~allowed, -torch.inf)
         if level:
-            whole = score.exp().sum() * (len(pattern) / len(score))
+            whole = (score.exp() * weight).sum()
         else:
             total = score.logsumexp(-1)
             whole = torch.where(total.isfinite(), total, 0.0)
@@ -191,7 +196,8 @@ EQUAL, UNIFORM = _of_keys(equal_tokens=equal_keys), _of_keys(everything=every_ke
 LAGS, FIXED = Surrogate("where", lag_classes), Surrogate("where", fixed_classes)
 RELATED = Surrogate("where", partial(selected_classes, which="related"))
 PERIODIC = Surrogate("where", partial(selected_classes, which="periodic"))
-PAIRS, DENSE = Surrogate("where", pair_classes), Surrogate("where", table_classes)
+STATES, DENSE = Surrogate("where", state_classes), Surrogate("where", table_classes)
+MEAN = Surrogate("where", mean_classes)
 MEMORY, MATCHED = Surrogate("where", memory_classes), Surrogate("where", matched_classes)
 PREDICTED = Surrogate("where", predicted_classes)
 
@@ -217,11 +223,16 @@ def others(kind: str, roles: Sequence[Any], made: Fitted, told: Fitting) -> Iter
 def _shuffle_values(edit: Edit) -> Edit:
     if isinstance(edit, Lookup):
         entries = edit.entries.tensor
-        order = torch.randperm(len(entries), generator=torch.Generator().manual_seed(0))
-        return replace(edit, entries=Array(entries[order], "a shuffled table"))
+        made = replace(edit, entries=Array(_shuffle(entries), "a shuffled table"))
+        linear = edit.linear and Array(_shuffle(edit.linear.tensor), "a shuffled map")
+        return replace(made, linear=linear)
     if isinstance(edit, Replace):
         return replace(edit, values=Array(edit.values.tensor.roll(1, 0), "another row's"))
     return edit
+
+
+def _shuffle(values: Tensor) -> Tensor:
+    return values[torch.randperm(len(values), generator=torch.Generator().manual_seed(0))]
 
 
 # What a head writes.

@@ -118,12 +118,40 @@ def test_an_ffn_of_many_numbers_has_no_table() -> None:
         d_in=12, d_out=3, n_ctx=6, d_model=24, n_layers=1, ffn=(64,), input="real", n_heads=1
     )
     model = SequenceTransformer(spec, seed=1).eval()
-    with torch.no_grad():
-        model.blocks[0].mlp.W_in.mul_(20.0)
+    mlp = model.blocks[0].mlp
+    with torch.no_grad():  # as much for u as for −u: no line explains anything
+        mlp.W_in.mul_(20.0)
+        mlp.W_in[:, 32:] = -mlp.W_in[:, :32]
+        mlp.W_out[32:] = mlp.W_out[:32]
     inputs = torch.randn(64, 6, 12, generator=torch.Generator().manual_seed(2))
     mask = torch.ones(64, 6, dtype=torch.bool)
     run = Run(model, Batch(inputs, torch.zeros(64, 6, 3), mask))
     assert ffn_table(run, 0, [], {}) is None
+
+
+def test_an_ffn_that_a_line_explains_runs_as_a_linear_map() -> None:
+    """A large bias keeps every neuron open: the FFN is linear, and depends on twelve numbers."""
+    spec = TransformerSpec(
+        d_in=12, d_out=3, n_ctx=6, d_model=24, n_layers=1, ffn=(64,), input="real", n_heads=1
+    )
+    model = SequenceTransformer(spec, seed=1).eval()
+    with torch.no_grad():
+        model.blocks[0].mlp.b_in.fill_(50.0)
+    batches = [
+        Batch(
+            torch.randn(64, 6, 12, generator=torch.Generator().manual_seed(seed)),
+            torch.zeros(64, 6, 3),
+            torch.ones(64, 6, dtype=torch.bool),
+        )
+        for seed in (2, 3)
+    ]
+    found = ffn_table(Run(model, batches[0]), 0, [], {})
+    assert found is not None
+    words, program = found
+    assert words.startswith("what it writes is a linear map of what it reads")
+    other, site = Run(model, batches[1]), Site(0, "mlp_out")
+    made, own = other.with_(program).at([site])[site], other.at([site])[site]
+    assert (made - own).square().mean() < 1e-4 * own.var()
 
 
 def test_what_a_line_reads_is_what_a_least_squares_fit_explains() -> None:

@@ -13,6 +13,7 @@ from interp.run import (
     DropKeys,
     Edit,
     KeepKeys,
+    Lookup,
     Mean,
     Replace,
     Resample,
@@ -37,6 +38,17 @@ EDITS: list[Edit] = [
     Add(Site(2, "resid_post"), Array(torch.randn(1, 1, 3, dtype=torch.float64), "a probe"), -0.5),
     Add(Z, Array(torch.arange(6.0).reshape(2, 1, 3).to(torch.bfloat16))),
     Through(Site(2, "q_input", 1), Mean(Z)),
+    *(
+        Lookup(
+            Site(0, "mlp_out"),
+            reads=Site(0, "resid_mid"),
+            weights=Array(torch.randn(4, 2, generator=torch.Generator().manual_seed(1))),
+            knots=Array(torch.tensor([[0.0, 1.0, 2.0], [-1.0, 0.0, 1.0]])),
+            entries=Array(torch.randn(9, 5, generator=torch.Generator().manual_seed(2)), "entries"),
+            linear=linear,
+        )
+        for linear in (None, Array(torch.randn(3, 5, generator=torch.Generator().manual_seed(3))))
+    ),
 ]
 
 
@@ -110,3 +122,17 @@ def test_dropped_keys_leave_their_attention_to_the_others(
     )
     all_keys = torch.ones(1, 5, 5, dtype=torch.bool)
     assert torch.equal(keep.instead(pattern[None], (all_keys, causal))[0], pattern)
+
+
+def test_a_lookup_adds_its_linear_map_to_what_the_table_says() -> None:
+    table, both = (one for one in EDITS if isinstance(one, Lookup))
+    stream = torch.randn(2, 3, 3, generator=torch.Generator().manual_seed(4))
+    own = torch.zeros(2, 3, 5)
+    added = both.instead(own, stream) - table.instead(own, stream)
+    assert both.linear is not None
+    for row in range(2):
+        for pos in range(3):
+            for to in range(5):
+                terms = zip(stream[row, pos], both.linear.tensor[:, to], strict=True)
+                expected = sum(float(a) * float(b) for a, b in terms)
+                assert float(added[row, pos, to]) == pytest.approx(expected, abs=1e-5)
