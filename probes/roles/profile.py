@@ -54,14 +54,16 @@ class Floors:
             the task's kernel).
         kernel_share: Least share of a head in the kernels' absolute weight.
         kernel_part: Least part of a head's own kernel at the memory, relative to the sum there.
-        mixed: Least share of a head in the kernel of a second memory that it serves, in what
-            copying heads write together, or in what the heads of an average do to the output.
+        mixed: Least share of a head in the kernel of a second memory that it serves, in what copying
+            heads write together, or in what the heads of an average do to the output; of what an
+            FFN writes that depends on a source; and of queries in the rarer state of a gated head.
         carried: Least part of the heads' effect on the output that remains when what they write is
-            replaced by its linear fit on the average.
+            replaced by its linear fit on an average, or their attention is moved to a memory's
+            location alone.
         alone: Least part of an FFN's effect on the output that remains when what it writes is
             replaced by its linear fit on a latent.
-        passed: Least ratio of two changes of the output: when the content is removed from the whole
-            stream, and when it is removed from the FFN's input alone.
+        passed: Least share of the output change that removing a source from the FFN's input alone
+            causes which also appears when the source is removed from the whole stream.
         mixture: Least r², before an FFN that unmixes them, of a memory and of another content.
         kernel_beside: Least kernel weight of a head, relative to that for the memory it serves
             most.
