@@ -54,9 +54,10 @@ class Floors:
             the task's kernel).
         kernel_share: Least share of a head in the kernels' absolute weight.
         kernel_part: Least part of a head's own kernel at the memory, relative to the sum there.
-        mixed: Least share of a head in the kernel of a second memory that it serves, in what copying
-            heads write together, or in what the heads of an average do to the output; of what an
-            FFN writes that depends on a source; and of queries in the rarer state of a gated head.
+        mixed: Least share of a head in the kernel of a second memory that it serves, in what
+            copying heads write together, or in what the heads of an average do to the output; of
+            what an FFN writes that depends on a source; and of queries in the rarer state of a
+            gated head.
         carried: Least part of the heads' effect on the output that remains when what they write is
             replaced by its linear fit on an average, or their attention is moved to a memory's
             location alone.
