@@ -60,8 +60,7 @@ def read_weights(data: bytes, dtype: str) -> dict[str, tuple[list[int], list[flo
 
 
 class Model:
-    """A transformer, run position by position on balls (value, radius), in an arithmetic of
-    TYPES."""
+    """A transformer, run position by position on balls, in an arithmetic of TYPES."""
 
     def __init__(self, spec: dict[str, Any], weights: dict[str, Any], arithmetic: str) -> None:
         options = {f"{key}={value}" for key, value in spec.items() if key not in FREE}
@@ -117,8 +116,7 @@ class Model:
         self.work = 2 * sum(len(numbers) for _, numbers in weights.values())
 
     def error(self, n: int, size: float) -> float:
-        """Return the most that n roundings of terms of this size add, theirs and ours (Higham,
-        §3.1)."""
+        """Return the most that n roundings of such terms add, theirs and ours (Higham, §3.1)."""
         return sum(n * u / (1 - n * u) for u in (self.unit, OURS)) * size * UP + n * self.tiny
 
     def add_rounding(self, x: Ball, n: int = 1) -> Ball:
@@ -177,8 +175,7 @@ class Model:
         return [(max(a / UP - self.tiny, 0.0), b * UP + self.tiny) for a, b in found]
 
     def fetch(self, scores: Ball, values: list[Ball]) -> Ball:
-        """Return a head's output Σ_j A_j v_j = c + Σ_j A_j (v_j − c), c the value of the top
-        key."""
+        """Return a head's output Σ_j A_j v_j = c + Σ_j A_j (v_j − c), c the top key's value."""
         ends, n, ours = self.ends(scores), len(scores), 8 * len(scores) * OURS
         low, high = math.fsum(a for a, _ in ends), math.fsum(b for _, b in ends)
         least = [a / (a + max(high - b, 0.0) + ours) / UP - self.tiny for a, b in ends]
@@ -201,8 +198,7 @@ class Model:
         return self.add(x, [(v, 0.0) for v in self.places[place]]) if self.places else x
 
     def step(self, x: Ball, cache: list[list[Any]]) -> Ball:
-        """Return the stream after all layers, and add this position to ``cache``, which has earlier
-        ones."""
+        """Return the stream after all layers, and add the position to ``cache``."""
         for layer, past in zip(self.layers, cache, strict=True):
             seen, z, w = self.normalize(layer["ln1"], x), [], self.spec["d_head"]
             past.append({kind: self.linear(seen, layer[kind]) for kind in "QKV" if kind in layer})
@@ -221,8 +217,7 @@ class Model:
         return x
 
     def activate(self, v: float, r: float) -> tuple[float, float]:
-        """Return ReLU, or GELU x Φ(x), whose second derivative is below .798: a value and a
-        radius."""
+        """Return ReLU, or GELU x Φ(x), whose second derivative is below .798, and a radius."""
         if self.spec["activation"] == "relu":
             return max(v, 0.0), r if v + r > 0 else 0.0
         below = math.erfc(-v / math.sqrt(2)) / 2
@@ -231,8 +226,7 @@ class Model:
         return v * below, off + self.error(8, abs(v) + r) + 8 * OURS * abs(v)
 
     def right(self, x: Ball, answer: int) -> bool:
-        """Return whether one output exceeds every other, by differences of columns, not of
-        outputs."""
+        """Return whether one output exceeds all others, by differences of columns."""
         x, (best, _, c) = self.normalize(self.final, x), self.unembedding[answer]
         (values, radii), most = zip(*x, strict=True), [abs(v) + r for v, r in x]
         for w, _, b in self.unembedding[:answer] + self.unembedding[answer + 1 :]:
@@ -271,8 +265,7 @@ def domain_of(told: dict[str, Any]) -> Domain:
     title = f"{kind} of {name}, lengths {task['bins']} up to {n}"
 
     def ask(x: Word) -> tuple[int, int] | None:
-        """Return weight and answer of a word of 1, 2: ( and ), or a and b in j blocks; None for no
-        word."""
+        """Return weight and answer of a word of 1, 2: ( and ), or a and b in j blocks."""
         heights, j = [*accumulate(3 - 2 * i for i in x)], 1 + sum(a != b for a, b in pairwise(x))
         if not prefixes:
             inside = (x[0], j) == (1, k) if k else min(heights) >= 0 == heights[-1]
@@ -309,8 +302,7 @@ def run_through(model: Model, domain: Domain) -> float | Fraction:
 
 
 def count(base: list[float], rest: list[tuple[list[list[float]], list[float]]]) -> int:
-    """Return how many choices of one term from each of ``rest`` keep all sums with ``base``
-    positive."""
+    """Return how many choices of one term of each of ``rest`` keep all sums positive."""
     if min(map(sum, zip(base, *(least for _, least in rest), strict=True))) > LEAST:
         return math.prod(len(terms) for terms, _ in rest)
     return sum(count([*map(add, base, t)], rest[1:]) for terms, _ in rest[:1] for t in terms)
