@@ -173,8 +173,7 @@ class AttentionRow(TypedDict):
 
 
 class RoundRow(TypedDict):
-    """Where a latent of a nested memory is first decodable, in this model or in the proof's
-    construction."""
+    """Where a latent of a nested memory is first decodable, in this model or the construction."""
 
     model: Annotated[str, "this model, or the construction."]
     latent: Annotated[str, "Name of the latent."]
