@@ -179,7 +179,7 @@ def _compile(
 
 
 def _tell_strange(known: Sequence[str], strings: Sequence[Sequence[str]]) -> None:
-    """A token that the program does not name may be meant, or be a slip: say so."""
+    """Warn about tokens in the inputs that the program does not name, which may be a slip."""
     strange = dict.fromkeys(t for string in strings for t in string if t not in known)
     if strange:
         words, names = " ".join(strange), " ".join(known) or "no tokens"

@@ -98,7 +98,7 @@ def _bytes(path: Path) -> int:
 
 
 def _describe(store: Path) -> None:
-    """Print what is in a store."""
+    """Print the contents of a store."""
     from interp.store import ActivationStore
 
     opened = ActivationStore(store)
@@ -233,7 +233,7 @@ def _draw(store: Path, out: Path, overwrite: bool) -> None:
 
 
 def _tables(store: ActivationStore) -> dict[str, pd.DataFrame]:
-    """The sealed tables, without those that belong to another run's roles."""
+    """Return the sealed tables, without those that belong to another run's roles."""
     found = {}
     for name in store.measurements:
         own = not name.startswith("attention-") or "roles" not in store.measurements
