@@ -256,25 +256,20 @@ def inspect(
             file of either. By default rows of the model's own task, or random tokens that repeat.
         text: A text, whose pieces are further rows for a model with a tokenizer.
         task: The task whose rows are used, if not the model's own.
-        prompts: Rows that are shown but not used for decisions: text, or token ids separated by
-            spaces.
-        profile: ``language`` (effects in nats) or ``task`` (shares of variance). By default it
-            follows from the rows: ``language`` if the targets are the next tokens.
+        prompts: Rows that are only shown: text, or token ids separated by spaces.
+        profile: ``language`` (effects in nats) or ``task`` (shares of variance). By default
+            ``language`` if the rows' targets are the next tokens.
         tokens_from: A file of rows; random rows are drawn from its tokens alone.
         count: The number of rows of each kind: by default 256 of a task, else 32.
         length: The largest number of positions of a row of a language model.
         seed: Seed of rows and nulls.
-        quick: Whether to use at most 16 rows of each kind; for a language model at most 32 tokens
-            each, and no templates.
-        effects: Whether to ablate every head and FFN of a large model, and not only heads with a
-            role that is not rejected.
-        out: The folder for the page, the tables and a store of attention patterns, with the tables
-            sealed into it; None to keep everything in memory.
-        overwrite, resume: Whether to replace the folder, or to continue an interrupted inspection
-            in it.
+        quick: Whether to use 16 rows of each kind at most, of 32 tokens, and no templates.
+        effects: Whether to ablate all heads and FFNs of a large model, not only heads with a role.
+        out: The folder for the page, the tables and a store of attention patterns, into which the
+            tables are sealed; None to keep everything in memory.
+        overwrite, resume: Whether to replace the folder, or continue an interrupted inspection.
         mapping: A TOML or JSON file that says where an unknown architecture keeps its weights.
-        revision, trust_remote_code, device, dtype, adapter: Arguments of
-            :func:`trained.loading.load`.
+        revision, trust_remote_code, device, dtype, adapter: As for :func:`trained.loading.load`.
         backend: ``local``, or ``ray`` to run the ablations as tasks of a Ray cluster.
         step: A function that is called with a sentence saying what is being done.
         watch: A wrapper around the longest loops, for a progress bar.
