@@ -130,7 +130,7 @@ class _Kept:
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
 
     def is_sealed(self, name: str) -> bool:
-        """Whether an earlier, interrupted run of this measurement stored this table complete.
+        """Return whether an interrupted run of this measurement has stored this table completely.
 
         Always false unless the run is resumed and has a store. A table with another provenance
         does not count.

@@ -51,7 +51,7 @@ class HookAxes:
         return self.labels[1:2] == ("pos",)
 
     def __str__(self) -> str:
-        """The name, the axes, and whether a probe can read the hook, in one line."""
+        """Return the name, the axes, and whether a probe can read the hook, in one line."""
         axes = " × ".join(
             f"{label} {n}" for label, n in zip(self.labels[1:], self.shape, strict=True)
         )
@@ -59,7 +59,7 @@ class HookAxes:
 
 
 def hook_sites(source: Any, inputs: Any) -> list[HookAxes]:
-    """The hooks of a store or model, with their axes and shapes.
+    """Return the hooks of a store or model, with their axes and shapes.
 
     Args:
         source: A store, or a hooked model.

@@ -80,7 +80,7 @@ class TheoremFile:
         return self.proofs[0]
 
     def safe(self, proof: Proof) -> float:
-        """The proved bound, rounded to the safe side as it is written to the certificate.
+        """Return the proved bound, rounded to the safe side as it is written to the certificate.
 
         A bound on the error is raised, one on the accuracy lowered, by a relative 2^-30. A bound of
         exactly 0 or 1 is kept.

@@ -98,7 +98,8 @@ class Proof:
 
 
 def streams(model: Any, cells: Cells, ar: Arithmetic) -> Affine:
-    """The residual stream that enters the first block, as affine forms ``[cell, pos, d_model]``.
+    """Return the residual stream that enters the first block, as affine forms ``[cell, pos,
+    d_model]``, for every cell.
 
     An :data:`UNKNOWN` token is bounded by an interval in each embedding coordinate: from the least
     to the greatest value among the tokens that it may be.

@@ -191,7 +191,7 @@ def beside_named(
 
 
 def of_three_paths(tables: Tables) -> tuple[Lemma, ...]:
-    """Lemmas about a one-layer model of the maximum task, from tables of its logits.
+    """Return lemmas about a one-layer model of the maximum task, from tables of its logits.
 
     They bound how far attention scores fall from one token to the next and vary in a row, how much
     a token that is attended to raises its own logit over the mean, how far the other logits differ,

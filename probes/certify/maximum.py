@@ -99,7 +99,7 @@ def by_cubes(tables: Tables, watch: Watch = iter) -> Proof:
 
 
 def rows_below(caps: np.ndarray, others: int) -> int:
-    """Number of rows that caps cover, as an exact integer (no overflow).
+    """Return the number of rows that caps cover, as an exact integer (no overflow).
 
     Args:
         caps: Caps as in :func:`caps_of`, all for sets of positions of one size; −1 counts for none.
@@ -113,7 +113,7 @@ def rows_below(caps: np.ndarray, others: int) -> int:
 
 
 def caps_of(proof: Proof) -> np.ndarray:
-    """The caps that a proof holds, ``[query, maximum, set of positions]``.
+    """Return the caps that a proof holds, ``[query, maximum, set of positions]``.
 
     For a last token (the query), a maximum, and the set of positions at which the maximum stands,
     the cap is the number up to which the model was proved right: whatever tokens smaller than the

@@ -201,7 +201,7 @@ class DecisionTrial:
         return self.decisions_with()
 
     def decisions_with(self, *edits: Edit) -> NDArray[Any]:
-        """The model's decisions at the asked positions, with these edits made in its run.
+        """Return the model's decisions at the asked positions under some edits.
 
         They have the form that :func:`output_decisions` gives; without edits, they are
         :attr:`truth`.

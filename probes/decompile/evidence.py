@@ -519,7 +519,8 @@ class Beside:
     found: dict[str, float]
 
     def record(self) -> dict[str, Any]:
-        """The comparison as JSON data for ``result.json``: the program's text and both matches."""
+        """Return the comparison as JSON data for ``result.json``: the program's text and both
+        matches."""
         return {
             "program": program_text(self.program),
             "match_model": self.model,

@@ -117,7 +117,7 @@ def lag(k: int) -> Primitive:
 
 
 def one_position(where: Expression) -> bool:
-    """Whether a condition on keys fixes one position: it has the form ``key.position == …``."""
+    """Return whether a condition on keys fixes one position, in the form ``key.position == …``."""
     if not isinstance(where, Comparison):
         return False
     return where.relation == "==" and where.left == Key("position")
@@ -128,7 +128,7 @@ BEFORE = Assignment("before", syntax.Pick("last", Key("token"), lag(1).where))
 
 
 def everywhere() -> Iterator[Primitive]:
-    """Primitives that attend to all positions alike, to the first, or to all but the first."""
+    """Yield the primitives that attend to all positions, to the first, or to all but the first."""
     yield Primitive("all positions alike", Truth(True), cost=0)
     first = Comparison("==", Key("position"), Constant(0))
     yield Primitive("the first position", first)
@@ -165,7 +165,7 @@ def _mod(of: Expression, p: int) -> Expression:
 
 
 def by_token(rows: TokenRows, positions: bool) -> Iterator[Primitive]:
-    """Primitives that attend to keys with the query's token, or with one named token.
+    """Yield primitives that attend to keys with the query's token, or with one named token.
 
     Args:
         rows: The rows, from which the tokens that may be named are taken.
@@ -225,7 +225,8 @@ def by_order(rows: TokenRows) -> Iterator[Primitive]:
 
 
 def by_predecessor() -> Iterator[Primitive]:
-    """Induction: primitives that attend to keys whose preceding token is the query's token.
+    """Yield primitives of induction: they attend to keys whose preceding token is the query's
+    token.
 
     One also asks that the token before that one equals the token before the query. In a model, an
     earlier layer must have brought the preceding tokens to the keys.
@@ -248,7 +249,7 @@ _FIRST_EQUAL = syntax.Pick("first", Key("position"), Comparison("==", Key("token
 
 
 def by_newness(rows: TokenRows) -> Iterator[Primitive]:
-    """Primitives that attend to tokens at their first occurrence in a row.
+    """Yield primitives that attend to tokens at their first occurrence in a row.
 
     In a model, an earlier layer must have counted the equal tokens at each position.
     """
@@ -311,7 +312,7 @@ def _word(text: str) -> str:
 
 
 def by_parts(rows: TokenRows) -> Iterator[Primitive]:
-    """Primitives that attend relative to a separator, a token that cuts most rows in two.
+    """Yield primitives that attend relative to a separator, a token that cuts most rows in two.
 
     They attend to the keys before or after it, all or those with the query's token, or to the
     position that corresponds to the query's in the other part, in the same order or mirrored.

@@ -37,7 +37,8 @@ def card_of(model: Any) -> ModelCard:
 
 
 def token_word(token: int, tokenizer: Any = None, words: Sequence[str] | None = None) -> str:
-    """A token id as text: its entry in ``words``, else what the tokenizer decodes, else the number.
+    """Return a token id as text: its entry in ``words``, else what the tokenizer decodes, else the
+    number.
 
     A null character is shown as ␀.
     """

@@ -237,7 +237,7 @@ def by_status(statuses: pd.Series) -> pd.Series:
 
 
 def holds(tests: Sequence[Test]) -> bool:
-    """Whether the score of every test is at least its floor; p- and q-values are ignored."""
+    """Return whether the score of every test is at least its floor; p- and q-values are ignored."""
     return all(test.score >= test.floor for test in tests)
 
 
@@ -456,7 +456,7 @@ def _lacking(one: Found, judged: Iterable[_Judged]) -> str:
 
 
 def _data(kind: str, test: Test, q: float) -> dict[str, Any]:
-    """A test as JSON data, with null for numbers that were not computed."""
+    """Return a test as JSON data, with None for numbers that were not computed."""
     numbers = {
         "score": test.score,
         "floor": test.floor,

@@ -137,7 +137,7 @@ class LossRises:
     def at(
         self, kind: str, edits: Edits, rows: Rows = None, *, everywhere: bool = False
     ) -> Float[Tensor, "row pos"]:
-        """How much worse the model does at each scored position under some edits.
+        """Return how much worse the model does at each scored position under some edits.
 
         Args:
             kind: The kind of rows.

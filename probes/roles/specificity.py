@@ -88,11 +88,18 @@ Numbers = Float[Tensor, "row pos"]
 
 
 def with_controls(found: Sequence[Found], effects: Effects) -> list[Found]:
-    """The role candidates in their order, with the tests that separate a role from other effects.
+    """Add the tests that separate a role from other effects to the findings.
 
     Tests of necessity, specificity, transfer and sufficiency are added to each head or group of
     heads that has passed its tests of behaviour and of causal effect (``cause``), if its role has
     controls on those rows. If it has none, ``missing`` says why. All others are returned unchanged.
+
+    Args:
+        found: The findings.
+        effects: The effects of edits on the model.
+
+    Returns:
+        The findings in their order.
     """
     cases = {key: one for one in found if (key := _case_of(one)) is not None}
     known: dict[_Key, _Controls] = {}

@@ -55,7 +55,7 @@ class Writes:
     def together(
         self, places: Sequence[Place], kind: str = "given"
     ) -> Float[Tensor, "row pos feature"]:
-        """The summed output of some heads on the rows of one kind, minus its mean over rows.
+        """Return the summed output of some heads on the rows of one kind, minus its mean over rows.
 
         Args:
             places: The heads as (layer, head), all of one layer.

@@ -190,7 +190,7 @@ def _tell_strange(known: Sequence[str], strings: Sequence[Sequence[str]]) -> Non
 
 
 def _read_cases(cases: Path | None) -> list[str]:
-    """The lines of a file of test cases, without comments."""
+    """Return the lines of a file of test cases, without comments."""
     from interp.errors import ArgumentError
     from interp.reading import read_text
 

@@ -111,5 +111,5 @@ def main() -> None:
 
 
 def command_names() -> list[str]:
-    """The names of all ``prooflens`` commands, sorted."""
+    """Return the names of all ``prooflens`` commands, sorted."""
     return sorted(_COMMANDS)

@@ -129,7 +129,7 @@ def _shares(tests: str) -> list[str]:
 
 
 def circuit_doubts(roles: pd.DataFrame) -> list[str]:
-    """Why the circuit that a page draws from a role table may not be the whole story.
+    """Say why the circuit that a page draws from a role table may not be the whole story.
 
     Args:
         roles: A role table (:func:`probes.roles.find.find_roles`).

@@ -288,7 +288,7 @@ _STORE = "store"
 
 
 def page_name(name: str) -> str:
-    """The name that a page shows for a model or a store.
+    """Return the name that a page shows for a model or a store.
 
     An absolute path or an existing folder is shortened to its last part, or to its last two if the
     last is ``store``; all other names, such as those of shipped models, are kept.

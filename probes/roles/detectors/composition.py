@@ -171,7 +171,7 @@ class RelayedRises:
         self._columns = self._direct.read.T[inputs].cpu()
 
     def best(self, layer: int) -> Iterator[Relayed]:
-        """For each head of a layer, find the earlier heads whose fetched tokens it raises, or
+        """Find, for each head of a layer, the earlier heads whose fetched tokens it raises, or
         lowers, most.
 
         They are chosen on every second row.
@@ -215,7 +215,7 @@ class RelayedRises:
         return one.sign * self._of(one.place, one.writers[:1], value)[:, 0]
 
     def writer_tokens(self, kind: str, writer: Place) -> Int[Tensor, "row key"]:
-        """The token that an earlier head attends to at each position, if it is another one.
+        """Return the token that an earlier head attends to at each position, if it is another one.
 
         The head's attention at a position is summed over keys that hold the same token. A token
         counts if it gets at least half of this attention.
@@ -374,7 +374,7 @@ class Match:
 
 
 def closest(evidence: Evidence, fetching: Fetching, layer: int) -> Iterator[Match]:
-    """For each head of a layer, find the earlier heads whose keys it attends to most.
+    """Find, for each head of a layer, the earlier heads whose keys it attends to most.
 
     They are chosen on every second row, by the excess of attention over the keys that another row
     gives.
@@ -659,7 +659,7 @@ class Reading:
     def write_without(
         self, kind: str, place: Place, writers: Sequence[Place]
     ) -> Float[Tensor, "row query part"]:
-        """The head's output when its values are computed without what earlier heads wrote.
+        """Return the head's output when its values are computed without what earlier heads wrote.
 
         Its attention stays as it is. The output is the activation at the head's hook,
         ``self.evidence.site(place)``.

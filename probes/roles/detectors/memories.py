@@ -220,7 +220,7 @@ class Kernels:
     shape: NDArray[np.float64]
 
     def weights(self) -> NDArray[np.float64]:
-        """Each head's total kernel weight, relative to the summed kernel at the memory.
+        """Return each head's total kernel weight, relative to the summed kernel at the memory.
 
         A head's total weight is Σ_o |K_h(o)| over offsets o. The denominator is
         |Σ_o shape(o) Σ_h K_h(o)|, the summed kernel's projection onto the memory's shape; it is

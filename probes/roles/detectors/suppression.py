@@ -149,7 +149,7 @@ class Forecasts:
         return earlier_places(self.evidence.batch(kind).inputs, *self._tokens(kind, layer))
 
     def logit_effect(self, kind: str, place: Place) -> Float[Tensor, "row query"]:
-        """A head's direct effect on the logit of the token predicted before its layer.
+        """Return a head's direct effect on the logit of the token predicted before its layer.
 
         The predicted token has the largest logit when the final norm and the unembedding are
         applied to the residual stream before the layer (logit lens). The head's output is read by
