@@ -98,8 +98,8 @@ class Effects:
         """Test whether mean ablation of a head matters: the cause of a role that says what a head
         does.
 
-        If the head writes the same on every row of a task, its mean over positions as well is put
-        in.
+        The head's output is replaced by its mean over rows. If it is the same on every row of a
+        task, the mean over rows and positions is used instead.
 
         Args:
             place: Layer and number of the head.
@@ -133,8 +133,8 @@ class Effects:
             name: The name of the key set.
 
         Returns:
-            One test. None if the profile's unit is nats, because :meth:`without_keys` tests the
-            loss then, or if the targets are not known.
+            One test. An empty list if the profile's unit is nats, because :meth:`without_keys`
+            tests the loss then, or if the targets are not known.
         """
         evidence = self.evidence
         if self._nats or not evidence.targets:

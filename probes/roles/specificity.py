@@ -321,7 +321,8 @@ class _Case:
 
         The outputs are replaced by their means over rows, and by those on the row before. What a
         head writes from the first position is the same in every row, so that neither changes it: a
-        role about the first position has no such tests.
+        role about the first position has no such tests. For a role without a key set, whose cause
+        is mean ablation already, only the second test is made.
 
         Args:
             kind: The kind of rows.

@@ -81,7 +81,7 @@ def store(
 
 @contextmanager
 def _progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar on standard error, shown only on a terminal."""
+    """Provide a function that advances a progress bar on standard error, if that is a terminal."""
     from rich.console import Console
     from rich.progress import Progress
 
