@@ -79,8 +79,8 @@ def roles_in_words(one: ComparedModel) -> str:
 
 
 def proof_in_words(built: ComparedModel, held: pd.DataFrame, certificate: Certificate) -> str:
-    """Say which roles are confirmed in the construction, how exact it is, and which of its
-    statements hold for the other models.
+    """Say which roles are confirmed in the construction, how exact it is, and how many of its
+    statements hold for each model.
 
     Args:
         built: The construction.
