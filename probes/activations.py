@@ -1,27 +1,29 @@
 """The activations that probes read: rows of a store or model at sampled, scored positions.
 
-Which positions of which rows probes read, and which rows must be in the same fold.
+Also: which positions of which rows are sampled, and which rows must be in the same fold.
 
-A causal model's activation at position p is a function of the tokens up to p. Two rows that begin
-alike therefore have *equal* activations, and a probe fitted on one has seen the other: of 256
-strings of two letters, those at position 4 are 30 points. So that what is held out is new:
+A causal model's activation at position p is a function of the tokens up to p. Two rows with a
+common prefix therefore have *equal* activations there, and a probe fitted on one row has seen the
+other: of 256 strings of two letters, the activations at position 4 are only 30 different points. So
+that held-out activations are new:
 
-    groups     equal rows are one group, a group is in one fold
-    prefixes   each prefix has one fold at random among those of its rows: only there is it sampled
+    groups     equal rows are one group, and a group is in one fold
+    prefixes   each prefix has one fold, drawn at random among those of its rows, and is sampled
+               only in rows of that fold
 
-(the second for causal models and for those of which nobody knows; models that see the whole row
-have equal activations in equal rows only). No activation is then on both sides by being the same
-prefix, and all distinct prefixes can still be read. Not ruled out: prefixes that differ only in
-what the model ignores, and prefixes that differ by a letter. Where few states are reached at all,
-such as four of two bits, held-out activations are near seen ones, and the baselines say what that
-is worth.
+(The second is for causal models and for those whose attention mask is unknown; models that see the
+whole row have equal activations only in equal rows.) Then no activation is on both sides because
+its prefix is, and all distinct prefixes can still be sampled. Not excluded are prefixes that differ
+only in what the model ignores, and prefixes that differ by one letter. If few states are reached at
+all, such as four states of two bits, held-out activations are close to seen ones, and the baselines
+say what that is worth.
 
-Positions are common to all rows where these are nearly all there is to sample (90 %); otherwise
-each row has its own: one at random from each of as many equal stretches of those it has, early and
-late ones alike. Their number is one that three quarters of the rows and some row of each fold have,
-and the others are left out: samples that count twice would pass for evidence. (To a causal model
-the end of a short row is the middle of a long one.) So whether probes can be fitted depends on the
-rows, not on the seed.
+All rows are sampled at the same positions if these are nearly all that could be sampled (90 %).
+Otherwise each row has its own: one position drawn at random from each of several equal stretches of
+the row's positions. The number of stretches is one that three quarters of the rows, and some row of
+each fold, have enough positions for; other rows are left out, because samples that count twice
+would pass for evidence. (To a causal model the end of a short row is the middle of a long one.)
+Whether probes can be fitted thus depends on the rows, not on the seed.
 """
 
 from __future__ import annotations
@@ -49,13 +51,13 @@ _NEARLY, _ENOUGH, _DRAWS = 0.9, 0.75, 20
 
 @dataclass(frozen=True)
 class SampledPositions:
-    """The rows and positions at which activations are read.
+    """The rows and positions at which activations are sampled.
 
     Attributes:
-        rows: The rows that are kept, ascending.
+        rows: The numbers of the rows that are kept, ascending.
         positions: The sampled positions of each kept row.
-        groups: The group of each: equal rows have the same, in a random order;
-            :func:`probes.linear.folds_of` makes folds of them.
+        groups: The group of each kept row: equal rows have the same number. Numbers are in random
+            order; :func:`probes.linear.folds_of` makes folds of them.
     """
 
     rows: Int[np.ndarray, " kept"]
@@ -63,8 +65,8 @@ class SampledPositions:
     groups: Int[np.ndarray, " kept"]
 
     def of(self, values: Any) -> Any:
-        """The values of ``[row, pos, …]`` (array or tensor) at these places, ``[kept, sample,
-        …]``."""
+        """Return the values of an array or tensor ``[row, pos, …]`` at these positions, ``[kept,
+        sample, …]``."""
         return values[self.rows[:, None], self.positions]
 
 
@@ -79,14 +81,14 @@ def sample_positions(
     """Sample positions of every row, and group the rows for cross-validation.
 
     Args:
-        mask: Where rows are scored, ``[row, pos]``.
-        inputs: ``[row, pos]`` tokens or ``[row, pos, channel]`` values.
+        mask: True at the scored positions, ``[row, pos]``.
+        inputs: Tokens ``[row, pos]`` or values ``[row, pos, channel]``.
         count: The largest number of positions per row.
-        causal: Whether activations depend on nothing after their position.
-        seed: Seed of the positions, where each row has its own.
+        causal: Whether an activation does not depend on later positions.
+        seed: Seed of the groups' numbers and of the positions.
 
     Raises:
-        ArgumentError: if nothing is scored.
+        ArgumentError: if no position is scored, or if inputs are equal wherever they are scored.
     """
     if not mask.any():
         raise ArgumentError("mask must score a position, got none: give rows with targets")
@@ -108,7 +110,13 @@ def sample_positions(
 
 
 def groups_of(inputs: np.ndarray, *, seed: int | None = None) -> Int[np.ndarray, " row"]:
-    """A number for each distinct row, in the order of their first coming, or in a random one."""
+    """Return a number for each row, equal for equal rows.
+
+    Args:
+        inputs: The inputs of the rows.
+        seed: Seed for numbering the distinct rows in random order; by default they are numbered in
+            the order of their first occurrence.
+    """
     numbers = _prefixes(inputs)[:, -1]
     _, first, which = np.unique(numbers, return_index=True, return_inverse=True)
     order = first if seed is None else np.random.default_rng(seed).permutation(len(first))
@@ -117,7 +125,8 @@ def groups_of(inputs: np.ndarray, *, seed: int | None = None) -> Int[np.ndarray,
 
 
 def is_causal(source: Any) -> bool:
-    """Whether attention is causal according to a model's or store's spec; True without a spec."""
+    """Return whether attention is causal according to a model's or store's spec; True without a
+    spec."""
     seen = attention_mask_of(source)
     return seen is None or seen.causal
 
@@ -125,10 +134,11 @@ def is_causal(source: Any) -> bool:
 def sampled_positions(
     mask: Bool[np.ndarray, "row pos"], count: int = POSITIONS
 ) -> Int[np.ndarray, " sample"]:
-    """At most ``count`` positions, evenly spread over those scored in every row.
+    """Return at most ``count`` positions, evenly spread over those that are scored in every row.
 
-    For rows that are scored at the same positions. Of rows of different lengths these are the
-    first few alone: take :func:`places`, which also keeps shared prefixes apart.
+    This is for rows that are scored at the same positions. For rows of different lengths it returns
+    only early positions: use :func:`sample_positions`, which also keeps shared prefixes in one
+    fold.
 
     Raises:
         ArgumentError: if no position is scored in every row.
@@ -152,7 +162,8 @@ def _stratified_sample(
 
 
 def _prefixes(inputs: np.ndarray) -> Int[np.ndarray, "row pos"]:
-    """A number for the prefix at each position, equal for rows that are equal up to there."""
+    """Return a number for the prefix at each position, equal for rows that are equal up to
+    there."""
     rows, length = inputs.shape[:2]
     _, codes = np.unique(inputs.reshape(rows * length, -1), axis=0, return_inverse=True)
     codes = codes.reshape(rows, length).astype(np.int64)
@@ -169,7 +180,8 @@ def _free(
     folds: Int[np.ndarray, " row"],
     rng: np.random.Generator,
 ) -> Bool[np.ndarray, "row pos"]:
-    """Where a row is scored and its prefix at home; drawn again if a fold is left without any."""
+    """Return where a row is scored and in the fold of its prefix; folds of prefixes are drawn again
+    if a fold is left without any position."""
     wanted = len(np.unique(folds[mask.any(axis=1)]))
     for _ in range(_DRAWS):
         found = mask & _at_home(prefix, folds, rng)
@@ -181,7 +193,7 @@ def _free(
 def _at_home(
     prefix: Int[np.ndarray, "row pos"], folds: Int[np.ndarray, " row"], rng: np.random.Generator
 ) -> Bool[np.ndarray, "row pos"]:
-    """True where a row is in the one fold that its prefix may be sampled in."""
+    """Return where a row is in the one fold in which its prefix may be sampled."""
     found = np.empty(prefix.shape, dtype=bool)
     for place, column in enumerate(prefix.T):
         pairs = rng.permutation(np.unique(column * FOLDS + folds))
@@ -195,10 +207,13 @@ class Samples:
     """Activations and latents at the sampled positions of each row.
 
     Attributes:
-        inputs: The inputs at the samples: ``[row, sample]`` tokens or ``[row, sample, channel]``.
-        features: Hook → ``[row, sample, feature]``; further axes (heads) are joined.
-        latents: Name → ``[row, sample]``; latents of several channels give ``NAME[0]`` ….
-        kinds: Name → how it is to be read (:func:`probes.linear.kind_of`).
+        inputs: The inputs at the samples: tokens ``[row, sample]`` or values ``[row, sample,
+            channel]``.
+        features: Hook → the activation ``[row, sample, feature]``; further axes (heads) are
+            flattened.
+        latents: Name → the values ``[row, sample]``; a latent with several channels gives
+            ``NAME[0]``, ``NAME[1]`` and so on.
+        kinds: Name → ``real`` or ``categorical`` (:func:`probes.linear.kind_of`).
         places: The rows and positions that were sampled, and their groups.
     """
 
@@ -228,20 +243,21 @@ def collect(
     batch: int = 64,
     seed: int = 0,
 ) -> Samples:
-    """Run a model, or read a store, and keep only the sampled positions.
+    """Run a model, or read a store, and keep the activations at the sampled positions.
 
     Args:
         source: A hooked model, or an :class:`~interp.store.ActivationStore`.
         inputs: For a model: a :class:`~interp.tasks.base.Batch` or inputs. None for a store.
         hooks: Names of hooks ``[row, pos, …]``.
-        positions: Which, ``[sample]`` of every row or ``[row, sample]``, taken as they are, shared
-            prefixes too; or the places of other samples; :func:`sample_positions` by default.
+        positions: The positions, ``[sample]`` for every row or ``[row, sample]``, used as they are,
+            with shared prefixes too; or the ``places`` of other samples; by default those of
+            :func:`sample_positions`.
         batch: How many rows are run at a time.
-        seed: Seed of the sampled positions, where none are given.
+        seed: Seed of the sampled positions, if none are given.
 
     Raises:
-        ArgumentError: if nothing is scored, or there are no such positions.
-        HookError: for a hook that is not there, or has no position axis right after the rows.
+        ArgumentError: if no position is scored, or a given position is not in every row.
+        HookError: for a hook that does not exist, or has no position axis after the row axis.
     """
     batches = read_batches(source, inputs, hooks, batch=batch)
     masks, tokens = _rows_of(source, inputs, batch)
@@ -263,8 +279,10 @@ def collect(
 
 
 def scalars(latents: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Latents ``[row, pos, …]`` as one number a position each: ``NAME``, or ``NAME[i]`` for channel
-    i of those of several; types are kept."""
+    """Return latents ``[row, pos, …]`` as scalar ones ``[row, pos]``.
+
+    A latent with several channels gives ``NAME[i]`` for each channel i. Types are kept.
+    """
     found: dict[str, np.ndarray] = {}
     for name, value in latents.items():
         if value.ndim == 2:
@@ -276,13 +294,14 @@ def scalars(latents: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _numbers(value: Tensor) -> np.ndarray:
-    """A tensor as an array; numpy has no bfloat16."""
+    """Return a tensor as an array; bfloat16, which numpy lacks, becomes float32."""
     numbers: np.ndarray = (value.float() if value.dtype == torch.bfloat16 else value).cpu().numpy()
     return numbers
 
 
 def _rows_of(source: Any, inputs: Any, batch: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Where positions are scored, ``[row, pos]``, and inputs, batch by batch as they are read."""
+    """Return the masks of scored positions, ``[row, pos]``, and the inputs, in the batches in which
+    they are read."""
     if isinstance(source, ActivationStore):
         parts = list(source.batches(batch))
         return [scored_mask(source, part.rows) for part in parts], [p.inputs() for p in parts]

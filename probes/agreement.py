@@ -1,26 +1,29 @@
-"""Does a model work as the proof says? Checked statement by statement, and summed up in one number.
+"""Does a model work as the proof says? The proof's statements are checked one by one, and summed up
+in one number.
 
 A :class:`~interp.proofs.mechanism.Mechanism` says which kind of component serves what. Each of its
-statements is checked against a model's decided roles: *x_{t−T} is extracted by attention heads*,
-*each memory owns its heads*, *f is computed by an FFN that comes after them*, *round r comes after
-round r − 1*, *a head is a previous-token head, and the induction head comes after it*, *a head's
-QK is aI*, *this formula is readable only after what it counts*. A statement holds when confirmed
-roles (of formulas: probes along the layers) say so. Its ``strength`` is that of the strongest such
-component (NaN where it is true or false alone), its ``score`` the strength between 0 and 1 (1 for
-one that is true), 0 where it does not hold, and q the least of those roles (of one that is true or
-false: the largest of the roles it speaks of; 1 where it does not hold). A formula is readable from
-the first place on where a probe reads it, against permuted rows; it counts where it is read better
-there than from a thousand models with fresh weights, and q is that.
+statements is checked against a model's role table: *x_{t−T} is extracted by attention heads*, *each
+memory owns its heads*, *f is computed by an FFN that comes after them*, *round r comes after round
+r − 1*, *a head is a previous-token head, and the induction head comes after it*, *a head's QK is
+aI*, *this formula is readable only after what it counts*. A statement holds if confirmed roles (for
+formulas: probes along the layers) say so. Its ``strength`` is that of the strongest such component;
+NaN for a statement that is only true or false. Its ``score`` is the strength limited to [0, 1] (1
+for a statement that is only true or false), and 0 if it does not hold. q is the least q of those
+roles; for a statement that is only true or false, the largest of the roles it is about, and 1 if it
+does not hold. A formula is readable from the first place on at which a probe decodes it, against
+permuted rows. It counts if it is decoded better there than from a thousand models with fresh
+weights; q is of that test.
 
     agreement = (S − S_random) / (S_construction − S_random),   S the mean score of the statements
 
-is 1 for the construction and 0 for models with random weights; a model whose roles are stronger
-than the construction's works no more as the proof says than the proof does, and has 1 too. Its
-interval counts both the spread over draws of rows and that of one random model among others.
+is 1 for the construction and 0 for models with random weights, and at most 1: a model whose roles
+are stronger than the construction's does not work more as the proof says than the proof does. The
+interval accounts for the spread over draws of rows and for that over random models.
 
-Trained models are judged on kind and order, not on how many heads serve a memory or in which
-layer. Disagreement means another mechanism was found, not that the proof is wrong. What a proof
-says of components that have no role (snaps, fixed positions) is not among the statements.
+Trained models are judged by kind and order of their components, not by how many heads serve a
+memory or in which layer. Disagreement means that another mechanism was found, not that the proof is
+wrong. What a proof says of components that have no role (snaps, fixed positions) is not among the
+statements.
 """
 
 from __future__ import annotations
@@ -124,8 +127,15 @@ def agree(
 def statements_of(
     model: Any, mechanism: Mechanism, task: Any, batch: Batch, *, seed: int = 0
 ) -> pd.DataFrame:
-    """The statements of a mechanism (:func:`agreement`), checked on a model and rows of its
-    task."""
+    """Check the statements of a mechanism (:func:`agreement`) on a model and rows of its task.
+
+    Args:
+        model: The hooked model.
+        mechanism: The proof's mechanism.
+        task: The task, with its memories and answers.
+        batch: Rows of the task.
+        seed: Seed of the permutations and of the freshly initialised models.
+    """
     names = [p.target for p in mechanism.parts if p.role == "formula" and p.target in batch.latents]
     roles, layers = roles_and_layers(model, batch, task, names, seed=seed)
     return agreement(mechanism, roles, layers=layers, answered=answered_share(model, batch))
@@ -134,15 +144,18 @@ def statements_of(
 def roles_and_layers(
     model: Any, batch: Batch, task: Any, names: Sequence[str], *, seed: int = 0
 ) -> tuple[pd.DataFrame, dict[str, Readable]]:
-    """The roles of a task, and where formulas are first linearly decodable (without those that are
-    nowhere), from one clean pass of a model.
+    """Find the roles of a model on a task, and the first layer at which each formula is decodable.
 
     Args:
-        model: The model that was run.
+        model: The hooked model.
         batch: Rows of the task.
         task: The task, which says which memories and answers there are.
         names: The latents that hold the mechanism's formulas.
         seed: Seed of the permutations and of the freshly initialised models.
+
+    Returns:
+        The role table, and formula → where it is first decodable; formulas that are nowhere
+        decodable are left out.
     """
     known, layers = (memories_of(task), answers_of(task)), dict[str, Readable]()
     read = bool(names) or any(map(bool, known))
@@ -159,7 +172,8 @@ def roles_and_layers(
 
 @torch.no_grad()
 def answered_share(model: Any, batch: Batch) -> float:
-    """The share of the targets' variance that the output explains; 0 if their shapes differ."""
+    """Return the share of the targets' variance that the output explains; 0 if their shapes differ
+    or targets are not real."""
     output, targets = model(batch.inputs.to(model_device(model))).cpu(), batch.targets
     if output.shape != targets.shape or not targets.is_floating_point():
         return 0.0
@@ -170,12 +184,12 @@ def answered_share(model: Any, batch: Batch) -> float:
 
 @dataclass(frozen=True)
 class Readable:
-    """The first layer at which a formula can be read, beside models with fresh weights.
+    """The first layer after which a formula is decodable, compared with models with fresh weights.
 
     Attributes:
-        layer: The layer after which it is first readable; −1 for where the stream begins.
-        p: The p-value of the null that the formula can be read as well from the activations of
-            freshly initialised models after this layer.
+        layer: The layer; −1 for the start of the residual stream.
+        p: The p-value of the null that the formula is decoded as well from the activations of
+            freshly initialised models at the same hook.
     """
 
     layer: int
@@ -189,14 +203,14 @@ def agreement(
     layers: Mapping[str, Readable] | None = None,
     answered: float = 0.0,
 ) -> pd.DataFrame:
-    """Every statement of a mechanism, checked against the roles that were decided for a model.
+    """Check every statement of a mechanism against a model's role table.
 
     Args:
         mechanism: The proof's mechanism.
         roles: The role table from :func:`probes.roles.find_roles`.
-        layers: Where formulas are readable, from :func:`roles_and_layers`, for mechanisms whose
-            FFNs compute formulas; a formula that is missing is readable nowhere. Without it
-            formulas make no statement.
+        layers: Where formulas are decodable, from :func:`roles_and_layers`, for mechanisms whose
+            FFNs compute formulas; a formula that is missing is decodable nowhere. By default there
+            are no statements about formulas.
         answered: Share of the targets' variance that the output explains; for couplings.
 
     Returns:
@@ -219,15 +233,16 @@ def overall(
     random: Sequence[pd.DataFrame],
     construction: pd.DataFrame,
 ) -> Agreement:
-    """One number from the statements of a model, of random models and of the construction.
+    """Compute the agreement from the statements of a model, of random models and of the
+    construction.
 
     Args:
-        draws: The model's :func:`agreement` on rows of its own each, two or more.
-        random: Statements of re-initialised models of the same shapes, two or more.
+        draws: The model's :func:`agreement` on each of two or more draws of rows.
+        random: The statements of two or more re-initialised models of the same shapes.
         construction: The construction's own statements.
 
     Raises:
-        ArgumentError: for too few tables, or a construction that is no better than random.
+        ArgumentError: for fewer than two tables, or a construction that is no better than random.
     """
     problems = Problems("overall")
     for name, tables in (("draws", draws), ("random", random)):
@@ -318,8 +333,11 @@ def _heads(mechanism: Mechanism, confirmed: pd.DataFrame) -> Iterator[dict[str, 
 def _coupling(
     mechanism: Mechanism, roles: pd.DataFrame, answered: float
 ) -> Iterator[dict[str, Any]]:
-    """A head couples positions and the answer follows it. In so small a model fresh heads attend as
-    unevenly: candidates count, and what is scored is the answer."""
+    """Yield the statement that a head couples positions and the answer follows it.
+
+    In so small a model fresh heads attend as unevenly, so that candidates count too, and the score
+    is the share of the answer's variance that the output explains.
+    """
     if any(part.role == "coupling" for part in mechanism.parts):
         lost = roles[["effect", "effect_of_group"]].max(axis=1)
         serving = roles[(roles["role"] == "dense") & (lost >= _EFFECT)]
@@ -329,7 +347,8 @@ def _coupling(
 
 
 def _formulas(mechanism: Mechanism, layers: Mapping[str, Readable]) -> Iterator[dict[str, Any]]:
-    """Nested formulas become readable in the order of their depth, and not in fresh models."""
+    """Yield the statements that nested formulas become decodable in the order of their depth, and
+    not in fresh models."""
     depth = {p.target: p.layer for p in mechanism.parts if p.role == "formula"}
     levels = sorted(set(depth.values()))
     later = [name for level in levels[1:] for name, at in depth.items() if at == level]
@@ -357,7 +376,7 @@ def _row(statement: str, serving: pd.DataFrame) -> dict[str, Any]:
 
 
 def _fact(statement: str, holds: bool, by: str, q: float) -> dict[str, Any]:
-    """A statement that is true or false, with the significance of what it rests on."""
+    """Return a statement that is only true or false, with the q of the roles that it rests on."""
     return {
         "statement": statement,
         "holds": holds,

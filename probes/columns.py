@@ -1,8 +1,8 @@
 """The columns of every table that a measurement seals: names, types and meaning, in one place.
 
-A table's row is a TypedDict: its docstring says what a row is, each column carries a sentence with
-its unit. Tables that need a column for each key, latent or offset say so in :class:`TableColumns`.
-A number that may be unknown (NaN in a table, null in JSON) is ``float | None``.
+A table's row is a TypedDict: its docstring says what a row is, and each column has a sentence with
+its unit. Tables with one column for each key, latent or offset say so in :class:`TableColumns`. A
+number that may be unknown (NaN in a table, null in JSON) is ``float | None``.
 
 The JSON schemas of the documentation are written from these, and tests hold them against the tables
 of real runs.
@@ -26,7 +26,7 @@ High = Annotated[float | None, "Upper end of that interval."]
 
 
 class RoleRow(TypedDict):
-    """Which component plays which role, and on what evidence."""
+    """One component and a role that it may play, with the evidence."""
 
     component: Component
     layer: Layer
@@ -78,7 +78,7 @@ class RoleRow(TypedDict):
 
 
 class TestRow(TypedDict):
-    """A score that a role rests on, with its floor."""
+    """One test of a role: a score with its floor."""
 
     name: Annotated[str, "What is measured, in words."]
     kind: Annotated[
@@ -94,7 +94,7 @@ class TestRow(TypedDict):
 
 
 class HeadRow(TypedDict):
-    """A score of a head or FFN with its null (a head table)."""
+    """A score of a head or FFN, compared with its null (a head table)."""
 
     component: Component
     layer: Layer
@@ -119,7 +119,7 @@ class HeadRow(TypedDict):
 
 
 class RevisionRow(HeadRow):
-    """A score of a head at one checkpoint of its training."""
+    """A score of a head or FFN at one checkpoint of the model's training."""
 
     revision: Annotated[str, "Name of the checkpoint."]
 
@@ -151,14 +151,14 @@ class ExplainedRow(TypedDict):
 
 
 class LackRow(TypedDict):
-    """A role that could not be looked for."""
+    """A role that could not be tested for."""
 
     role: Annotated[str, "Name of the role."]
     reason: Annotated[str, "Why."]
 
 
 class DecodabilityRow(TypedDict):
-    """How well a linear probe reads a latent at a place."""
+    """How well a linear probe decodes a latent at one hook."""
 
     latent: Annotated[str, "Name of the latent."]
     site: Annotated[str, "The hook that is read."]
@@ -166,14 +166,14 @@ class DecodabilityRow(TypedDict):
 
 
 class AttentionRow(TypedDict):
-    """Mean attention of a role's head, a row a query."""
+    """Mean attention of one query of a head with a role, over all keys."""
 
     head: Annotated[str, "The head, its targets, and its status unless it is confirmed."]
     query: Annotated[int, "Position of the query, in tokens from 0."]
 
 
 class RoundRow(TypedDict):
-    """Which layer first holds which round of a nested memory, beside the proof."""
+    """Where a latent of a nested memory is first decodable, in this model or the construction."""
 
     model: Annotated[str, "this model, or the construction."]
     latent: Annotated[str, "Name of the latent."]
@@ -186,17 +186,17 @@ class RoundRow(TypedDict):
 
 
 class RoundReadableRow(TypedDict):
-    """What can be read at a place of a nested memory: a column a latent."""
+    """Which latents of a nested memory are decodable at one place: one column for each latent."""
 
     place: Annotated[str, "Where it is read."]
     model: Annotated[str, "this model, or the construction."]
 
 
 class RoundKernelRow(TypedDict):
-    """How a layer's attention is spread around the location of a memory.
+    """The summed kernel of a layer's heads around the location of a memory.
 
-    Beside these columns the table has one for each offset from that location (such as ``+1``),
-    with the share of attention at this offset.
+    Beside these columns the table has one for each offset from that location (such as ``+1``), with
+    the heads' signed weight at this offset as a share of their absolute weight over all keys.
     """
 
     layer: Annotated[str, "The layer, in words."]
@@ -205,7 +205,7 @@ class RoundKernelRow(TypedDict):
 
 
 class ShownTokenRow(TypedDict):
-    """A token of a row that the viewer shows."""
+    """One token of a row that the viewer shows."""
 
     group: Group
     kind: Kind
@@ -216,7 +216,7 @@ class ShownTokenRow(TypedDict):
 
 
 class ShownHeadRow(TypedDict):
-    """Numbers of a head on the rows that the viewer shows, a byte each: low + code · step."""
+    """Numbers of a head on the rows that the viewer shows, in one byte each: low + code · step."""
 
     group: Group
     kind: Kind
@@ -242,7 +242,7 @@ class ShownScoreRow(TypedDict):
 
 
 class ShownLagRow(TypedDict):
-    """Mean attention of a head so many tokens back."""
+    """Mean attention of a head to the key a number of tokens back."""
 
     group: Group
     kind: Kind
@@ -268,14 +268,14 @@ class RaisedRow(TypedDict):
 
 
 class FactRow(TypedDict):
-    """What was measured: model, rows, profile, notes."""
+    """One fact about a measurement, such as the model, the rows, the profile or the notes."""
 
     name: Annotated[str, "Name of the fact."]
     value: Annotated[str, "The fact, as JSON text."]
 
 
 class FirstRow(TypedDict):
-    """Where a latent can first be read."""
+    """The first hook at which a latent is decodable."""
 
     latent: Annotated[str, "Name of the latent."]
     hook: Annotated[str, "The hook; empty if nowhere."]
@@ -283,18 +283,18 @@ class FirstRow(TypedDict):
 
 
 def columns(row: type) -> tuple[str, ...]:
-    """The names of a row's columns, in order."""
+    """Return the names of a row's columns, in order."""
     return tuple(row.__annotations__)
 
 
 @dataclass(frozen=True)
 class TableColumns:
-    """A table's columns, and those that are named after keys, latents or offsets.
+    """The columns of a table, including those that are named after keys, latents or offsets.
 
     Attributes:
         row: The TypedDict of a row.
         pattern: A regular expression that the names of further columns match; empty for none.
-        further: What these hold, with their unit.
+        further: What the further columns hold, with their unit.
     """
 
     row: type
@@ -303,7 +303,7 @@ class TableColumns:
 
     @property
     def about(self) -> str:
-        """What a row is, in a sentence."""
+        """A sentence that says what a row is."""
         return (self.row.__doc__ or "").strip()
 
 

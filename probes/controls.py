@@ -1,16 +1,16 @@
-"""Controls that a linear probe needs: nonlinear probe, control task, baselines.
+"""Controls for linear probes: a nonlinear probe, a control task, baselines.
 
-*Nonlinear control.* A linear probe reads f after an FFN and not before. Did the FFN compute f, or
-did it receive f in a form that a line cannot read? If a small network reads f from the FFN's
-input, everything f needs is there, and what the FFN adds is the form: it is the readout. If it
-cannot, the input does not determine f, and the FFN is not where f comes from.
+*Nonlinear control.* A linear probe decodes f after an FFN and not before. Did the FFN compute f, or
+did it receive f in a form that is not linear? If a small network decodes f from the FFN's input,
+everything f needs is there, and the FFN makes it linear: it is the readout. If it cannot, the input
+does not determine f, and f does not come from the FFN.
 
-*Control task.* Every kind of token (or every position) gets a label at random, once and for all,
-drawn from the latent's own values. The label is there for any probe strong enough to memorise
-tokens; *selectivity* is the latent's score less the control's.
+*Control task.* Every kind of token (or every position) gets a fixed random label, drawn from the
+latent's own values. Any probe strong enough to memorise tokens can learn it; *selectivity* is the
+latent's score minus the control's.
 
-*Baselines.* The same probe on the raw input at the position (one-hot tokens, and the position),
-and on the same hook of a model with random weights: what the architecture gives for nothing.
+*Baselines.* The same probe on the raw input at the position (one-hot tokens, and the position), and
+on the same hook of a model with random weights: what the architecture alone provides.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FEW_KINDS = 8
 
 
 def network() -> Pipeline:
-    """A neural network with one hidden layer as a probe, trained with early stopping."""
+    """Return a neural network with one hidden layer as a probe, trained with early stopping."""
     from sklearn.neural_network import MLPRegressor
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -56,7 +56,7 @@ def network() -> Pipeline:
 def decode_nonlinearly(
     features: Features, latent: Latent, *, groups: Groups | None = None, least: float = 0.0
 ) -> Decoding:
-    """Decode as :func:`probes.linear.decode` does, with :func:`network` as the probe."""
+    """Decode a latent as :func:`probes.linear.decode` does, with :func:`network` as the probe."""
     from sklearn import config_context
     from sklearn.exceptions import ConvergenceWarning
 
@@ -70,18 +70,22 @@ def decode_nonlinearly(
 def control_latent(
     inputs: np.ndarray, latent: Latent, *, positions: np.ndarray | None = None, seed: int = 0
 ) -> Latent:
-    """A control latent: each kind of input gets a label drawn at random from the latent's values.
+    """Make a control latent: each kind of input gets a label drawn at random from the latent's
+    values.
+
+    If there are fewer than eight kinds of input, each kind gets a label for each position, because
+    any probe can learn a function of two tokens. If there are more kinds than an eighth of the
+    samples (real values seldom occur twice), positions are labelled instead of inputs, unless only
+    one position is sampled.
 
     Args:
-        inputs: ``[row, pos]`` tokens or ``[row, pos, channel]`` values, at the sampled positions.
-            Of fewer than eight kinds each is labelled anew at each position (any probe knows a
-            function of two tokens); where there are more kinds than an eighth of the samples
-            (real values seldom come twice), positions are labelled in place of inputs. Not where
-            one position is sampled, which would have one label: there inputs are labelled however
-            many they are, and what never comes twice cannot be memorised.
+        inputs: Tokens ``[row, pos]`` or values ``[row, pos, channel]`` at the sampled positions.
         latent: The latent from whose values labels are drawn.
-        positions: ``[row, sample]``, where rows are sampled at positions of their own.
+        positions: The sampled positions, ``[row, sample]``, if rows are sampled at different ones.
         seed: Seed of the random labels.
+
+    Returns:
+        The labels, in the latent's shape.
     """
     flat = inputs.reshape(inputs.shape[0] * inputs.shape[1], -1)
     kinds, which = np.unique(flat, axis=0, return_inverse=True)
@@ -95,7 +99,7 @@ def control_latent(
 
 
 def _places(shape: tuple[int, ...], positions: np.ndarray | None) -> tuple[np.ndarray, int]:
-    """The number of each sample's position among all sampled positions, and how many there are."""
+    """Return the index of each sample's position among all sampled positions, and their number."""
     if positions is None:
         return np.tile(np.arange(shape[1]), shape[0]), shape[1]
     known, place = np.unique(positions, return_inverse=True)
@@ -105,10 +109,15 @@ def _places(shape: tuple[int, ...], positions: np.ndarray | None) -> tuple[np.nd
 def raw_input(
     inputs: np.ndarray, *, positions: np.ndarray | None = None, most: int = 512
 ) -> Features:
-    """The raw input at each sampled position, and the position itself, as features for a probe.
+    """Return the raw input at each sampled position, and the position itself, as features for a
+    probe.
 
-    Tokens are one-hot, up to ``most`` of them (rarer ones share a column). ``positions``
-    ``[row, sample]`` says where rows are sampled, if each at its own.
+    Tokens are one-hot, up to ``most`` different ones (rarer tokens share a column).
+
+    Args:
+        inputs: Tokens ``[row, sample]`` or values ``[row, sample, channel]``.
+        positions: The sampled positions, ``[row, sample]``, if rows are sampled at different ones.
+        most: The largest number of columns for tokens.
     """
     number, places = _places(inputs.shape, positions)
     place = np.eye(places)[number.reshape(inputs.shape[:2])]

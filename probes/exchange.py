@@ -1,11 +1,13 @@
-"""Exchange a component between two rows: choose components and rows, and compute the outputs.
+"""Exchange a component's activation between two rows: choose components and rows, and compute the
+outputs.
 
-A pair is a *base* row, a *source* row and a position t. At t (or everywhere, for latents that other
-positions read) one component of the base run gets what it has in the source run; the output is read
-at t. Rows are paired so that a latent changes the answer, and so that it does not.
+A pair is a *base* row, a *source* row and a position t. At t (or at all positions, for latents that
+other positions read) a component's activation in the base run is replaced by that in the source
+run; the output is read at t. Rows are paired so that the latent changes the answer, and also so
+that it does not.
 
-The value of a component is exchanged whole. What a task expects of it is said in
-:mod:`interp.tasks.counterfactual`, what is made of it in :mod:`probes.locate`.
+The component's activation is exchanged as a whole. The answers that a task expects are in
+:mod:`interp.tasks.counterfactual`, the conclusions in :mod:`probes.locate`.
 """
 
 from __future__ import annotations
@@ -32,15 +34,15 @@ _SAME = 0.01
 
 @dataclass(frozen=True)
 class Exchanged:
-    """One or more components that are exchanged between two rows as a whole.
+    """One or more components whose activations are exchanged between two rows together.
 
     Attributes:
-        name: ``L1H0``, ``L1 heads``, ``L1 FFN``, ``L1`` (all that a layer writes).
-        circuit: ``attention`` (rows of the pattern, or of one score term: then its name) or
+        name: ``L1H0``, ``L1 heads``, ``L1 FFN``, or ``L1`` (everything that a layer writes).
+        circuit: ``attention`` for the attention pattern, the name of a score term for its rows, or
             ``output``.
         layer: The layer, counted from 0.
         heads: Numbers of the layer's heads that are exchanged; empty for an FFN.
-        hooks: Where: (hook, heads); no heads stand for the whole value.
+        hooks: The (hook, heads) that are exchanged; no heads stand for the whole activation.
     """
 
     name: str
@@ -54,7 +56,13 @@ class Exchanged:
 class Pairs:
     """Pairs of a base and a source row, with one position each.
 
-    ``moving``: the latent changes the answer; the others must leave it.
+    Attributes:
+        base: The number of each base row.
+        source: The number of each source row.
+        at: The position.
+        expected: The answer that the task expects after the exchange.
+        moving: True for the pairs whose answer the latent changes; the answers of the others must
+            stay.
     """
 
     base: Int[Tensor, " pair"]
@@ -65,9 +73,14 @@ class Pairs:
 
 
 def exchangeable(model: Any, groups: Sequence[Sequence[Component]] = ()) -> tuple[Exchanged, ...]:
-    """What can be exchanged in a model, layer by layer: each head's attention and output, the same
-    of groups and of all heads of a layer, each score term's rows where there are several, the FFN,
-    and all that the layer writes.
+    """Return everything that can be exchanged in a model, layer by layer.
+
+    These are each head's attention and output, the same for the given groups and for all heads of a
+    layer, each score term if there are several, the FFN, and everything that the layer writes.
+
+    Args:
+        model: A hooked model.
+        groups: Groups of heads of one layer that are exchanged together.
 
     Raises:
         ArgumentError: for groups that are not heads of one layer.
@@ -117,8 +130,16 @@ def _of_layer(
 
 
 def draw_pairs(batch: Batch, variable: Variable, seed: int) -> Pairs:
-    """For each row another one and a position where the latent changes the answer, and one where
-    it does not; rows without such a one are left out."""
+    """Pair each row with another row, at a position where the latent changes the answer and at one
+    where it does not.
+
+    Rows without such a position are left out.
+
+    Args:
+        batch: Rows of the task.
+        variable: The latent.
+        seed: Seed of the choice of rows and positions.
+    """
     count = len(batch)
     shifts = [s for s in range(1, _SHIFTS + 1) if s < count]
     others = torch.stack([torch.arange(count).roll(-s) for s in shifts])
@@ -136,13 +157,13 @@ def draw_pairs(batch: Batch, variable: Variable, seed: int) -> Pairs:
 
 
 def _some_rows(batch: Batch, rows: Int[Tensor, " row"]) -> Batch:
-    """Some rows of a batch, in the given order."""
+    """Return some rows of a batch, in the given order."""
     latents = {name: latent[rows] for name, latent in batch.latents.items()}
     return Batch(batch.inputs[rows], batch.targets[rows], batch.mask[rows], latents)
 
 
 def _apart(answers: Tensor, batch: Batch) -> Float[Tensor, "shift row pos"]:
-    """How far expected answers are from the rows' own answers; 0 where they agree."""
+    """Return how far expected answers are from the rows' own answers; 0 where they agree."""
     if not batch.targets.is_floating_point():
         return (answers != batch.targets).float()
     scale = batch.targets[batch.mask].std().clamp_min(torch.finfo(batch.targets.dtype).tiny)
@@ -155,7 +176,8 @@ def _pairs_of_rows(
     others: Int[Tensor, "shift row"],
     generator: torch.Generator,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """For each row that has any, one wanted (shift, position): base, source, position, shift."""
+    """Choose a wanted (shift, position) at random for each row that has any; return base, source,
+    position and shift."""
     drawn = torch.rand(wanted.shape, generator=generator) * wanted
     best, where = drawn.movedim(1, 0).flatten(1).max(1)
     base = torch.nonzero(best > 0)[:, 0]
@@ -170,7 +192,16 @@ def outputs_of(
     parts: Sequence[Exchanged],
     variable: Variable,
 ) -> list[Tensor]:
-    """The outputs at each pair's position: the clean output, then one with each part exchanged."""
+    """Return the outputs at each pair's position: the clean output, then one with each part
+    exchanged.
+
+    Args:
+        model: A hooked model.
+        inputs: The inputs of all rows.
+        pairs: The pairs.
+        parts: The parts, exchanged one at a time.
+        variable: The latent, which says whether all positions are exchanged.
+    """
     run = run_at(model, inputs[pairs.base], pairs.at)
     source = Array(inputs[pairs.source], "the source rows")
     at = None if variable.everywhere else tuple(pairs.at.tolist())
@@ -189,6 +220,6 @@ def outputs_of(
 
 
 def run_at(model: Any, inputs: Tensor, at: Int[Tensor, " row"]) -> Run:
-    """A model's run on rows, scored at one position of each."""
+    """Return a model's run on some rows, scored at one position of each."""
     mask = at[:, None].cpu() == torch.arange(inputs.shape[1])
     return Run(model, Batch(inputs.cpu(), torch.zeros(mask.shape, dtype=torch.long), mask))

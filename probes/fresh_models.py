@@ -1,13 +1,13 @@
-"""A model as it would be if nobody had trained it: fresh weights in the same architecture.
+"""A model as it would be without training: fresh weights in the same architecture.
 
-    with a spec      the spec's own initialisation, another seed for each model
-    without one      the entries of each weight matrix shuffled: of weights that are drawn alike,
-                     that is another draw; vectors (gains and biases) stay
+    with a spec      the spec's own initialisation, with another seed for each model
+    without one      the entries of each weight matrix are shuffled: if weights are drawn alike,
+                     this is another draw; vectors (gains and biases) are kept
 
-What fresh models score is what a head's score is when there is nothing to find. They share the
-architecture and, without a spec, the sizes of the trained weights; a trained model differs from
-them in every way, so a score beyond theirs says that a head is not as it was initialised, and not
-what it does.
+The scores of fresh models are those of a head when there is nothing to find. They share the
+architecture and, without a spec, the sizes of the trained weights. A trained model differs from
+them in every way, so a score beyond theirs says that a head is not as it was initialised, not what
+it does.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _APART = 1000
 
 
 def draws_of(model: Any) -> int:
-    """How many models with fresh random weights to draw for a null distribution.
+    """Return how many models with fresh random weights to draw for a null distribution.
 
     1000, and fewer for models of more than a million weights, down to 100 from about ten million.
     """
@@ -40,11 +40,11 @@ def draws_of(model: Any) -> int:
 
 
 def fresh_models(model: Any, count: int, *, seed: int = 0) -> Iterator[Any]:
-    """Models with the architecture of ``model`` and fresh weights.
+    """Yield models with the architecture of ``model`` and fresh weights.
 
     Args:
-        model: A hooked model; it is left as it is.
-        count: How many.
+        model: A hooked model, which is not changed.
+        count: The number of fresh models.
         seed: Seed of the weights.
 
     Yields:
@@ -69,17 +69,18 @@ def fresh_models(model: Any, count: int, *, seed: int = 0) -> Iterator[Any]:
 def stacked_models(
     spec: TransformerSpec, count: int, *, at_once: int, seed: int = 0
 ) -> Iterator[dict[str, Tensor]]:
-    """The weights of :func:`fresh_models` with a spec, many models in a stack, so that one pass can
-    run them all (``torch.func.functional_call`` under ``vmap``).
+    """Yield the weights of :func:`fresh_models` with a spec, stacked over many models.
+
+    One pass can then run them all (``torch.func.functional_call`` under ``vmap``).
 
     Args:
         spec: The architecture.
-        count: How many models.
-        at_once: How many in a stack.
+        count: The number of models.
+        at_once: The number of models in a stack.
         seed: Seed of the weights.
 
     Yields:
-        Name → ``[model, …]``.
+        Name → the weights, ``[model, …]``.
     """
     seeds = range(seed + _APART, seed + _APART + count)
     yield from fresh_weights(SequenceTransformer(spec), seeds, at_once)

@@ -1,16 +1,16 @@
-"""A score of your own for every head, with a null: what would it be without training?
+"""A user-defined score of every head, compared with a null: the same score without training.
 
     score(model, rows) → [layer, head]     any function of a hooked model; larger means more of it
     null                                   the same score in models with fresh weights
                                            (:mod:`probes.fresh_models`), pooled over a layer's heads
-    p, q                                   how far out a head's score is among them
+    p, q                                   p-value of a head's score under this null
                                            (:mod:`interp.stats.p_values`), and Benjamini–Hochberg
                                            over all heads of the model
 
-Use it for a number that has no null of its own. Where a null that keeps more of the model can be
-had (permuted positions, other rows' tokens, random directions), that is the stronger test: fresh
+Use it for a score that has no null of its own. If a null is possible that keeps more of the model
+(permuted positions, other rows' tokens, random directions), that is the stronger test: fresh
 weights differ from trained ones in everything, so a small p says that training made the score, not
-that the score means what its name says. Nothing is ablated here: a score is no role.
+that the score means what its name says. Nothing is ablated here: a score is not a role.
 
 Installed packages add scores under the entry points ``prooflens.metrics``; ``prooflens inspect``
 then measures them too (:func:`head_scores`).
@@ -64,23 +64,23 @@ def null(
     two_sided: bool = False,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Compare a head score of your own with the same score in models that nobody trained.
+    """Compare a user-defined head score with the same score in untrained models.
 
     Args:
-        score: A function ``score(model)``, or ``score(model, rows)`` where rows are given, to
-            ``[layer, head]`` numbers (a tensor, an array or nested lists).
-        model: A hooked model; it is run in evaluation mode and left as it is.
+        score: A function ``score(model)``, or ``score(model, rows)`` if rows are given, that
+            returns ``[layer, head]`` numbers (a tensor, an array or nested lists).
+        model: A hooked model; it is run in evaluation mode and not changed.
         rows: Rows for the score.
-        name: What the score is called in the column ``metric``; the function's name by default.
-        draws: How many heads of fresh models each layer's heads are compared with; by default a
-            thousand, and fewer of very wide models.
+        name: The name of the score in the column ``metric``; the function's name by default.
+        draws: The number of heads of fresh models with which each layer's heads are compared; by
+            default a thousand, and fewer for very wide models.
         two_sided: Whether small scores are as notable as large ones.
         seed: Seed of the fresh weights.
 
     Returns:
-        A head table (:mod:`interp.stats.head_table`) with a row a head: ``score``, ``null_mean``,
-        ``null_std``, ``p``, ``q`` and ``effect`` = score − null_mean. p is NaN where the score of
-        fresh models is finite in fewer than 20 of them.
+        A head table (:mod:`interp.stats.head_table`) with one row per head: ``score``,
+        ``null_mean``, ``null_std``, ``p``, ``q`` and ``effect`` = score − null_mean. p is NaN if
+        the score is finite for fewer than 20 fresh heads.
 
     Raises:
         ArgumentError: for a score of another shape than ``[layer, head]``, a score of the model
@@ -122,11 +122,11 @@ def null(
 
 
 def head_scores(model: Any, rows: Batch, *, seed: int = 0) -> pd.DataFrame:
-    """Every head score that installed packages add, with its null (a head table).
+    """Measure every head score that installed packages add, with its null, as a head table.
 
     Args:
         model: A hooked model.
-        rows: Rows to score it on; models without a spec are scored on the first eight.
+        rows: The rows; models without a spec are scored on the first eight.
         seed: Seed of the fresh weights.
 
     Raises:
@@ -138,7 +138,8 @@ def head_scores(model: Any, rows: Batch, *, seed: int = 0) -> pd.DataFrame:
 
 
 def _by_place(found: Any, places: list[tuple[int, int]], name: str) -> NDArray[np.float64]:
-    """The scores of the model's heads; layers with fewer heads may be padded."""
+    """Return the scores of the model's heads; the scores of layers with fewer heads may be
+    padded."""
     values = found.detach().cpu().numpy() if isinstance(found, torch.Tensor) else found
     try:
         scores = np.asarray(values, dtype=np.float64)

@@ -1,21 +1,22 @@
-"""Is a probe's direction used by the model? Exchange its value between two rows, watch the output.
+"""Does the model use a probe's direction? Exchange the value along it between two rows, and watch
+the output.
 
 An interchange intervention: at one hook and position, the base row's coordinate along the direction
-becomes the source row's. If the direction holds a variable that the model uses, the output becomes
-what it should be for the base with that variable taken from the source (the *expected* output, from
-the task).
+is replaced by the source row's. If the direction encodes a variable that the model uses, the output
+becomes what it should be for the base with that variable taken from the source (the *expected*
+output, from the task).
 
     moved = 1 − ‖output − expected‖² / ‖clean output − expected‖²        real outputs
     moved = (right after − right before) / (1 − right before)            token outputs
 
-The placebo moves the base as far in a random direction. A direction with `moved` near 1 and a
-placebo near 0 is used in the way the variable should be. One that does nothing may be a shadow:
-read by the probe and by nobody else.
+The placebo moves the base activation as far in a random direction. A direction with `moved` near 1
+and a placebo near 0 is used as the variable should be. A direction that does nothing may be read by
+the probe alone.
 
-:func:`interchange_table` asks this of every latent of a task, with the other row's own output for
-the expected one: a latent that decides the output alone moves it all the way, one of several only
-part of it. A direction that does not move the output there is not used at this hook *linearly* and
-*at this position*: what other positions read of it is not seen.
+:func:`interchange_table` does this for every latent of a task, with the source row's own output as
+the expected one: a latent that alone decides the output moves it all the way, one of several only
+part of it. A direction that does not move the output is not used *linearly* at this hook and *at
+this position*: what other positions read of it is not tested.
 """
 
 from __future__ import annotations
@@ -58,13 +59,14 @@ class Interchange:
     Attributes:
         moved: The share of the way to the expected outputs.
         placebo: The same share for random directions, averaged over several.
-        changed: How far the output moves at all, wherever: ‖output − clean‖² / ‖clean − expected‖²,
-            or, of tokens, the share of answers that change by that of those that should.
-        placebo_changed: How far the output moves at all for random directions.
+        changed: How far the output moves in any direction: ‖output − clean‖² / ‖clean − expected‖²;
+            for tokens, the number of answers that change divided by the number that should.
+        placebo_changed: The same for random directions.
         low: Lower end of the 95 % interval of ``moved − placebo`` over pairs.
         high: The upper end.
-        p: The larger of two, of a mean of pairs that is 0 by chance: of ``moved − placebo``, and of
-            ``moved`` (a placebo that leads astray makes nothing of a direction that does nothing).
+        p: The larger of the p-values of two one-sided tests over pairs: that the mean of ``moved −
+            placebo`` is above 0, and that the mean of ``moved`` is (since a placebo can move
+            outputs away from the expected ones).
     """
 
     moved: float
@@ -101,20 +103,21 @@ def interchange(
     Args:
         model: A hooked model in evaluation mode.
         hook: The hook at which values are exchanged, ``[row, pos, d_model]``.
-        directions: What to exchange: their span, in units of the activations. Weights of a probe
-            that standardises its features first, such as :func:`probes.linear.logistic`, are not
-            in these units: take those of :func:`probe_directions`.
+        directions: The directions whose span is exchanged, in units of the activations. Weights of
+            a probe that standardises its features first, such as :func:`probes.linear.logistic`,
+            are not in these units: use those of :func:`probe_directions`.
         base, source: Inputs, paired row by row.
         expected: The outputs at ``position`` for the base with the variable from the source:
             ``[row, output]`` real, or ``[row]`` token ids.
-        position: Where the exchange happens and the output is read: of all, or of each pair.
+        position: The position at which values are exchanged and the output is read: one for all
+            pairs, or one for each.
         source_position: The position at which the source is read; ``position`` by default.
-        seed: Seed of the placebos and of the null.
+        seed: Seed of the placebos and of the interval.
 
     Raises:
-        ArgumentError: if rows do not pair up, directions are zero, or pairs expect what the model
-            gives already.
-        HookError: for a hook that is not there.
+        ArgumentError: if the numbers of rows differ, if directions are zero, or if the expected
+            outputs equal the clean ones.
+        HookError: for a hook that does not exist.
     """
     require_hooks([hook], model.hook_dict, "has no hook")
     problems = Problems("interchange")
@@ -146,19 +149,19 @@ def interchange(
 
 
 def _span(directions: Float[Tensor, "rank d_model"]) -> Float[Tensor, "d_model independent"]:
-    """An orthonormal basis of the span of some directions."""
+    """Return an orthonormal basis of the span of some directions."""
     found, sizes, _ = torch.linalg.svd(directions.mT.double(), full_matrices=False)
     return found[:, sizes > _FLAT * sizes[0]].float()
 
 
 def _random_basis(width: int, rank: int, seed: int) -> Float[Tensor, "d_model rank"]:
-    """An orthonormal basis of a random subspace."""
+    """Return an orthonormal basis of a random subspace."""
     drawn = torch.randn(width, rank, generator=torch.Generator().manual_seed(seed))
     return torch.linalg.qr(drawn)[0]
 
 
 def _value_at(run: Run, hook: str, at: Int[Tensor, " row"]) -> Float[Tensor, "row d_model"]:
-    """What is at a hook at one position of each row."""
+    """Return the activation of a hook at one position of each row."""
     site = Site.of(hook)
     return run.at([site])[site].cpu()[torch.arange(len(at)), at]
 
@@ -168,8 +171,8 @@ def _moves(
     basis: Float[Tensor, "d_model rank"],
     placebos: Sequence[Float[Tensor, "d_model rank"]],
 ) -> Iterator[Float[Tensor, "row d_model"]]:
-    """By how much rows are moved: within the basis to the source's coordinates, then as far in
-    random subspaces."""
+    """Yield how rows are moved: within the basis to the source's coordinates, then as far in each
+    random subspace."""
     first = apart @ basis.to(apart) @ basis.to(apart).mT
     yield first
     size = first.norm(dim=-1, keepdim=True)
@@ -181,13 +184,13 @@ def _moves(
 def probe_directions(
     features: Features, latent: Latent, kind: Kind
 ) -> Float[np.ndarray, "direction feature"]:
-    """The directions that the linear probe of a latent reads, in units of the activations.
+    """Return the directions that the linear probe of a latent reads, in units of the activations.
 
     Args:
         features: Activations at the sampled positions of each row.
         latent: The latent's values there, ``[row, sample]``.
         kind: ``real``: one direction (:func:`probes.linear.direction`). ``categorical``: the
-            weights of the logistic regression, one row for two classes and one a class for more,
+            weights of the logistic regression, one row for two classes and one per class for more,
             each divided by its feature's standard deviation.
     """
     if kind == "real":
@@ -207,7 +210,7 @@ def interchange_table(
     seed: int = 0,
     watch: Callable[[Iterable[str]], Iterable[str]] = iter,
 ) -> pd.DataFrame:
-    """Exchange each latent between rows, and see how far the output moves to the other row's.
+    """Exchange each latent between rows, and measure how far the output moves to the source row's.
 
     Directions are fitted on one half of the rows and exchanged between rows of the other half,
     whose latents and outputs differ, at a sampled position of each.
@@ -215,17 +218,17 @@ def interchange_table(
     Args:
         model: A hooked model in evaluation mode.
         batch: Rows with the latents.
-        hooks: Latent → the hook ``[row, pos, d_model]`` where it is exchanged.
-        seed: Seed of the sampled positions, the halves, the pairs, the placebos and the null.
-        watch: Wraps the iteration over latents, for a progress bar.
+        hooks: Latent → the hook ``[row, pos, d_model]`` at which it is exchanged.
+        seed: Seed of the sampled positions, the halves, the pairs, the placebos and the interval.
+        watch: A wrapper around the loop over latents, for a progress bar.
 
     Returns:
-        Columns :data:`INTERCHANGE_COLUMNS`: :class:`Interchange` for each latent, with how many
-        pairs there were; q is over all latents. Of fewer than 8 pairs nothing is said (NaN).
+        Columns :data:`INTERCHANGE_COLUMNS`: :class:`Interchange` for each latent, with the number
+        of pairs; q is over all latents. With fewer than 8 pairs the numbers are NaN.
 
     Raises:
         ArgumentError: for latents that the batch does not have.
-        HookError: for a hook that is not there or has no position axis.
+        HookError: for a hook that does not exist or has no position axis.
     """
     if not hooks:
         return pd.DataFrame(columns=list(INTERCHANGE_COLUMNS))
@@ -284,8 +287,8 @@ def _of_latent(
 def _pairs(
     latent: Latent, rows: Int[np.ndarray, " half"]
 ) -> tuple[Int[np.ndarray, " pair"], Int[np.ndarray, " pair"], Int[np.ndarray, " pair"]]:
-    """Each row with the next whose latent differs, and the sample of both that is looked at; rows
-    without such another are left out."""
+    """Pair each row with the next row whose latent differs, at one sample of both; rows without
+    such a row are left out."""
     found = []
     for place, row in enumerate(rows):
         at, others = place % latent.shape[1], np.roll(rows, -place - 1)[:-1]
@@ -299,12 +302,12 @@ def _pairs(
 def _output_at(
     model: Any, inputs: Tensor, rows: Int[Tensor, " pair"], at: Int[Tensor, " pair"]
 ) -> Float[Tensor, "pair output"]:
-    """The model's output at one position of each row."""
+    """Return the model's output at one position of each row."""
     return torch.cat([output.cpu() for _, output in run_at(model, inputs[rows], at).outputs()])
 
 
 def distance(output: Tensor, expected: Tensor) -> Float[Tensor, "*draw row"]:
-    """How far each row's output is from the expected one.
+    """Return how far each row's output is from the expected one.
 
     Args:
         output: The model's outputs ``[row, output]``.
@@ -328,7 +331,7 @@ def _summary(
     Args:
         left: Distances to the expected output: clean, exchanged, then placebos.
         moves: Distances to the clean output: exchanged, then placebos.
-        seed: Seed of the placebo test and of the interval.
+        seed: Seed of the interval.
     """
     clean, gained = left[0], left[0] - left[1:]
     size = float(clean.mean())

@@ -1,12 +1,12 @@
 """Which lag do the heads of a layer select *together*, for a given memory?
 
-A linear probe gives the residual direction w that holds x_{t−T} after the layer. Along w each head
-has a signed kernel over lags (:func:`interp.attention.patterns.kernel_by_offset`); their sum is
-what the layer puts there. One head that attends to T alone has it all; the T + 1 heads of the
-construction (`memory` §1.4) select T only together.
+A linear probe gives the residual direction w that encodes x_{t−T} after the layer. Along w each
+head has a signed kernel over lags (:func:`interp.attention.patterns.kernel_by_offset`); their sum
+is what the layer writes along w. One head that attends to T alone has all of it; the T + 1 heads of
+the construction (`memory` §1.4) select T only together.
 
-A concentrated kernel shows what the layer writes along w; whether the model needs it, and which
-heads, is for the role ``memory-location`` to say (:mod:`probes.roles.detectors.memories`).
+A concentrated kernel shows what the layer writes along w; whether the model needs it, and from
+which heads, is tested by the role ``memory-location`` (:mod:`probes.roles.detectors.memories`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class LayerKernels:
     Attributes:
         layer: The layer, counted from 0.
         mass: The mean share of attention at each lag, ``[head, lag]``.
-        kernels: Memory → the signed kernels along the direction that holds it, ``[head, lag]``.
+        kernels: Memory → the signed kernels along the direction that encodes it, ``[head, lag]``.
     """
 
     layer: int
@@ -45,7 +45,7 @@ class LayerKernels:
     kernels: Mapping[str, Float[np.ndarray, "head lag"]]
 
     def concentration(self, memory: str, lag: int) -> float:
-        """The share |K(lag)| / Σ_s |K(s)| at one lag of K, the sum of all heads' kernels.
+        """Return the share |K(lag)| / Σ_s |K(s)| at one lag, K being the sum of all heads' kernels.
 
         Args:
             memory: A name in ``kernels``.
@@ -56,17 +56,17 @@ class LayerKernels:
 
 @torch.no_grad()
 def layer_kernels(model: Any, rows: Batch, layer: int, memories: Mapping[str, int]) -> LayerKernels:
-    """The kernels over lags of one layer's heads, for each memory at a fixed lag.
+    """Compute the kernels over lags of one layer's heads, for each memory at a fixed lag.
 
     Args:
-        model: One of our transformers, whose attention is causal.
+        model: A SequenceTransformer with causal attention.
         rows: Rows with the memories among their latents. All are run at once.
-        layer: The layer. In a layer behind the first a key holds more than its own token: there a
+        layer: The layer. After the first layer a key holds more than its own token, so that a
             head's lag is not the memory's.
         memories: Latent → its lag.
 
     Raises:
-        ArgumentError: for arguments that do not fit, or a latent that is not there.
+        ArgumentError: for arguments that do not fit, or a latent that the rows do not have.
     """
     problems, mask, spec = Problems("layer_kernels"), attention_mask_of(model), model.spec
     causal = mask is not None and mask.causal
@@ -106,15 +106,15 @@ def writes_along(
     w: Float[np.ndarray, " d_model"],
     heads: Any,
 ) -> Float[np.ndarray, "row key head"]:
-    """What each of some heads of a layer would write along w if it attended to each key alone.
+    """Return what each head of a layer would write along w if it attended to each key alone.
 
     Args:
         model: A transformer with ``W_O``.
         layer: The layer.
-        inside: Hook → its activations; ``attn.hook_v``, and ``ln1.hook_normalized`` where heads
-            write a multiple of what enters.
+        inside: Hook → its activation; ``attn.hook_v``, and ``ln1.hook_normalized`` if heads also
+            write a multiple of their input.
         w: A direction of the residual stream.
-        heads: The heads.
+        heads: The numbers of the heads.
     """
     attn, chosen = model.blocks[layer].attn, list(heads)
     v = inside[Site(layer, "v").name][:, :, chosen].double().numpy()
@@ -127,11 +127,13 @@ def writes_along(
 
 
 def norm_site(layer: int) -> Site:
-    """What enters the attention of a layer, after its norm."""
+    """Return the site of a layer's attention input, after its norm."""
     return Site(layer, "ln1.hook_normalized")
 
 
 def writes_identity(model: Any) -> bool:
-    """Whether heads add, to z W_O, a multiple of their attention-weighted input (without W_V and
-    W_O): ``identity_ov`` of the model's spec, false without a spec."""
+    """Return whether heads add a multiple of their attention-weighted input to z W_O.
+
+    This is ``identity_ov`` of the model's spec; False without a spec.
+    """
     return bool(getattr(getattr(model, "spec", None), "identity_ov", False))

@@ -1,15 +1,15 @@
-"""Labels of your own for the rows of a store or a batch, to be probed like a task's latents.
+"""User-defined labels for the rows of a store or a batch, to be probed like a task's latents.
 
-    labels.csv           a column a label, a line a row of the store, in the store's order
+    labels.csv           one column per label, one line per row of the store, in the store's order
     labels.npz           arrays by name, ``[row]`` or ``[row, pos]``
     labels.safetensors   the same
 
-Text, whole numbers and true or false name classes; numbers with a point are quantities. A label of
-a whole row is the label of each of its positions. Nothing is executed on reading: arrays of Python
-objects are refused.
+Text, integers and booleans name classes; floating-point numbers are quantities. A label of a whole
+row applies to each of its positions. Nothing is executed on reading: arrays of Python objects are
+refused.
 
-A probe that finds a label shows that the information is there, not that the model uses it; with
-few rows a class, look at the control task's score first.
+A probe that decodes a label shows that the information is there, not that the model uses it; with
+few rows per class, look at the control task's score first.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _numbers(column: pd.Series[Any]) -> NDArray[Any]:
-    """A column as numbers; text becomes the number of its class, in alphabetical order."""
+    """Return a column as numbers; text becomes the number of its class, in alphabetical order."""
     if column.isna().any():
         raise ValueError(f"column {column.name!r} has an empty cell")
     if pd.api.types.is_numeric_dtype(column):
@@ -84,7 +84,7 @@ def _numbers(column: pd.Series[Any]) -> NDArray[Any]:
 
 
 def with_labels(source: Any, inputs: Any, labels: Labels) -> tuple[Any, Any]:
-    """A model's batch, or a store, with labels instead of the latents that it has.
+    """Return a model's batch, or a store, with labels in place of its latents.
 
     Args:
         source: A hooked model, or a store.
@@ -95,8 +95,8 @@ def with_labels(source: Any, inputs: Any, labels: Labels) -> tuple[Any, Any]:
         Source and inputs for :mod:`probes`.
 
     Raises:
-        ArgumentError: naming every label that has not the rows or positions of the inputs, or is
-            not a number, or not finite.
+        ArgumentError: naming every label whose shape does not fit the inputs, or that is not
+            numeric or not finite.
     """
     stored = isinstance(source, ActivationStore)
     batch = None if stored else as_batch(inputs)
@@ -126,7 +126,7 @@ def _fit_to_rows(labels: Labels, shape: tuple[int, ...]) -> dict[str, NDArray[An
 
 
 class Labelled(ActivationStore):
-    """A store whose latents are labels of your own.
+    """A store with user-defined labels in place of its latents.
 
     Args:
         store: The store.
@@ -138,6 +138,6 @@ class Labelled(ActivationStore):
         self._labels = dict(labels)
 
     def latents(self, rows: Any = None) -> dict[str, NDArray[Any]]:
-        """The labels of some rows: name → ``[row, pos]``."""
+        """Return the labels of some rows: name → ``[row, pos]``."""
         chosen = slice(None) if rows is None else rows
         return {name: value[chosen] for name, value in self._labels.items()}

@@ -1,32 +1,33 @@
 """Is a quantity linearly decodable from an activation?
 
-A *real* latent: ridge regression (features standardised, penalty chosen by leaving one sample out
-inside each training fold), judged by the squared correlation of
-*held-out* predictions with the latent. A *categorical* one (binary too): logistic regression,
-judged by balanced accuracy, rescaled so that chance is 0 and no mistake is 1. Folds are made of
-whole rows (sequences): positions of one row never stand on both sides, nor do rows of one group
+A *real* latent is decoded by ridge regression (features standardised, penalty chosen by
+leave-one-out inside each training fold) and scored by the squared correlation of *held-out*
+predictions with the latent. A *categorical* one (binary too) is decoded by logistic regression and
+scored by balanced accuracy, rescaled so that chance is 0 and no mistake is 1. Folds are made of
+whole rows (sequences): positions of one row are never on both sides, nor are rows of one group
 (equal rows; :mod:`probes.activations`).
 
-The kind is the latent's own, not the sample's. Whole-number and boolean types hold *names* (tokens,
-labels, indices), which have no order: classes. Floating types hold quantities (counts, lags,
-contents), two values of which are classes, too. A class that some training fold would lack cannot
-be learned there and is left out, of fitting and of the score, which says how many were.
+The kind depends on the latent's type, not on the sample. Integer and boolean types hold *names*
+(tokens, labels, indices), which have no order: classes. Floating types hold quantities (counts,
+lags, contents); if they have only two values, these are classes, too. A class that some training
+fold would lack cannot be learned there and is left out of fitting and scoring; the result says how
+many were.
 
-A decodable quantity is present, not necessarily used; what is not *linearly* decodable may still
-be there (see :mod:`probes.controls`).
+A decodable quantity is present, not necessarily used; a quantity that is not *linearly* decodable
+may still be there (see :mod:`probes.controls`).
 
-Ridge regression whose penalty is chosen by leaving one sample out, in closed form.
+The ridge regression chooses its penalty by leave-one-out, in closed form:
 
     w_α = (XᵀX + αI)⁻¹ Xᵀy,     X the standardised features, y the centred latent
     α minimises Σ_i ((y_i − ŷ_i) / (1 − h_i))²,     h_i = 1/n + x_iᵀ (XᵀX + αI)⁻¹ x_i
 
 (y_i − ŷ_i)/(1 − h_i) is the error at sample i of the fit without i. One eigendecomposition, of XᵀX
-or of XXᵀ, whichever is smaller, serves all penalties. It equals scikit-learn's ``RidgeCV`` behind a
-``StandardScaler``, without the time that these spend on checking what they are given, which for
-small activations is nearly all of it.
+or of XXᵀ, whichever is smaller, serves all penalties. The result equals scikit-learn's ``RidgeCV``
+after a ``StandardScaler``, without their checks of arguments, which take most of the time for small
+activations.
 
-Not for samples whose weights differ, nor for several latents at once. The penalty is chosen for
-prediction: a coefficient says nothing about what a model uses.
+Not for weighted samples, nor for several latents at once. The penalty is chosen for prediction: a
+coefficient says nothing about what a model uses.
 """
 
 from __future__ import annotations
@@ -52,14 +53,14 @@ Values = Float[np.ndarray, " sample"]
 
 
 class Ridge:
-    """A line through standardised features: the linear probe of real latents.
+    """The linear probe of real latents: ridge regression on standardised features.
 
     Attributes:
         penalty: The penalty that :meth:`fit` chose.
     """
 
     def fit(self, x: Samples, y: Values) -> Ridge:
-        """Fit to samples.
+        """Fit the probe to samples, and return it.
 
         Args:
             x: Features ``[sample, feature]``.
@@ -77,13 +78,13 @@ class Ridge:
         return self
 
     def predict(self, x: Samples) -> Values:
-        """The latent that the fitted line predicts for each sample."""
+        """Return the predicted latent for each sample."""
         found: Values = x @ self._w + self._constant
         return found
 
 
 def _best(x: Samples, y: Values) -> tuple[float, Float[np.ndarray, " feature"]]:
-    """The penalty with the least leave-one-out error, and its coefficients."""
+    """Return the penalty with the least leave-one-out error, and its coefficients."""
     samples, features = x.shape
     if features <= samples:
         values, axes = np.linalg.eigh(x.T @ x)
@@ -117,27 +118,27 @@ Groups = Int[np.ndarray, " row"]
 
 @runtime_checkable
 class Probe(Protocol):
-    """A regressor or a classifier: ours for real latents, or one of scikit-learn's."""
+    """A regressor or a classifier: :class:`Ridge`, or one of scikit-learn's."""
 
     def fit(self, x: np.ndarray, y: np.ndarray) -> Any:
-        """Fit to samples, ``[sample, feature]`` and ``[sample]``."""
+        """Fit the probe to samples, ``[sample, feature]`` and ``[sample]``."""
 
     def predict(self, x: np.ndarray) -> Any:
-        """The values, or the classes, of samples."""
+        """Return the predicted values, or classes, of samples."""
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """How well a latent can be read from activations.
+    """How well a latent can be decoded from activations.
 
     Attributes:
-        score: Squared correlation of held-out predictions with the latent, in [0, 1]; of a
-            classifier, rescaled balanced accuracy, at most 1 and 0 at chance, or where fewer than
-            two classes are left.
+        score: For a regressor, the squared correlation of held-out predictions with the latent, in
+            [0, 1]. For a classifier, rescaled balanced accuracy: at most 1, 0 at chance or if fewer
+            than two classes are left.
         predicted: The held-out predictions ``[row, pos]``; NaN where nothing could be learned, and
-            outside the first fold where its score was too low for the others to be fitted.
+            outside the first fold if its score was too low for the others to be fitted.
         classes: The classes that were learned and scored; None for a regressor.
-        dropped: How many classes were left out because too few groups of rows hold them.
+        dropped: The number of classes that were left out because too few groups of rows have them.
     """
 
     score: float
@@ -147,7 +148,7 @@ class Decoding:
 
 
 def logistic() -> Pipeline:
-    """The linear probe of categorical latents: standardise, then logistic regression."""
+    """Return the linear probe of categorical latents: standardisation, then logistic regression."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -156,8 +157,8 @@ def logistic() -> Pipeline:
 
 
 def kind_of(latent: np.ndarray) -> Kind:
-    """``categorical`` for whole-number and boolean types, which hold names, and for two values;
-    ``real`` for anything else.
+    """Return ``categorical`` for integer and boolean types, which hold names, and for two values;
+    else ``real``.
 
     Args:
         latent: The latent's values, in the type that the task gave them.
@@ -168,14 +169,14 @@ def kind_of(latent: np.ndarray) -> Kind:
 
 
 def probe_for(kind: Kind) -> Probe:
-    """The linear probe that fits the kind of a latent."""
+    """Return the linear probe for a kind of latents."""
     return Ridge() if kind == "real" else logistic()
 
 
 def fit_copy(
     probe: Probe, x: Float[np.ndarray, "sample feature"], y: Float[np.ndarray, " sample"]
 ) -> Probe:
-    """A probe like this one, fitted to samples; this one stays as it is."""
+    """Return a copy of a probe that is fitted to samples; the probe itself is not changed."""
     if isinstance(probe, Ridge):
         return Ridge().fit(x, y)
     from sklearn.base import clone
@@ -185,7 +186,7 @@ def fit_copy(
 
 
 def classifies(probe: Probe) -> bool:
-    """Whether a probe is a classifier; otherwise it is a regression."""
+    """Return whether a probe is a classifier; otherwise it is a regressor."""
     if isinstance(probe, Ridge):
         return False
     from sklearn.base import is_classifier
@@ -201,20 +202,20 @@ def decode(
     groups: Groups | None = None,
     least: float = 0.0,
 ) -> Decoding:
-    """How well a latent can be decoded, by cross-validation.
+    """Measure by cross-validation how well a latent can be decoded.
 
     Args:
         features: Activations at the sampled positions of each row.
         latent: The latent's values there, ``[row, sample]``.
         probe: A scikit-learn regressor or classifier; :class:`Ridge` by default.
-        groups: A number for each row; rows of one number stand on one side. Each row is its own by
-            default: give those of :class:`probes.activations.SampledPositions` where rows can be
-            equal.
+        groups: A number for each row; rows with the same number are in the same fold. By default
+            each row is a group: give those of :class:`probes.activations.SampledPositions` if rows
+            can be equal.
         least: The r² on the first fold below which a regressor is not fitted to the other folds;
             the score is then the first fold's.
 
     Raises:
-        ArgumentError: for values that are not finite, and fewer groups than folds.
+        ArgumentError: for values that are not finite, or groups that do not fill all folds.
     """
     rows, positions, _ = features.shape
     groups = np.arange(rows) if groups is None else groups
@@ -245,7 +246,7 @@ def decode(
 
 
 def folds_of(groups: Groups) -> Groups:
-    """The fold of each row, which is its group's number modulo :data:`FOLDS`."""
+    """Return the fold of each row: its group's number modulo :data:`FOLDS`."""
     return groups % FOLDS
 
 
@@ -261,8 +262,10 @@ def _check(features: Features, latent: Latent, groups: Groups) -> None:
 
 
 def _learnable(latent: Latent, groups: Groups) -> tuple[Float[np.ndarray, " class"], int]:
-    """The classes that are in as many groups as there are folds, and in two folds at least, so that
-    every training fold holds them; how many others there are."""
+    """Return the classes that every training fold has, and the number of other classes.
+
+    These are the classes in at least as many groups as there are folds, and in at least two folds.
+    """
     names, which = np.unique(latent, return_inverse=True)
     there = np.unique(np.stack([which.ravel(), np.repeat(groups, latent.shape[1])], 1), axis=0)
     held = np.bincount(there[:, 0])
@@ -278,7 +281,7 @@ def _fold_predictions(
     fold: Int[np.ndarray, " sample"],
     kept: Bool[np.ndarray, " sample"],
 ) -> Iterator[tuple[Bool[np.ndarray, " sample"], Float[np.ndarray, " held"]]]:
-    """The samples of each fold, and what a probe says of them that was fitted on the kept samples
+    """Yield the samples of each fold, and their predictions by a probe fitted on the kept samples
     of the other folds."""
     for number in np.unique(fold):
         held = fold == number
@@ -287,7 +290,8 @@ def _fold_predictions(
 
 
 def direction(features: Features, latent: Latent) -> Float[np.ndarray, " feature"]:
-    """The vector w for which ⟨w, activation⟩ + constant predicts the latent on all rows.
+    """Return the vector w for which ⟨w, activation⟩ + constant predicts the latent, fitted on all
+    rows.
 
     A fixed small penalty keeps w away from directions in which the activations do not vary.
     """

@@ -1,30 +1,31 @@
-"""Which component computes which latent? Exchange every component between rows, for every latent.
+"""Which component computes which latent? Every component is exchanged between rows, for every
+latent.
 
 A task is a causal model of its answer (:mod:`interp.tasks.counterfactual`): it says what the answer
 to a *base* row would be if one latent had the value of a *source* row. A component of a model holds
-that latent if the model does the same when the component alone is exchanged between the rows
-(interchange intervention): at the base's position t it gets what it has on the source row at t, and
-the output becomes what the task says.
+that latent if the model gives this answer when the component alone is exchanged between the rows
+(interchange intervention): its activation at position t of the base row is replaced by that at t of
+the source row.
 
     share = 1 − Σ‖output − expected‖² / Σ‖clean output − expected‖²      real answers
     share = (right after − right before) / (1 − right before)            token answers
 
-over pairs of rows whose answer the latent changes. Rows are paired at random, so everything else
-about them differs too: a component that carries more than the latent moves the output elsewhere. A
-head is exchanged in two ways: its *attention* (where it looks: a location) and its *output* (what
-it fetches: a content).
+over pairs of rows whose answer the latent changes. Rows are paired at random, so that everything
+else about them differs too: a component that carries more than the latent moves the output
+elsewhere. A head is exchanged in two ways: its *attention* (which carries a location) and its
+*output* (which carries a content).
 
     holds      share ≥ .9, and ≤ .1 of the change on pairs whose answer must stay
     leaves     the output moves by ≤ .1 of what the latent would move it
     part       share from .1 to .9: less than the latent, more than the latent, or several
     otherwise  the output moves, but not towards what the task says
 
-This knows nothing of roles, floors or attention to named positions: it is what detectors of roles
-are to be judged against. It can only find latents that the task names, at components as they stand:
-a latent shared out over heads is found in their group alone, and one that lives in a subspace of a
+The method uses no roles, floors or attention to named positions: it is the standard by which
+detectors of roles are judged. It finds only latents that the task names, in whole components: a
+latent that is spread over heads is found only in their group, and a latent in a subspace of a
 component that carries others as well is not found (:mod:`probes.interchange` exchanges directions).
-Where two latents always move the answer alike (the answer itself and its only argument) both are
-held wherever one is.
+If two latents always move the answer alike (the answer itself and its only argument), both are held
+wherever one is.
 """
 
 from __future__ import annotations
@@ -84,26 +85,27 @@ def locate(
 
     Args:
         model: A hooked model in evaluation mode, with attention heads.
-        task: One that names its variables (:func:`interp.tasks.counterfactual.variables_of`).
-        rows: Base rows that are drawn; as many pairs are exchanged, and as many again whose answer
-            must stay.
+        task: A task that names its variables (:func:`interp.tasks.counterfactual.variables_of`).
+        rows: The number of base rows that are drawn; as many pairs are exchanged, and as many again
+            whose answer must stay.
         groups: Heads of one layer that are exchanged together, besides all heads of a layer.
-        latents: The latents to look for; all that the task names by default.
+        latents: The latents to test; all that the task names by default.
         seed: Seed of the rows, the pairs and the null.
-        watch: Wraps the iteration over latents, for a progress bar.
+        watch: A wrapper around the loop over latents, for a progress bar.
 
     Returns:
-        A row for each latent and each of :func:`probes.exchange.exchangeable`'s. Columns
-        :data:`LOCATE_COLUMNS`: ``share`` with its 95 % interval over pairs (``low``, ``high``);
-        ``null``, the share towards what is expected of *other* pairs (the same change of a real
-        answer, the same token); ``changed``, how far the
-        output moves at all, in units of how far it should; ``leak``, the same over pairs whose
-        answer must stay (NaN where there are none); ``p`` of the share against the null, ``q`` over
-        the whole table; ``verdict``. With fewer than 16 pairs nothing is said (NaN).
+        One row for each latent and each of :func:`probes.exchange.exchangeable`'s parts, with the
+        columns :data:`LOCATE_COLUMNS`. ``share`` has its 95 % interval over pairs in ``low`` and
+        ``high``; ``null`` is the share towards the expected answers of *other* pairs (the same
+        change of a real answer, the same token); ``changed`` is how far the output moves at all,
+        divided by how far it should; ``leak`` is the same for pairs whose answer must stay (NaN if
+        there are fewer than 16); ``p`` is of the share against the null, ``q`` over the whole
+        table; then ``verdict``. With fewer than 16 pairs the numbers are NaN and the verdict is
+        empty.
 
     Raises:
-        ArgumentError: for a task that names no variables or lacks those asked for, for groups that
-            span layers, or too few rows.
+        ArgumentError: for a task that names no variables or lacks the requested ones, for groups
+            that span layers, or too few rows.
         HookError: for a model without attention heads.
     """
     parts = exchangeable(model, groups)
@@ -121,16 +123,16 @@ def locate(
 
 
 def holders(table: pd.DataFrame) -> pd.DataFrame:
-    """The components that hold each latent, as a table with one row per latent.
+    """Return the components that hold each latent, as a table with one row per latent.
 
     Args:
         table: A table from :func:`locate`.
 
     Returns:
-        Columns ``latent``, ``where`` (components that hold it, in the model's order, each with
-        ``: attention`` where it is exchanged), ``best`` (the greatest share of any component),
-        ``others`` (components that move the answer and have no part in any that holds a latent:
-        what the task does not explain).
+        Columns ``latent``; ``where`` (the components that hold it, in the model's order, each with
+        ``: attention`` if that is what was exchanged); ``best`` (the largest share of any
+        component); ``others`` (components that move the answer and are no part of one that holds a
+        latent: what the task does not explain).
     """
     claims = pd.Series([_claimed_parts(row) for row in table.itertuples()], index=table.index)
     holding = list(claims[table["verdict"] == "holds"])
@@ -147,7 +149,7 @@ def holders(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _claimed_parts(row: Any) -> frozenset[tuple[int, str]]:
-    """The heads, and the FFN, that an exchanged component consists of."""
+    """Return the heads, and the FFN, that an exchanged component consists of."""
     heads = [head for head in row.heads.split("+") if head]
     whole = row.component == f"L{row.layer}"
     ffn = ["FFN"] * (whole or not heads)
@@ -187,18 +189,19 @@ def _of_variable(
 def exchange_parts(
     model: Any, batch: Batch, variable: Variable, parts: Sequence[Exchanged], *, seed: int = 0
 ) -> list[dict[str, Any]]:
-    """What exchanging each part between rows does for one latent.
+    """Measure what exchanging each part between rows does to the output, for one latent.
 
     Args:
         model: A hooked model in evaluation mode.
-        batch: Rows of the task that the latent is of.
+        batch: Rows of the latent's task.
         variable: The latent.
-        parts: What is exchanged, each by itself.
+        parts: The parts, exchanged one at a time.
         seed: Seed of the pairs and the null.
 
     Returns:
         For each part ``pairs``, ``share``, ``low``, ``high``, ``null``, ``changed``, ``leak`` and
-        ``p``, as :func:`locate` has them; ``pairs`` alone where these are fewer than 16.
+        ``p``, as in :func:`locate`. Only ``pairs`` if these are fewer than 16, or if the clean
+        outputs equal the expected answers.
     """
     pairs = draw_pairs(batch, variable, seed)
     moving = int(pairs.moving.sum())
@@ -237,8 +240,8 @@ def _summary(clean: Tensor, output: Tensor, pairs: Pairs, seed: int) -> dict[str
 def _shuffle_null(
     clean: Tensor, output: Tensor, expected: Tensor, seed: int
 ) -> Float[np.ndarray, " draw"]:
-    """How much nearer the output comes to what is expected of other pairs, paired at random: the
-    same change of a real answer, the same token."""
+    """Return how much nearer the output comes to what is expected of other pairs, for random
+    pairings: the same change of a real answer, the same token."""
     orders = torch.rand((_DRAWS, len(clean)), generator=torch.Generator().manual_seed(seed))
     orders = orders.argsort(1)
     real = expected.is_floating_point()

@@ -1,10 +1,11 @@
-"""Measure a model, or a store, on rows from all sides: named tables, sealed into a store.
+"""Measure a model, or a store, on rows in every way: named tables, sealed into a store.
 
     measure(source, rows, profile) → Measurements
 
-The tables are tidy: a line a thing, a column a number of one unit; :data:`probes.columns.TABLES`
-describes them all. A page is drawn from them alone, so whoever has the store has the page. Of a
-store whose model cannot be run there are patterns and candidates: behaviour, and no cause.
+The tables are tidy: one line per thing, one column per number of one unit;
+:data:`probes.columns.TABLES` describes them all. A page is made from them alone, so whoever has the
+store has the page. For a store whose model cannot be run there are attention patterns and candidate
+roles: behaviour, and no cause.
 """
 
 from __future__ import annotations
@@ -76,10 +77,10 @@ Step = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Measurements:
-    """What was measured of a model.
+    """The measurements of a model.
 
     Attributes:
-        tables: Name → table, of those of :data:`~probes.columns.TABLES` that there are.
+        tables: Name → table; the names are those of :data:`~probes.columns.TABLES`.
         about: What was measured, as JSON data: the model, its rows, the profile, notes.
     """
 
@@ -87,7 +88,7 @@ class Measurements:
     about: Mapping[str, Any]
 
     def __getitem__(self, name: str) -> pd.DataFrame:
-        """The table of that name; empty where there is none."""
+        """Return the table of a name; an empty one if there is none."""
         return self.tables.get(name, pd.DataFrame())
 
     @classmethod
@@ -113,7 +114,15 @@ class Measurements:
 
 @dataclass
 class _Kept:
-    """The tables as they are made: sealed at once, and read back when a run is resumed."""
+    """The tables of a measurement: each is sealed as it is made, and read back when a run is
+    resumed.
+
+    Attributes:
+        store: The store into which tables are sealed; None to keep them in memory.
+        made: The provenance of the tables.
+        resume: Whether to read what an interrupted run sealed.
+        tables: Name → table.
+    """
 
     store: ActivationStore | None
     made: dict[str, Any]
@@ -121,7 +130,7 @@ class _Kept:
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
 
     def is_sealed(self, name: str) -> bool:
-        """Whether an earlier, interrupted run of this measurement stored this table complete.
+        """Return whether an interrupted run of this measurement has stored this table completely.
 
         Always false unless the run is resumed and has a store. A table with another provenance
         does not count.
@@ -131,7 +140,7 @@ class _Kept:
         return self.store.provenance(name) == self.made
 
     def table(self, name: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
-        """The sealed table, or one that is made now; an empty one is not kept."""
+        """Return the sealed table, or make it now; an empty one is not kept."""
         if self.is_sealed(name) and self.store is not None:
             self.tables[name] = self.store.measurement(name)
         elif len(found := make().reset_index(drop=True)) or name == "roles":
@@ -139,7 +148,7 @@ class _Kept:
         return self.tables.get(name, pd.DataFrame())
 
     def put(self, name: str, table: pd.DataFrame) -> None:
-        """Keep a table."""
+        """Keep a table, and seal it."""
         self.tables[name] = table
         if self.store is not None:
             self.store.write_measurement(name, table, self.made, overwrite=True)
@@ -165,25 +174,27 @@ def measure(
     """Measure a model on rows, and decide the roles of its components.
 
     Args:
-        source: The model; or a store alone, whose patterns are all that is known of it.
+        source: The model; or a store alone, whose attention patterns are then all that is known.
         rows: The rows, from :func:`probes.inspection.inspected_rows.inspected_rows`.
-        profile: Says in which unit effects are measured, and the floors of roles.
-        store: Where tables are sealed as soon as they are made; None to keep them in memory.
+        profile: The profile, with the unit of effects and the floors of roles.
+        store: The store into which tables are sealed as soon as they are made; None to keep them in
+            memory.
         factors: The weights of the model's heads, if they are not to be read off the model.
-        prompts: Token ids ``[1, pos]`` that are shown besides, and not decided on.
+        prompts: Token ids ``[1, pos]`` that are shown as well, and not used for decisions.
         targets: Whether the rows' targets are known.
         seed: Seed of the nulls.
-        effects: Whether the loss without every head and FFN is measured, also of a model of more
-            than 64, of which otherwise only heads with a role's behaviour are ablated.
-        resume: Read what an interrupted run sealed into the store.
-        backend: ``local``, or ``ray``: the losses without components are tasks of a Ray cluster.
-        loader: For ``ray``: builds the model on a worker, if it cannot be pickled.
-        step: Called with a sentence that says what is being done.
-        watch: Called with the pieces of the longest parts of the work; goes through them.
+        effects: Whether to ablate every head and FFN even in a model with more than 64 of them; by
+            default only heads with a role that is not rejected are ablated there.
+        resume: Whether to read what an interrupted run sealed into the store.
+        backend: ``local``, or ``ray`` to run the ablations as tasks of a Ray cluster.
+        loader: For ``ray``: a function that builds the model on a worker, if the model cannot be
+            pickled.
+        step: A function that is called with a sentence saying what is being done.
+        watch: A wrapper around the longest loops, for a progress bar.
 
     Raises:
         ArgumentError: for rows that do not fit the profile, or a model that is not finite on them.
-        HookError: for a model whose attention patterns no hook shows.
+        HookError: for a model without hooks at its attention patterns.
     """
     name = source.name if isinstance(source, Pretrained) else str(source.path)
     name = name.encode("utf-8", "backslashreplace").decode()  # names of files need not be UTF-8
@@ -214,7 +225,7 @@ def measure(
 
 
 def _provenance(name: str, rows: InspectedRows, profile: Profile, seed: int) -> dict[str, Any]:
-    """What tells one measurement from another: the provenance of every table."""
+    """Return the provenance of every table, which distinguishes one measurement from another."""
     batches = {trial.name: trial.batch for trial in rows.trials}
     digests = {
         kind: hashlib.sha256(batch.inputs.contiguous().numpy().tobytes()).hexdigest()[:16]
@@ -224,15 +235,15 @@ def _provenance(name: str, rows: InspectedRows, profile: Profile, seed: int) -> 
 
 
 class _Work:
-    """One model on its rows, table by table.
+    """The measurement of one model on its rows, table by table.
 
     Args:
         subject: The model and what is known of it.
         rows: The rows that the model is run on.
-        profile: The unit of effects, and the floors.
-        kept: Where tables go.
+        profile: The profile, with the unit of effects and the floors.
+        kept: The tables that are made.
         seed: Seed of the nulls.
-        step: Told what is being done.
+        step: A function that is called with a sentence saying what is being done.
     """
 
     def __init__(
@@ -264,7 +275,7 @@ class _Work:
         effects: bool,
         how: dict[str, Any],
     ) -> dict[str, Any]:
-        """Make every table; returns facts."""
+        """Make every table, and return the facts about the measurement."""
         kept, model, step = self.kept, self.model, self.step
         step(f"attention of {self.subject.name}")
         with evaluating(model):
@@ -326,7 +337,7 @@ class _Work:
         )  # fmt: skip
 
     def _behaviour(self, evidence: Evidence, kind: str) -> pd.DataFrame:
-        """What every head does with its attention on rows of one kind."""
+        """Return the head table of attention on rows of one kind."""
         table = evidence.table(kind)
         return table.assign(trial=kind) if len(table) else table
 
@@ -340,7 +351,7 @@ class _Work:
         return table
 
     def _trials(self, evidence: Evidence) -> pd.DataFrame:
-        """How well the model does on each kind of rows."""
+        """Return how well the model does on each kind of rows."""
         found = []
         for trial in self.rows.trials:
             control = None if trial.control is None else Run(self.model, trial.control)
@@ -366,7 +377,8 @@ class _Work:
         )  # fmt: skip
 
     def _factors(self, factors: HeadWeights | None) -> HeadWeights | None:
-        """The weights of the heads; None, with a note, of a model that does not name them."""
+        """Return the weights of the heads; None, with a note, for a model that does not name
+        them."""
         try:
             return head_weights(self.model) if factors is None else factors
         except ProoflensError as error:
@@ -375,7 +387,8 @@ class _Work:
             return None
 
     def _weights(self, factors: HeadWeights | None) -> pd.DataFrame:
-        """What the weights say; of very many heads without pairs, which a note tells."""
+        """Return the table of the weights; with very many heads compositions of pairs are left out,
+        with a note."""
         if factors is None:
             return pd.DataFrame()
         draws = _DRAWS if factors.d_head <= _WIDE else _DRAWS_OF_WIDE
@@ -399,8 +412,12 @@ class _Work:
         factors: HeadWeights | None,
         prompts: Sequence[Tensor],
     ) -> dict[str, Any]:
-        """The tables of the viewer, with what is lost at each token without some heads on rows that
-        a model can predict; returns what kinds of rows there are."""
+        """Make the tables of the viewer, with the loss rise at each token without some heads on
+        rows that a model can predict.
+
+        Returns:
+            The kinds of rows that are shown.
+        """
         shown = list(self._rows_to_show(evidence))
         runs = [evidence.run(some.kind) for some in shown]
         for ids in prompts:
@@ -448,7 +465,8 @@ class _Work:
         return token_texts(batch.inputs, self.subject.tokenizer, self.rows.words)
 
     def _rounds(self) -> None:
-        """Find which layer first holds which round of a nested memory, beside the proof."""
+        """Measure which layer first holds each round of a nested memory, in the model and in the
+        proof's construction."""
         task = self.rows.task
         nested = isinstance(task, AdaptiveMemory) and task.rounds >= 2
         if nested and getattr(self.model, "spec", None) is not None:
@@ -467,7 +485,8 @@ _KINDS = ("given", "repeated", "shuffled", "text", "rows")
 def _of_store(
     store: ActivationStore, rows: InspectedRows, profile: Profile, kept: _Kept
 ) -> dict[str, Any]:
-    """A store alone: candidates, and its patterns; returns facts."""
+    """Make the tables of a store without a model: candidate roles and attention patterns; return
+    the facts."""
     (trial,) = rows.trials
     roles = kept.table("roles", lambda: candidates(store, profile=profile))
     for title, table in _maps(roles, partial(_stored_attention, store)):
@@ -487,8 +506,8 @@ def _of_store(
 
 
 def _first_words(evidence: Evidence) -> str:
-    """What is seen before anything is changed: the heads that attend most to two classes of
-    keys."""
+    """Return in words which heads attend most to the previous token and to what followed equal
+    tokens."""
     words = []
     for keys, about in (
         ("previous", "the token before"),
@@ -505,14 +524,15 @@ def _first_words(evidence: Evidence) -> str:
 def _maps(
     roles: pd.DataFrame, mean: Callable[[int, int], np.ndarray | None]
 ) -> Iterator[tuple[str, pd.DataFrame]]:
-    """(name, table) of each role of heads: mean attention, a line a head and query.
+    """Yield (name, table) for each role of heads: mean attention, one line per head and query.
 
-    Columns ``head`` (with the role's targets, and its best status if that is not confirmed),
-    ``query`` and ``key 0`` …
+    The columns are ``head`` (with the role's targets, and its best status if that is not
+    confirmed), ``query`` and ``key 0``, ``key 1`` and so on.
 
     Args:
         roles: A role table.
-        mean: From layer and head to mean attention ``[query, key]``; None where it is not known.
+        mean: A function from layer and head to mean attention ``[query, key]``, or None if it is
+            not known.
     """
     heads = roles[roles["component"] == "head"]
     for role, rows in heads.groupby("role", sort=False):
@@ -541,7 +561,7 @@ def _mean_attention(run: Run, layer: int, head: int) -> np.ndarray:
 
 
 def _stored_attention(store: ActivationStore, layer: int, head: int) -> np.ndarray | None:
-    """None for a head or layer whose patterns are not stored."""
+    """Return a head's mean attention from a store; None if its pattern is not stored."""
     hook, kept = Site(layer, "pattern").name, store.manifest["plan"].get("heads")
     if not {hook} & {*store.hooks, *store.aliases} or (kept is not None and head not in kept):
         return None
@@ -552,8 +572,8 @@ def _stored_attention(store: ActivationStore, layer: int, head: int) -> np.ndarr
 
 
 def _mean(pattern: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Mean share of attention ``[query, key]``; queries behind a row's last scored position are not
-    counted."""
+    """Return the mean share of attention ``[query, key]`` over rows; queries after a row's last
+    scored position are not counted."""
     total = pattern.sum(axis=-1, keepdims=True)
     share = np.divide(pattern, total, out=np.zeros_like(pattern), where=total > 0)
     counted = np.flip(np.logical_or.accumulate(np.flip(mask, 1), axis=1), 1)[..., None]
@@ -562,11 +582,11 @@ def _mean(pattern: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 
 def decodability_table(model: Any, batch: Batch) -> pd.DataFrame:
-    """How well each scalar latent is decodable along the residual stream.
+    """Measure how well each scalar latent is linearly decodable along the residual stream.
 
     Returns:
-        ``latent``, ``site`` and ``score`` (held-out r², of classes balanced accuracy); empty
-        without such latents, or hooks of the stream.
+        Columns ``latent``, ``site`` and ``score`` (held-out r², for classes balanced accuracy);
+        empty without such latents, or without hooks of the stream.
     """
     names = [
         name

@@ -1,8 +1,8 @@
-"""A picture of a nested memory: which latent is readable where, and what each layer fetches.
+"""A picture of a nested memory: which latent is decodable where, and what each layer fetches.
 
-    first     the first place of the residual stream where a latent is decodable (r² ≥ .9)
-    lost      r² lost there without one component, the one that costs most (``without``)
-    before    r² lost there without the heads of the layer that fetches the round before
+    first     the first hook of the residual stream at which a latent is decodable (r² ≥ .9)
+    lost      the r² lost there without one component, the one that costs most (``without``)
+    before    the r² lost there without the heads of the layer that fetches the round before
 
     decodability   held-out r² of a ridge probe, at the embedding and after every sublayer
     kernels        Σ_h pattern_h[t, s] · (e_x W_V,h W_O,h w_i), averaged over positions by s − t_i
@@ -10,7 +10,7 @@
 e_x is the value channel's embedding and w_i the probe's direction of memory i after the layer's
 attention. For a construction this is the signed sum of its heads; for a trained model with a
 softmax it is its attention, weighted by what the heads write along w_i. Values that a later layer
-reads from elsewhere than the embedding's direction are not counted.
+reads from other directions than the embedding's are not counted.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ def _kernel(
     memory: int,
     content: Float[np.ndarray, "row sample"],
 ) -> Float[np.ndarray, " offset"]:
-    """The layer's kernel along a memory's direction, over lag minus location, as shares of
-    |weight|."""
+    """Return a layer's signed kernel along a memory's direction, by lag minus location, as a share
+    of its absolute weight."""
     attn = model.blocks[layer].attn
     w = torch.from_numpy(direction(held[Site(layer, "resid_mid").name][:, at], content))
     value = model.embed.W_E[0].double().cpu()
@@ -125,7 +125,8 @@ def _at_lag(
     at: Int[np.ndarray, " sample"],
     lag: Int[np.ndarray, "row sample"],
 ) -> float:
-    """The mean over positions of the kernel at each one's lag; lags outside the row count as 0."""
+    """Return the mean over positions of the kernel at each position's lag; lags outside the row
+    count as 0."""
     source = at - lag
     inside = (lag >= 0) & (source >= 0)
     there = source.clip(0, kernel.shape[-1] - 1)[..., None]
@@ -143,23 +144,24 @@ def _words(place: str) -> str:
 def nested_rounds(
     model: Any, task: AdaptiveMemory, *, rows: int = 128, seed: int = 0
 ) -> dict[str, pd.DataFrame]:
-    """Measure a model of a nested task, and the proof beside it.
+    """Measure a model of a nested task, and the proof's construction beside it.
 
-    Where the proof of the model's own task is refused in float64 (large lags), it is built for the
-    lags 1, 2, … and values ±1. A staircase shows an order of rounds, not their mechanism; what is
-    decodable need not be used.
+    If the construction for the model's own task cannot be represented in float64 (large lags), it
+    is built for the lags 1, 2, … and values ±1. That rounds become decodable one after another does
+    not show their mechanism; what is decodable need not be used.
 
     Args:
-        model: A model for this task in our own format.
+        model: A SequenceTransformer for this task.
         task: A task with two rounds or more.
-        rows: Rows of either task.
+        rows: The number of rows of either task.
         seed: Seed of the rows.
 
     Returns:
-        ``rounds``, a row a model and latent: ``model``, ``latent``, ``layer`` and ``after`` (where
-        it first is decodable; −1 and ``nowhere``), ``r2``, ``without`` and ``lost``, ``before``
-        (NaN for the first round). ``rounds-readable``: ``model``, ``place`` and a column a latent.
-        ``rounds-kernels``: ``model``, ``memory``, ``layer`` and a column an offset.
+        ``rounds``, one row per model and latent: ``model``, ``latent``, ``layer`` and ``after``
+        (where it is first decodable; −1 and ``nowhere`` if it is not), ``r2``, ``without`` and
+        ``lost``, ``before`` (NaN for the first round). ``rounds-readable``: ``model``, ``place``
+        and one column per latent. ``rounds-kernels``: ``model``, ``memory``, ``layer`` and one
+        column per offset.
     """
     proof, near = _proof(task)
     lags = ", ".join(map(str, near.locations))
@@ -189,7 +191,8 @@ def nested_rounds(
 
 
 def _proof(task: AdaptiveMemory) -> tuple[Construction, AdaptiveMemory]:
-    """The construction of the task, or of the nearest one that float64 can hold."""
+    """Return the construction of the task, or of the nearest task that float64 can represent, with
+    that task."""
     try:
         return construct_adaptive_memory(task), task
     except ArgumentError:

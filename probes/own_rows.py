@@ -1,26 +1,26 @@
-"""Rows of token ids that the user gives, as a trial, and the tokens that are known from them.
+"""Rows of token ids that the user gives, as a trial, and how often each token occurs in them.
 
-    FILE.jsonl         a line a row: a list of ids, or {"input_ids": […], "labels": […], "mask": …},
-                       or {"input_ids": […], "answers": […]}
+    FILE.jsonl         one row per line: a list of ids, or {"input_ids": […], "labels": […],
+                       "mask": …}, or {"input_ids": […], "answers": […]}
     FILE.npy           ids [row, pos]
     FILE.safetensors   input_ids [row, pos], and optionally labels and mask, or answers, alike
-    FILE.json          words with a vocabulary (:mod:`probes.decompile.rows`), next token alone
-    any other          a text, cut into rows, where the model has a tokenizer; else one of these
-                       files under another name, told by how it begins
+    FILE.json          words with a vocabulary (:mod:`probes.decompile.rows`), next token only
+    any other          a text, cut into rows, if the model has a tokenizer; else one of these
+                       formats under another name, recognised by how the file begins
 
-Labels stand at the tokens they are about, as Hugging Face has them: the model is scored on them a
-position earlier, −100 is not scored, and without labels a row's own tokens are. A mask is true at
-the tokens whose prediction is scored. Answers stand where the model gives them: of one that
-classifies a whole row the answer at the last position, and −100 at all others. Rows are taken as
-they are, without a BOS in front; longer ones are cut, and rows shorter than most are left out,
-because models are run without padding.
+Labels are aligned with the tokens they are about, as in Hugging Face: the label at position t is
+scored at the output of position t − 1, −100 is not scored, and without labels the row's own tokens
+are the labels. A mask is true at the tokens whose prediction is scored. Answers are aligned with
+the outputs that give them: for a model that classifies a whole row, the answer is at the last
+position, and −100 at all others. Rows are used as they are, without adding a BOS; longer rows are
+cut, and rows shorter than most are left out, because models are run without padding.
 
-A model does anything on tokens or at positions that it never saw: random rows of an inspection are
-then drawn from the tokens that these rows hold, by their frequency, and are no longer than the
-longest of them.
+A model does anything on tokens or at positions that it was never trained on: the random rows of an
+inspection are therefore drawn from the tokens in these rows, by their frequency, and are no longer
+than the longest of them.
 
-Ids have no words: decompiled, their tokens are the numbers themselves, and after every position it
-is asked which token follows, where labels and mask say so.
+Ids have no words: in decompiled programs the tokens are the numbers themselves, and at every
+position that labels and mask score the model decides which token follows.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class OwnRows:
-    """Rows that were given.
+    """Rows that the user gave.
 
     Attributes:
-        batch: Inputs, targets and what is scored, ``[row, pos]``.
+        batch: Inputs, targets and the mask of scored positions, ``[row, pos]``.
         counts: How often each id occurs in the file, ``[vocabulary]``.
-        longest: Tokens of the longest row of the file.
-        about: What was taken, in words.
-        words: The text of each id, of a file of words.
+        longest: The number of tokens of the longest row of the file.
+        about: What was used of the file, in words.
+        words: The text of each id, for a file of words; else None.
     """
 
     batch: Batch
@@ -81,14 +81,14 @@ class OwnRows:
 def rows_given(
     given: Any, *, vocabulary: int, rows: int, length: int, tokenizer: Any = None
 ) -> OwnRows:
-    """Rows of the user's own in whatever form they come: a file, a batch, or token ids.
+    """Return the user's rows from whatever form they have: a file, a batch, or token ids.
 
     Args:
         given: The path of a file (see the module); a :class:`~interp.tasks.base.Batch`; or token
             ids ``[row, pos]`` as a tensor, an array or lists, whose targets are the next tokens.
-        vocabulary: Number of token ids; 0 where it is not known, or rows are of real values.
-        rows, length: How many rows, and positions of each, are taken at most.
-        tokenizer: The model's, for a text; None if it has none.
+        vocabulary: The number of token ids; 0 if it is not known, or rows are of real values.
+        rows, length: The largest number of rows, and of positions of each, that are used.
+        tokenizer: The model's tokenizer, for a text; None if it has none.
 
     Raises:
         ArgumentError: as :func:`read_own_rows`, and for anything that is none of these.
@@ -120,14 +120,15 @@ def read_own_rows(
     """Read rows of token ids from a file.
 
     Args:
-        path: See the module.
-        vocabulary: Ids must be below it.
-        rows: How many rows are taken at most, from the first on.
-        length: How many positions of a row are taken at most, and of a text in each row.
-        tokenizer: The model's, for a text; None if it has none.
+        path: The file, in one of the formats that the module lists.
+        vocabulary: The number of token ids; every id must be smaller.
+        rows: The largest number of rows that are used, from the first on.
+        length: The largest number of positions of a row; also the length into which a text is cut.
+        tokenizer: The model's tokenizer, for a text; None if it has none.
 
     Raises:
-        ArgumentError: if the file cannot be read, holds something else, or too few rows.
+        ArgumentError: if the file cannot be read, is in another format, or has fewer than four rows
+            of equal length.
     """
     path = Path(path)
     found = read_ids(path, vocabulary, tokenizer, length)
@@ -158,10 +159,10 @@ def read_own_rows(
 
 
 def token_counts(path: str | Path, vocabulary: int) -> Tensor:
-    """How often each id occurs in a file of rows, ``[vocabulary]``.
+    """Return how often each id occurs in a file of rows, ``[vocabulary]``.
 
     Raises:
-        ArgumentError: if the file cannot be read, or holds something else.
+        ArgumentError: if the file cannot be read, or is in another format.
     """
     return _token_counts(read_ids(Path(path), vocabulary), vocabulary)
 
@@ -245,7 +246,7 @@ def _token_counts(rows: list[Row], vocabulary: int) -> Tensor:
 
 
 def _rows(path: Path, kind: str) -> Iterator[Row]:
-    """The rows of a file of some kind, with labels and mask filled in."""
+    """Yield the rows of a file, with labels and mask filled in."""
     if kind == ".jsonl":
         for number, line in enumerate(read_text(path, "data").splitlines(), start=1):
             if line.strip():
@@ -261,7 +262,8 @@ def _rows(path: Path, kind: str) -> Iterator[Row]:
 
 
 def _word_rows(path: Path) -> Iterator[Row]:
-    """Rows of words as ids: what follows a position is the label of the token there."""
+    """Yield the rows of a file of words as ids, with labels aligned with the tokens they are
+    about."""
     found = read_worded_rows(path)
     if found.labels is None or found.objective != "next token":
         raise ArgumentError(
@@ -275,14 +277,14 @@ def _word_rows(path: Path) -> Iterator[Row]:
 
 
 def _pieces(path: Path, tokenizer: Any, length: int) -> Iterator[Row]:
-    """Pieces of a text's tokens, without the rest that is shorter."""
+    """Yield pieces of a text's tokens, without a shorter rest at the end."""
     ids = tokenizer(read_text(path, "data"), add_special_tokens=False)["input_ids"]
     for start in range(0, len(ids) - length + 1, length):
         yield _whole({"input_ids": list(ids[start : start + length])})
 
 
 def _columns(path: Path, kind: str) -> dict[str, Any]:
-    """The arrays ``[row, pos]`` of a file."""
+    """Return the arrays ``[row, pos]`` of a file, by name."""
     regular(path, "data", ArgumentError)
     if kind == ".npy":
         try:
@@ -322,7 +324,7 @@ def _whole(given: dict[str, Any]) -> Row:
 
 
 def _check(path: Path, number: int, row: Row, vocabulary: int) -> None:
-    """Refuse a row that holds something else than ids below the vocabulary."""
+    """Raise ArgumentError for a row that has anything but ids below the vocabulary."""
     ids = row["input_ids"]
     good = isinstance(ids, list) and all(type(i) is int and 0 <= i < vocabulary for i in ids)
     if not good or not ids:
@@ -350,12 +352,12 @@ def _stack_field(rows: list[Row], name: str, size: int) -> Tensor:
 
 
 def read_rows(path: str | Path, card: ModelCard | None = None) -> TokenRows:
-    """Read rows of your own from a file, for :func:`~probes.decompile.workflow.decompile`.
+    """Read the user's rows from a file, for :func:`~probes.decompile.workflow.decompile`.
 
     Args:
-        path: A file in one of the forms that the module describes.
-        card: The card of the model whose ids these are: how many there are, how long a row may be,
-            and how a text is cut into tokens. Words need none.
+        path: A file in one of the formats that the module describes.
+        card: The card of the model whose ids these are: it gives the number of ids, the length of a
+            row, and the tokenizer for a text. A file of words needs none.
 
     Raises:
         ArgumentError: if the file cannot be read or breaks a rule; for a text without a tokenizer.

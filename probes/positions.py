@@ -1,11 +1,11 @@
 """Restrict a batch or a store to some of its positions, for probes.
 
-Scored positions outside of those wanted count as not scored; the rows themselves stay whole. Of a
-store that keeps some positions only, the others are not scored either.
+Only the chosen positions then count as scored; the rows themselves stay whole. In a store that
+keeps only some positions, the others are not scored either.
 
-*Hooks* are those that a model fires or a store holds, and those that can be probed. A probe reads
-hooks ``[row, pos, …]``. The order is the network's: the one in which a forward pass fires them,
-whatever the order in which they were asked for.
+*Hooks* are those that fire in a model or that a store holds; a probe can read hooks ``[row, pos,
+…]``. They are in the order in which a forward pass fires them, whatever the order in which they
+were requested.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class HookAxes:
         return self.labels[1:2] == ("pos",)
 
     def __str__(self) -> str:
-        """The name, the axes, and whether a probe can read the hook, in one line."""
+        """Return the name, the axes, and whether a probe can read the hook, in one line."""
         axes = " × ".join(
             f"{label} {n}" for label, n in zip(self.labels[1:], self.shape, strict=True)
         )
@@ -59,7 +59,7 @@ class HookAxes:
 
 
 def hook_sites(source: Any, inputs: Any) -> list[HookAxes]:
-    """The hooks of a store or model, with their axes and shapes.
+    """Return the hooks of a store or model, with their axes and shapes.
 
     Args:
         source: A store, or a hooked model.
@@ -92,8 +92,14 @@ def hook_sites(source: Any, inputs: Any) -> list[HookAxes]:
 
 
 def usual_hooks(source: Any, sites: list[HookAxes]) -> list[str]:
-    """The residual stream between sublayers of a transformer; of stores and other models all that
-    can be probed.
+    """Return the hooks that are probed by default.
+
+    These are the residual stream between sublayers of a transformer; for stores and other models,
+    all hooks that can be probed.
+
+    Args:
+        source: A store, or a hooked model.
+        sites: Its hooks, from :func:`hook_sites`.
 
     Raises:
         HookError: if there is no such hook.
@@ -107,8 +113,13 @@ def usual_hooks(source: Any, sites: list[HookAxes]) -> list[str]:
 
 
 def chosen_hooks(source: Any, sites: list[HookAxes], wanted: list[str]) -> list[str]:
-    """The hooks that names or globs ask for, in the order they fire; those that do not fire come
-    last.
+    """Return the hooks that names or globs select, in the order in which they fire; those that do
+    not fire come last.
+
+    Args:
+        source: A store, or a hooked model.
+        sites: Its hooks, from :func:`hook_sites`.
+        wanted: The names or globs.
 
     Raises:
         HookError: if a glob matches nothing.
@@ -130,7 +141,8 @@ def chosen_hooks(source: Any, sites: list[HookAxes], wanted: list[str]) -> list[
 
 
 def residual_sites(model: HookedModel) -> tuple[str, ...]:
-    """Hooks of the residual stream in order: of the embedding, and after each sublayer."""
+    """Return the hooks of the residual stream in order: of the embedding, and after each
+    sublayer."""
     return ("hook_embed", *(hook for _, hook in stream_after(model)))
 
 
@@ -154,18 +166,18 @@ def wanted_positions(text: str | None) -> slice:
 
 
 def at_positions(source: Any, inputs: Any, text: str | None) -> tuple[Any, Any]:
-    """A model's batch, or a store, of which only the wanted positions are scored.
+    """Return a model's batch, or a store, in which only the chosen positions are scored.
 
     Args:
         source: A hooked model, or a store.
         inputs: The inputs of a model; None for a store.
-        text: The wanted positions, as for :func:`wanted_positions`.
+        text: The chosen positions, as for :func:`wanted_positions`.
 
     Returns:
         Source and inputs for :mod:`probes`.
 
     Raises:
-        ArgumentError: if nothing is scored at these positions.
+        ArgumentError: if no position is left that is scored.
     """
     wanted = wanted_positions(text)
     if isinstance(source, ActivationStore):
@@ -196,7 +208,7 @@ def _need_some(left: bool, text: str, masks: list[NDArray[np.bool_]], kept: str)
 
 
 def _among(length: int, *chosen: slice) -> NDArray[np.bool_]:
-    """Which of ``length`` positions are in every slice."""
+    """Return which of ``length`` positions are in every slice."""
     numbers = np.arange(length)
     parts = [np.isin(numbers, numbers[some]) for some in chosen]
     among: NDArray[np.bool_] = np.logical_and.reduce(parts)
@@ -204,16 +216,16 @@ def _among(length: int, *chosen: slice) -> NDArray[np.bool_]:
 
 
 class SomePositions(ActivationStore):
-    """A store of which only the wanted positions are scored, as far as it keeps them.
+    """A store in which only the chosen positions are scored, if it keeps them.
 
     Activations are given at every position, NaN at those that are not stored.
 
     Args:
         store: The store.
-        wanted: The wanted ones of the inputs' positions.
+        wanted: The chosen positions of the inputs.
 
     Attributes:
-        kept: The positions that are stored, as the extraction was told.
+        kept: The positions that are stored, as the plan of the extraction says it.
     """
 
     def __init__(self, store: ActivationStore, wanted: slice) -> None:
@@ -234,19 +246,19 @@ class SomePositions(ActivationStore):
         )
 
     def mask(self, rows: Any = None) -> NDArray[Any]:
-        """Where targets are scored, and activations wanted and stored, ``[row, pos]``."""
+        """Return where targets are scored and activations are chosen and stored, ``[row, pos]``."""
         shape = self.inputs(rows).shape[:2]
         scored = super().mask(rows) if self._masked else np.ones(shape, dtype=bool)
         return scored & _among(shape[1], self._stored, self._wanted)
 
     def latents(self, rows: Any = None) -> dict[str, NDArray[Any]]:
-        """The latents of the store, or the labels that it was given instead."""
+        """Return the latents of the store, or the user's labels in their place."""
         return self._store.latents(rows)
 
     def activation(
         self, hook: str, rows: Any = None, *, heads: Any = None, positions: Any = None
     ) -> NDArray[Any]:
-        """A hook's activations, with NaN at positions of the inputs that are not stored."""
+        """Return a hook's activations, with NaN at positions of the inputs that are not stored."""
         values, labels = super().activation(hook, rows, heads=heads), self.labels(hook)
         if "pos" not in labels or self._stored == slice(None):
             return values if positions is None else values[:, positions]
@@ -260,8 +272,7 @@ class SomePositions(ActivationStore):
 
 
 def positions_in_words(samples: Samples) -> str:
-    """The positions that were pooled, as text: ``2,3,5``, or the range from which rows have their
-    own."""
+    """Return the sampled positions as text: ``2,3,5``, or their range if each row has its own."""
     places = samples.positions
     if (places == places[:1]).all():
         return ",".join(str(place) for place in dict.fromkeys(places[0].tolist()))

@@ -1,16 +1,16 @@
-"""Where is each latent linearly decodable, and what is that worth? Every hook × every latent.
+"""Where is each latent linearly decodable, and what does that show? Every hook × every latent.
 
     score          held-out score of the linear probe (:mod:`probes.linear`)
     selectivity    score − score of the control task (:mod:`probes.controls`)
     over_input     score − score of the same probe on the raw input at the position
     over_untrained score − score at the same hook of a model with random weights
 
-The null of ``score`` permutes the latent's rows against held-out predictions. A latent is worth
-calling decodable when the score is high *and* all three differences are clearly positive; used it
-is only if an intervention says so (:mod:`probes.interchange`).
+The null of ``score`` permutes the latent's rows against held-out predictions. A latent should be
+called decodable only if the score is high *and* all three differences are clearly positive; it is
+used only if an intervention shows it (:mod:`probes.interchange`).
 
-A table of scores; where latents first appear; and of each there, if asked for, whether the model
-uses what the probe reads.
+The results are a table of scores, the hook at which each latent first is decodable, and, if
+requested, whether the model uses there what the probe reads.
 """
 
 from __future__ import annotations
@@ -74,24 +74,25 @@ def probe_table(
         hooks: The names of hooks that have a position axis, or globs.
         latents: The latents to probe; all by default. ``NAME[i]`` means channel i of a latent with
             several.
-        untrained: A model of the same hooks with random weights, run on the same inputs; one is
-            made of our own models (:func:`untrained_copy`). Without, its columns are NaN.
-        positions: The sampled positions. By default 8 of the scored ones: the same for all rows
-            where possible, and no prefix in two folds (:mod:`probes.activations`).
+        untrained: A model with the same hooks and random weights, run on the same inputs. For a
+            SequenceTransformer one is made by default (:func:`untrained_copy`); for others its
+            columns are NaN.
+        positions: The sampled positions. By default 8 of the scored ones: the same for all rows if
+            possible, and no prefix in two folds (:mod:`probes.activations`).
         seed: Seed of the sampled positions, the control labels and the random weights.
-        watch: A wrapper of the iteration over hooks, such as a progress bar.
+        watch: A wrapper around the loop over hooks, for a progress bar.
 
     Returns:
-        One row a hook and latent, columns :data:`COLUMNS`; q is over all rows. ``kind`` is
-        ``real`` or ``categorical`` (:func:`probes.linear.kind_of`), ``constant`` where the samples
-        hold one value, or ``rare`` where fewer than two classes are in enough rows to be learned:
-        then there is nothing to decode, the score is 0 and p is 1. ``dropped`` is how many classes
-        the score leaves out as too rare.
+        One row per hook and latent, columns :data:`COLUMNS`; q is over all rows. ``kind`` is
+        ``real`` or ``categorical`` (:func:`probes.linear.kind_of`), ``constant`` if the samples
+        have one value, or ``rare`` if fewer than two classes are in enough rows to be learned: then
+        there is nothing to decode, the score is 0 and p is 1. ``dropped`` is the number of classes
+        that the score leaves out as too rare.
 
     Raises:
-        ArgumentError: if a latent is not there, or not finite where it is sampled; if none is; for
-            positions that rows do not have, and fewer distinct rows than folds.
-        HookError: for a hook that is not there or has no position axis after the rows.
+        ArgumentError: if a latent does not exist, or is not finite where it is sampled; if there
+            are no latents; for positions that rows do not have; for fewer distinct rows than folds.
+        HookError: for a hook that does not exist or has no position axis after the row axis.
     """
     hooks = [hooks] if isinstance(hooks, str) else list(hooks)
     if any(set(hook) & set("*?[") for hook in hooks):
@@ -117,18 +118,19 @@ def probe_table(
 
 
 def layer_map(table: pd.DataFrame, value: str = "score") -> pd.DataFrame:
-    """The table as a map: latents as rows, hooks as columns in the table's order."""
+    """Return one column of the table as a map: latents as rows, hooks as columns in the table's
+    order."""
     wide = table.pivot(index="latent", columns="hook", values=value)
     return wide.loc[table["latent"].drop_duplicates(), table["hook"].drop_duplicates()]
 
 
 def untrained_copy(model: SequenceTransformer, *, seed: int) -> SequenceTransformer:
-    """A model of the same spec with freshly drawn weights."""
+    """Return a model of the same spec with freshly drawn weights."""
     return SequenceTransformer(model.spec, seed=seed)
 
 
 def _store_batch(store: Any) -> Any:
-    """A store's own inputs, for a second model that is run on them."""
+    """Return a store's own inputs as a batch, for a second model that is run on them."""
     import torch
 
     from interp.tasks.base import Batch
@@ -196,7 +198,7 @@ def _kind(samples: Samples, name: str, found: Decoding) -> str:
 def _decode(
     features: np.ndarray, samples: Samples, name: str, labels: np.ndarray | None = None
 ) -> Decoding:
-    """Decode a latent (or labels in its place) with the probe that fits its kind."""
+    """Decode a latent (or labels in its place) with the probe for its kind."""
     latent = samples.latents[name] if labels is None else labels
     return decode(features, latent, probe=probe_for(samples.kinds[name]), groups=samples.groups)
 
@@ -210,16 +212,15 @@ def _null(found: Decoding, latent: np.ndarray) -> Null:
 def first_decodable(
     table: pd.DataFrame, *, floor: float = 0.9, level: float = 0.01
 ) -> pd.DataFrame:
-    """The hook at which each latent first is decodable, with hooks in the table's order.
+    """Find the first hook at which each latent is decodable, with hooks in the table's order.
 
     Args:
-        table: A table from :func:`probe_table`, over the residual stream's hooks
-            in order.
+        table: A table from :func:`probe_table`, over the residual stream's hooks in order.
         floor: The least score that counts.
         level: The largest q that counts.
 
     Returns:
-        Columns ``latent``, ``hook`` (empty if nowhere) and ``score``.
+        Columns ``latent``, ``hook`` (empty if nowhere) and ``score`` (there, or the best anywhere).
     """
     rows = []
     for name, found in table.groupby("latent", sort=False):
@@ -243,11 +244,11 @@ class Probing:
 
     Attributes:
         table: The table of :func:`probes.probe_table.probe_table`, with a column ``positions`` that
-            says which positions were pooled.
-        first: Where each latent first is decodable
+            says which positions were sampled.
+        first: The first hook at which each latent is decodable
             (:func:`probes.probe_table.first_decodable`).
         about: What was probed, as JSON data.
-        interchange: The table of :func:`probes.interchange.interchange_table`, if asked for.
+        interchange: The table of :func:`probes.interchange.interchange_table`, if requested.
     """
 
     table: pd.DataFrame
@@ -256,11 +257,13 @@ class Probing:
     interchange: pd.DataFrame | None = None
 
     def hooks(self) -> dict[str, str]:
-        """Latent → the hook at which it first is decodable, for the latents that are decodable."""
+        """Return latent → the hook at which it first is decodable, for the latents that are
+        decodable."""
         return {latent: hook for latent, hook, _ in self.first.itertuples(index=False) if hook}
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """The tables to store, by name: ``probes``, and ``interchange`` if it was asked for."""
+        """Return the tables to store, by name: ``probes``, and ``interchange`` if it was
+        requested."""
         named = {"probes": self.table, "interchange": self.interchange}
         return {name: table for name, table in named.items() if table is not None}
 
@@ -283,19 +286,19 @@ def probe_source(
         source: A hooked model, or an :class:`~interp.store.ActivationStore`.
         inputs: A :class:`~interp.tasks.base.Batch` with latents for a model, None for a store.
         hooks: Names or globs; by default the residual stream between sublayers of a transformer,
-            of other models and stores every hook with a position axis. They are probed in the
+            and for other models and stores every hook with a position axis. They are probed in the
             order in which they fire.
         latents: The latents to probe; all by default.
-        untrained: A model of the same hooks with random weights, to compare with; our own models
-            make theirs, for others and stores there is none unless given.
-        positions: ``5``, ``last`` or ``START:STOP[:STEP]``: only these are sampled; all that are
-            scored, and stored, by default.
+        untrained: A model with the same hooks and random weights, to compare with. Models of this
+            package get one by default; others and stores have none unless it is given.
+        positions: ``5``, ``last`` or ``START:STOP[:STEP]``: only these positions are sampled; by
+            default all that are scored (and stored).
         seed: Seed of sampled positions, controls, nulls and random weights.
-        about: Further data that is written to the JSON.
-        watch: A wrapper of the iteration over hooks, such as a progress bar.
+        about: Further JSON data that is added to the result's.
+        watch: A wrapper around the loop over hooks, for a progress bar.
 
     Raises:
-        HookError: if a glob matches nothing, or a hook without a position axis.
+        HookError: if a glob matches nothing, or matches a hook without a position axis.
         ArgumentError: if nothing is scored at the positions.
     """
     source, inputs = at_positions(source, inputs, positions)
@@ -322,17 +325,20 @@ def add_interchange(
     positions: str | None = None,
     watch: Callable[[Iterable[str]], Iterable[str]] = iter,
 ) -> Probing:
-    """Add what exchanging each latent at its first decodable hook does to the model's output.
+    """Measure what exchanging each latent, at its first decodable hook, does to the model's output.
 
     Args:
         found: The results of :func:`probe_source`.
-        model: The hooked model; of a store, the one it was made of.
+        model: The hooked model; for a store, the model that it was made from.
         batch: The model's rows with latents; for a store, the store's own rows.
         positions: The positions, as for :func:`probe_source`.
-        watch: A wrapper of the iteration over latents, such as a progress bar.
+        watch: A wrapper around the loop over latents, for a progress bar.
+
+    Returns:
+        The results with the table of the interchange.
 
     Raises:
-        HookError: for hooks with axes behind the position's other than one.
+        HookError: for hooks that are not ``[row, pos, feature]``.
     """
     model, batch = at_positions(model, batch, positions)
     axes = {site.name: site.shape for site in hook_sites(model, batch)}

@@ -1,4 +1,4 @@
-"""Models: specs, what is built from them, baselines, and models of other people."""
+"""Models: specs, the models built from them, baselines, and models of other packages."""
 
 from interp.lazy import lazy
 

@@ -1,4 +1,4 @@
-"""Commands of one's own that behave as those of ``prooflens``: ``--json``, refusals in one line.
+"""User-defined commands that behave like those of ``prooflens``: ``--json``, refusals in one line.
 
 app = App(help="…")
 

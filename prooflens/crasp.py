@@ -4,7 +4,7 @@
     program = parse_program(Path("dyck.cr").read_text())
     accepts(program, "( ( ) )".split())
 
-:mod:`interp.program.analysis` tells a program's depth.
+:mod:`interp.program.analysis` computes a program's depth.
 """
 
 from interp.lazy import lazy

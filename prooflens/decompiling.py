@@ -1,4 +1,4 @@
-"""From a model back to a program: the rows it is asked on, the search, and its judgement."""
+"""From a model back to a program: its rows, the search, and the judgement of the result."""
 
 from interp.lazy import lazy
 

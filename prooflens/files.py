@@ -1,4 +1,5 @@
-"""Files that appear whole or not at all, and files of others, refused in one line if damaged."""
+"""Files that are written completely or not at all, and files of others, refused in one line if
+damaged."""
 
 from interp.lazy import lazy
 

@@ -1,11 +1,11 @@
-"""``pl.inspect``: what every component of a model does, with evidence, and what breaks without it.
+"""``pl.inspect``: what every component of a model does, with evidence, and what is lost without it.
 
     pl.inspect("code-lm")                    a shipped model, a folder, a hub id
     pl.inspect(wrapped, tokens)              a module of your own, on token ids
     pl.inspect(model, out="report")          the same with a store, its tables, and one page
     pl.inspect("report/store")               the page again, from the tables alone
 
-Rows are chosen, the model is measured on them (:mod:`probes.measure`), and one page is drawn from
+Rows are chosen, the model is measured on them (:mod:`probes.measure`), and one page is made from
 the tables (:mod:`prooflens.pages.inspection`).
 """
 
@@ -85,17 +85,17 @@ QUICK_ROWS, QUICK_LENGTH = 16, 32
 
 @dataclass
 class Inspected:
-    """What an inspection found.
+    """The results of an inspection.
 
     Attributes:
-        measured: The tables, and what they are about.
+        measured: The tables, and the facts about them.
     """
 
     measured: Measurements
     _shared: dict[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        """The findings, a line each."""
+        """Return the findings, one per line."""
         return "\n".join(self.lines)
 
     @property
@@ -110,12 +110,12 @@ class Inspected:
 
     @cached_property
     def findings(self) -> list[str]:
-        """What the components do, in the sentences that the page opens with."""
+        """What the components do, in the sentences with which the page begins."""
         return inspection_findings(self.measured.tables, self.measured.about)
 
     @cached_property
     def lines(self) -> list[str]:
-        """The findings, and a sentence for every role that was looked for."""
+        """The findings, and a sentence for every role that was tested for."""
         return inspection_lines(self.measured.tables, self.measured.about)
 
     @property
@@ -125,12 +125,12 @@ class Inspected:
 
     @property
     def html(self) -> str:
-        """The page: one file, nothing is fetched."""
+        """The page as one self-contained HTML file."""
         with tempfile.TemporaryDirectory() as folder:
             return inspection_page(self.measured.tables, self.measured.about, Path(folder))
 
     def records(self, name: str) -> list[dict[str, Any]]:
-        """A table of the inspection as JSON data: one dictionary per row, with None for NaN.
+        """Return a table of the inspection as JSON data: one dictionary per row, with None for NaN.
 
         In the table ``roles``, ``tests`` is a list of dictionaries. The columns are those of
         :data:`TABLES`; a table that was not made is empty.
@@ -141,7 +141,8 @@ class Inspected:
         return table_records(self.measured[name])
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
-        """Write ``report.html``, the tables and the figures into a folder; returns the page.
+        """Write ``report.html``, the tables and the figures into a folder; return the path of the
+        page.
 
         Raises:
             OutputError: if the folder exists and may not be replaced, or cannot be written.
@@ -152,7 +153,7 @@ class Inspected:
 
     def write(self, folder: Path) -> None:
         """Write the page, ``roles.csv``, ``heads.csv`` and the other tables, ``inspection.json``,
-        ``findings.txt`` and the figures into a folder that is there."""
+        ``findings.txt`` and the figures into an existing folder."""
         tables, about = self.measured.tables, self.measured.about
         left = ("shown-", "attention-", "rounds-", "raised")  # the store has them
         shown = {
@@ -172,7 +173,7 @@ class Inspected:
 
     @property
     def head(self) -> str:
-        """The head that is looked at, ``L0H1``; set it, and the notebook's view follows."""
+        """The name of the shown head, such as ``L0H1``; setting it changes the notebook's view."""
         return str(self.widget.head) if "widget" in self.__dict__ else self._shared.get("head", "")
 
     @head.setter
@@ -187,7 +188,7 @@ class Inspected:
 
     @cached_property
     def widget(self) -> Any:
-        """The viewer as a widget of a notebook.
+        """The viewer as a widget for a notebook.
 
         Raises:
             ArgumentError: if anywidget is not installed.
@@ -211,8 +212,10 @@ class Inspected:
 
 
 def table_records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """A table as JSON data: one dictionary per row, with None for NaN. A column ``tests``, which
-    holds JSON text, is parsed."""
+    """Return a table as JSON data: one dictionary per row, with None for NaN.
+
+    A column ``tests``, which holds JSON text, is parsed.
+    """
     rows: list[dict[str, Any]] = json_data(table)
     return [{**row, "tests": json.loads(row["tests"])} if "tests" in row else row for row in rows]
 
@@ -244,41 +247,40 @@ def inspect(
     step: Callable[[str], None] | None = None,
     watch: Watch | None = None,
 ) -> Inspected:
-    """Find what every head, FFN and layer of a model does, and what breaks without it.
+    """Find what every head, FFN and layer of a model does, and what is lost without it.
 
     Args:
         model: A model with hooks (shipped, loaded, wrapped); or its name, folder or hub id; or a
             store of activations.
-        rows: Rows of your own: token ids ``[row, pos]``, a :class:`~interp.tasks.base.Batch`, or a
+        rows: The user's rows: token ids ``[row, pos]``, a :class:`~interp.tasks.base.Batch`, or a
             file of either. By default rows of the model's own task, or random tokens that repeat.
-        text: A text, whose pieces a model with a tokenizer is tried on besides.
-        task: The task whose rows are taken, if not the model's own.
-        prompts: Rows to show besides, and not to decide on: text, or token ids with spaces.
-        profile: ``language`` (effects in nats) or ``task`` (shares of variance), in place of what
-            follows from the rows: nats where the targets are their next tokens.
-        tokens_from: A file of rows from whose tokens alone random rows are drawn.
-        count: How many rows of each kind: by default 256 of a task, else 32.
-        length: Positions of a row of a language model, at most.
+        text: A text, whose pieces are further rows for a model with a tokenizer.
+        task: The task whose rows are used, if not the model's own.
+        prompts: Rows that are only shown: text, or token ids separated by spaces.
+        profile: ``language`` (effects in nats) or ``task`` (shares of variance). By default
+            ``language`` if the rows' targets are the next tokens.
+        tokens_from: A file of rows; random rows are drawn from its tokens alone.
+        count: The number of rows of each kind: by default 256 of a task, else 32.
+        length: The largest number of positions of a row of a language model.
         seed: Seed of rows and nulls.
-        quick: 16 rows of each kind at most; of a language model 32 tokens each, and no templates.
-        effects: Whether the loss is measured without every head and FFN of a large model, too, and
-            not only without those that show a role's behaviour.
-        out: Folder for the page, the tables and a store of what heads attend to, with the tables
-            sealed into it; None to keep everything in memory.
-        overwrite, resume: Replace the folder, or go on with an interrupted inspection in it.
-        mapping: TOML or JSON file: where an unknown architecture keeps its weights.
-        revision, trust_remote_code, device, dtype, adapter: Handed to :func:`trained.loading.load`.
-        backend: ``local``, or ``ray``: the losses without components are tasks of a Ray cluster.
-        step: Called with a sentence that says what is being done.
-        watch: Called with the pieces of the longest part of the work; goes through them.
+        quick: Whether to use 16 rows of each kind at most, of 32 tokens, and no templates.
+        effects: Whether to ablate all heads and FFNs of a large model, not only heads with a role.
+        out: The folder for the page, the tables and a store of attention patterns, into which the
+            tables are sealed; None to keep everything in memory.
+        overwrite, resume: Whether to replace the folder, or continue an interrupted inspection.
+        mapping: A TOML or JSON file that says where an unknown architecture keeps its weights.
+        revision, trust_remote_code, device, dtype, adapter: As for :func:`trained.loading.load`.
+        backend: ``local``, or ``ray`` to run the ablations as tasks of a Ray cluster.
+        step: A function that is called with a sentence saying what is being done.
+        watch: A wrapper around the longest loops, for a progress bar.
 
     Returns:
-        What was found: ``findings`` in sentences, the tables ``roles`` and ``heads``, the page.
+        The results: ``findings`` in sentences, the tables ``roles`` and ``heads``, the page.
 
     Raises:
         ArgumentError: for arguments that do not fit.
         CheckpointError: for a model that cannot be loaded.
-        HookError: for a model without heads, or whose attention patterns no hook shows.
+        HookError: for a model without heads, or without hooks at its attention patterns.
         OutputError: for a folder that may not be written.
     """
     check_backend(backend)
@@ -300,13 +302,13 @@ def inspect(
 
 
 def _quick_rows(count: int | None, length: int) -> dict[str, Any]:
-    """The rows of a quick inspection."""
+    """Return the number and length of rows of a quick inspection."""
     rows = min(count or QUICK_ROWS, QUICK_ROWS)
     return {"rows": rows, "length": min(length, QUICK_LENGTH), "templates": False}
 
 
 def _check_folder(out: str | Path | None, sources: Sequence[Any], replace: bool) -> Path | None:
-    """The folder that was asked for, refused where it may not be written."""
+    """Return the requested folder; raise OutputError if it may not be written."""
     if out is None:
         return None
     read = [one for one in sources if isinstance(one, str | Path)]
@@ -324,7 +326,7 @@ def _of_model(
     out: Path | None,
     overwrite: bool,
 ) -> Inspected:
-    """A model that is loaded or given; with a folder, its page, tables and store are written."""
+    """Inspect a model that is loaded or given; with a folder, write its page, tables and store."""
     layout = None if mapping is None else read_mapping(Path(mapping))
     if layout is not None:
         layout_of_mapping(layout)  # refuses a wrong one before the model is loaded
@@ -366,7 +368,7 @@ def _store(model: Any) -> ActivationStore | None:
 
 
 def _need_own_rows(**chosen: Any) -> None:
-    """Refuse what chooses rows for a store, which has its own."""
+    """Refuse arguments that choose rows, for a store, which has its own."""
     problems, rule = Problems("inspect"), "must be left out for a store"
     for name, value in chosen.items():
         problems.need(value is None, name, rule, value, "it has its rows")
@@ -384,7 +386,8 @@ def _check_types(task: Any, **numbers: Any) -> None:
 def _open(
     model: Any, rows: Any, layout: Any, how: dict[str, Any]
 ) -> tuple[Pretrained, HeadWeights | None]:
-    """The model with what is known of it, and the weights of its heads if a file names them."""
+    """Return the model with what is known of it, and the weights of its heads if a mapping file
+    names them."""
     named, factors = isinstance(model, str | Path), None
     name, built = str(model), load(model, **how) if named else model
     need_hooks(built)
@@ -409,7 +412,8 @@ def _open(
 
 
 def _outputs(model: Any, rows: Any) -> int:
-    """How many logits a model of token ids gives: as many as it knows ids; 0 for real values."""
+    """Return how many token ids a model of tokens has: the number of its logits, or more if the
+    rows have larger ids; 0 for a model of real values."""
     import torch
 
     inputs = admit_batch(model, rows).inputs
@@ -423,7 +427,7 @@ def _outputs(model: Any, rows: Any) -> int:
 def _extract_patterns(
     subject: Pretrained, chosen: InspectedRows, folder: Path, *, resume: bool, how: dict[str, Any]
 ) -> ActivationStore:
-    """A store of what heads attend to on the first kind of rows."""
+    """Extract the attention patterns on the first kind of rows into a store."""
     about: dict[str, Any] = {"model": lasting_name(subject.name), "rows": chosen.trials[0].about}
     about |= {} if chosen.task is None else {"task": chosen.task.to_dict()}
     about |= {} if how["dtype"] is None else {"dtype": how["dtype"]}
@@ -444,7 +448,7 @@ def _of_store(
     *,
     overwrite: bool,
 ) -> Inspected:
-    """What a store says, with its page written to a folder if one is named."""
+    """Inspect a store, and write its page to a folder if one is named."""
     found = _measurement_in(store, asked, device, options)
     if out is not None:
         found.save(out, overwrite=overwrite)
@@ -454,7 +458,8 @@ def _of_store(
 def _measurement_in(
     store: ActivationStore, asked: Profile | None, device: str, options: dict[str, Any]
 ) -> Inspected:
-    """The sealed measurement of a store; else its model measured on its rows; else its patterns."""
+    """Return the measurement sealed in a store; else measure its model on its rows; else measure
+    its patterns alone."""
     sealed = Measurements.from_store(store)
     again = asked is not None or options["seed"] != 0
     if sealed is not None and not again:
@@ -485,7 +490,8 @@ def _measurement_in(
 
 
 def _recorded_task(store: ActivationStore) -> tuple[Any, list[str]]:
-    """The task that a store records, and what it costs if that is not known here."""
+    """Return the task that a store records, and notes on what is missing if the task is not known
+    here."""
     described = store.manifest["plan"]["source"]
     data = described.get("task") if isinstance(described, dict) else None
     data = data or store.manifest.get("about", {}).get("task")
@@ -498,19 +504,20 @@ def _recorded_task(store: ActivationStore) -> tuple[Any, list[str]]:
 def inspection_folder(
     out: Path, *, resume: bool, overwrite: bool, marker: str = MARKER
 ) -> Iterator[Path]:
-    """The folder that an inspection works in: ``out``, or a draft that replaces an older one.
+    """Provide the folder in which an inspection works: ``out``, or a draft that replaces an older
+    one.
 
-    A new inspection works in ``out`` itself, so that it can be resumed; one that replaces another
-    begins beside it, and the older one stands until the new one is whole.
+    A new inspection works in ``out`` itself, so that it can be resumed. One that replaces another
+    works beside it, and the older one stays until the new one is complete.
 
     Args:
-        out: The folder that was asked for.
-        resume, overwrite: Go on in it, or replace it.
-        marker: The name of the file by which such a folder is known.
+        out: The requested folder.
+        resume, overwrite: Whether to continue in it, or to replace it.
+        marker: The name of the file by which such a folder is recognised.
 
     Raises:
-        OutputError: if it exists and is neither to be resumed nor replaced, is no inspection's, or
-            another process is inspecting into it.
+        OutputError: if the folder exists and is neither to be resumed nor replaced, was not made by
+            an inspection, or another process is inspecting into it.
     """
     begun = out.is_dir() and {path.name for path in out.iterdir()} <= {LOCK}  # and then killed
     if resume and out.exists() and not begun and not (out / marker).exists():

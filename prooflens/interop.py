@@ -1,7 +1,7 @@
-"""To other people's tools: stores as sources of activations for SAELens.
+"""For other packages: stores as sources of activations for SAELens.
 
-TransformerLens needs nothing of this: our models are its own kind, and stores hand out its
-``ActivationCache`` (:meth:`interp.store.ActivationStore.cache`). Models go out with
+TransformerLens needs no conversion: models of this package are of its kind, and stores return its
+``ActivationCache`` (:meth:`interp.store.ActivationStore.cache`). Models are exported by
 :func:`interp.models.export.export`.
 """
 

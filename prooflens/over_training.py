@@ -4,8 +4,9 @@
 
 A revision is a branch, tag or commit on the hub, or a checkpoint's folder inside a model's folder;
 ``main`` is the model itself. Each is inspected into a folder of its own, with the same seed, and
-one page shows where they differ. Rows follow from what a checkpoint has learned (its tokens, its
-positions): the page says whether all had the same. An interrupted series goes on with ``resume``.
+one page shows how they differ. Rows depend on what a checkpoint has learned (its tokens, its
+positions): the page says whether all checkpoints had the same rows. An interrupted series is
+continued with ``resume``.
 
 Every checkpoint is decided by itself: a head that is confirmed at one and a candidate at the next
 need not have changed. That a role appears between two checkpoints does not say what made it appear.
@@ -41,11 +42,11 @@ _SERIES = ".prooflens-inspections"
 
 @dataclass(frozen=True)
 class OverTraining:
-    """What was found at several checkpoints of one training.
+    """The results of inspecting several checkpoints of one training.
 
     Attributes:
-        roles: The role tables of all, with the column ``revision`` in front.
-        findings: What is confirmed at which checkpoint, in sentences.
+        roles: The role tables of all checkpoints, with the column ``revision`` in front.
+        findings: Which roles are confirmed at which checkpoint, in sentences.
     """
 
     roles: pd.DataFrame
@@ -72,14 +73,15 @@ def inspect_over_training(
     Args:
         model: A shipped model, a folder or a hub id.
         revisions: Names of checkpoints, in the order of training.
-        out: Folder for ``report.html``, ``roles.csv``, and a folder of each inspection.
-        overwrite, resume: Replace the folders, or go on with an interrupted series in them.
-        step: Called with a sentence that says what is being done.
-        options: Handed to :func:`prooflens.inspection.inspect`.
+        out: The folder for ``report.html``, ``roles.csv``, and one folder per inspection.
+        overwrite, resume: Whether to replace the folders, or to continue an interrupted series in
+            them.
+        step: A function that is called with a sentence saying what is being done.
+        options: Further arguments of :func:`prooflens.inspection.inspect`.
 
     Raises:
-        ArgumentError: if a revision is named twice, none is, or an option does not fit.
-        CheckpointError: if a revision is not there.
+        ArgumentError: if a revision is named twice, none is named, or an option does not fit.
+        CheckpointError: if a revision does not exist.
         OutputError: if a folder may not be written.
     """
     refuse_repeated(revisions)
@@ -110,7 +112,7 @@ def inspect_over_training(
 
 
 def _combine(measured: Mapping[str, Measurements], model: str, folder: Path) -> OverTraining:
-    """The tables of all checkpoints as one, with the page on them."""
+    """Combine the tables of all checkpoints, and write the page on them."""
     tables = [one["roles"].assign(revision=name) for name, one in measured.items()]
     roles = pd.concat(tables, ignore_index=True)
     roles.insert(0, "revision", roles.pop("revision"))

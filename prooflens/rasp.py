@@ -5,8 +5,8 @@ it.
     decisions = run(program, rows, vocabulary)
 
 A program names values that every position has (tokens, numbers, truths), looks back over earlier
-positions to count or to pick one of them, and ends by saying which tokens may follow. A count of
-C-RASP (:mod:`prooflens.crasp`) is one part of the same language.
+positions to count or to pick one of them, and ends by saying which tokens may follow. Counting as
+in C-RASP (:mod:`prooflens.crasp`) is one part of the same language.
 """
 
 from interp.lazy import lazy

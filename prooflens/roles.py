@@ -1,4 +1,4 @@
-"""Roles: which there are, on what rows they are judged, and what decides."""
+"""Roles: their registry, the rows on which they are tested, and the rule that decides them."""
 
 from interp.lazy import lazy
 

@@ -1,4 +1,4 @@
-"""Tasks with known latents: what is to be learned."""
+"""Tasks with known latents, which models are trained on."""
 
 from interp.lazy import lazy
 

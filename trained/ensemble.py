@@ -1,25 +1,26 @@
-"""Train a stack of models of the same shape as one.
+"""Train several models of the same shape at once, as a stack.
 
 All weights are one matrix ``[member, weight]``; a member's parameters are views of its row, and the
 model is called on all rows at once (``torch.func.vmap``). Losses of different members do not mix,
-so each gets the gradient it would get alone; clipping, AdamW, schedules and early stops act row by
-row. Float sums may be ordered differently than for one model alone: gradients agree to rounding,
-and long runs may then part where training itself is unstable. A parameter without any effect, like
-a key bias under a softmax, has rounding for a gradient, which AdamW scales up: it wanders freely.
+so each gets the gradient that it would get alone; clipping, AdamW, schedules and early stops act
+row by row. Floating-point sums may be ordered differently than for one model alone: gradients agree
+up to rounding, and long runs may then diverge if training itself is unstable. A parameter without
+any effect, such as a key bias under a softmax, has only rounding errors for a gradient, which AdamW
+scales up: it changes at random.
 
-Not for models whose matrix products fill the machine: a stack of those is slower than one after
-another.
+Not for models whose matrix products use the whole machine: a stack of those is slower than training
+one after another.
 
 *Rows* are drawn by the task's own sampler from seeds alone. Fresh rows are drawn in blocks of many
-steps at once, because a sampler's fixed cost is often more than the step itself; a block's seed
-follows from (seed, block), so any step can be had without the ones before it. A fixed set of rows
-is drawn once and read in epochs, each in an order of its own; where an epoch ends inside a batch
-the next one begins there.
+steps at once, because a sampler's fixed cost is often more than the step itself. A block's seed
+follows from (seed, block), so any step can be drawn without the ones before it. A fixed set of rows
+is drawn once and read in epochs, each in a different order; an epoch that ends inside a batch is
+followed by the next one there.
 
-*Who shares a stack.* Runs share one if their models differ in nothing but numbers: initial weights,
-learning rates, seeds, tasks of equal shapes, and the identity scalars' settings: the stack then has
-a·XXᵀ and b (`template` §2.2) wherever one of its members has them, and holds them at zero in the
-others.
+*Which runs share a stack.* Runs share a stack if their models differ only in numbers: initial
+weights, learning rates, seeds, tasks of equal shapes, and the settings of the identity scalars. The
+stack has a·XXᵀ and b (`template` §2.2) if any of its members has them, and holds them at zero in
+the others.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ class TrainingRows:
         self._set = training_set(task, training) if training.rows else None
 
     def block(self, number: int) -> Batch:
-        """The rows of steps ``number · steps`` to ``(number + 1) · steps``, without latents."""
+        """Return the rows of steps ``number · steps`` to ``(number + 1) · steps``, without
+        latents."""
         rows = self.steps * self.training.batch
         if self._set is not None:
             batch, order = self._set, self._order(number * rows, rows)
@@ -75,7 +77,8 @@ class TrainingRows:
         return drawn
 
     def _order(self, start: int, count: int) -> Tensor:
-        """Which rows of the set stand at places ``start`` … of its endless shuffled repetition."""
+        """Return which rows of the fixed set are at positions ``start`` and following of its
+        endless shuffled repetition."""
         size = self.training.rows
         first, last = start // size, (start + count - 1) // size
         epochs = [self._epoch_order(epoch) for epoch in range(first, last + 1)]
@@ -87,12 +90,12 @@ class TrainingRows:
 
 
 def training_set(task: Task, training: Training) -> Batch:
-    """The fixed set of rows that is trained on if ``training.rows`` asks for one."""
+    """Return the fixed set of rows for training, if ``training.rows`` asks for one."""
     return task.sample(training.rows, seed=_seed(training.row_seed, _SET))
 
 
 def _seed(seed: int, number: int) -> int:
-    """A seed for every pair (seed, number), never equal to one that the evaluation uses."""
+    """Return a seed for every pair (seed, number), never equal to one that the evaluation uses."""
     return int(np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)[0] >> 2)
 
 
@@ -106,7 +109,8 @@ _WITHOUT: dict[str, Any] = {
 
 
 def groups(runs: Sequence[TrainingRun]) -> list[list[int]]:
-    """Indices of the runs, one list for each stack that could be formed, in order of appearance."""
+    """Return the indices of the runs, one list for each stack that could be formed, in order of
+    appearance."""
     found: dict[Any, list[int]] = {}
     for index, run in enumerate(runs):
         found.setdefault(shape_of(run), []).append(index)
@@ -114,9 +118,11 @@ def groups(runs: Sequence[TrainingRun]) -> list[list[int]]:
 
 
 def shape_of(run: TrainingRun) -> tuple[Any, ...]:
-    """A key that is equal for runs that can be trained together as one stack: the model's
-    spec (apart from its identity scalars), steps, batch size, autocast, and the shapes and dtypes
-    of the task's rows."""
+    """Return a key that is equal for runs that can be trained together as one stack.
+
+    It consists of the model's spec (apart from its identity scalars), steps, batch size, autocast,
+    and the shapes and dtypes of the task's rows.
+    """
     training = run.training
     spec: Any = run.spec
     if isinstance(spec, TransformerSpec):
@@ -136,7 +142,7 @@ def shape_of(run: TrainingRun) -> tuple[Any, ...]:
 
 
 def common_spec(specs: Sequence[Any]) -> Any:
-    """The spec of a stack, which has every parameter that any of its members has."""
+    """Return the spec of a stack, which has every parameter that any of its members has."""
     first = specs[0]
     if not isinstance(first, TransformerSpec):
         return first
@@ -145,7 +151,7 @@ def common_spec(specs: Sequence[Any]) -> Any:
 
 
 def multipliers(specs: Sequence[Any]) -> torch.Tensor:
-    """The factor on each member's identity scalars, ``[member]``."""
+    """Return the factor on each member's identity scalars, ``[member]``."""
     return torch.tensor([getattr(spec, "identity_multiplier", 1.0) for spec in specs])
 
 
@@ -161,11 +167,12 @@ class State:
     """The state of a training: everything that the next step depends on.
 
     Attributes:
-        step: How many steps are done.
+        step: The number of steps that are done.
         weights, first, second: The weights and AdamW's two moments, ``[member, weight]``.
         smooth: The smoothed training loss, ``[member]``.
-        alive: ``[member]``: false where a member has stopped early or diverged.
-        taken: ``[member]``: steps until then; a loss that is no number counts as the last one.
+        alive: False for a member that has stopped early or diverged, ``[member]``.
+        taken: The number of steps of each member until then, ``[member]``; a step whose loss is NaN
+            or infinite counts as the last one.
         losses: The training loss of each step so far, one ``[member]`` tensor per step.
         snapshots: Step → the weights after it.
     """
@@ -224,11 +231,11 @@ class Ensemble:
             yield self.state.step
 
     def models(self) -> list[Any]:
-        """The members as models of their own spec, on the CPU and in evaluation mode."""
+        """Return the members as models of their own spec, on the CPU and in evaluation mode."""
         return [self.model_of(i, self.state.weights) for i in range(len(self.runs))]
 
     def model_of(self, member: int, weights: Tensor) -> Any:
-        """One member's model, with its row of ``weights``."""
+        """Return one member's model, with its row of ``weights``."""
         model = build(self.runs[member].spec)
         parts = torch.split(weights[member].cpu(), self.sizes)
         row = dict(zip(self.shapes, parts, strict=True))
@@ -241,7 +248,7 @@ class Ensemble:
         return self.state.step % 16 != 0 or bool(self.state.alive.any())
 
     def _row(self, model: Any) -> Tensor:
-        """A member's weights as one row; zero for parameters that it does not have."""
+        """Return a member's weights as one row; zero for parameters that it does not have."""
         own = {name: p.detach() for name, p in model.named_parameters()}
         dtype = next(iter(own.values())).dtype
         parts = [own.get(n, torch.zeros(s, dtype=dtype)).flatten() for n, s in self.shapes.items()]
@@ -275,7 +282,8 @@ class Ensemble:
         self._stop = torch.tensor([t.stop_at for t in self.trainings]).to(self.state.smooth)
 
     def _identity_scales(self) -> dict[str, Tensor]:
-        """The multipliers of the identity scalars a and b, which are buffers, per member."""
+        """Return the multipliers of the identity scalars a and b, which are buffers, for each
+        member."""
         values = multipliers([run.spec for run in self.runs])
         return {
             name: values.to(buffer)
@@ -300,8 +308,8 @@ class Ensemble:
             state.snapshots[state.step] = weights.cpu().clone()
 
     def _gradient(self, weights: Tensor, batch: tuple[Tensor, ...]) -> Sequence[Tensor]:
-        """The members' losses and their gradient; long trainings on a CPU record how they are
-        computed."""
+        """Return the members' losses and their gradient; in long trainings on a CPU the computation
+        is recorded and replayed."""
         known = self._repeated
         if known is None or known.inputs[0] is not weights:
             if not weights.is_cpu or self.steps - self.state.step < _WORTH:
@@ -342,7 +350,7 @@ class Ensemble:
         return output
 
     def _batch(self, step: int) -> tuple[Tensor, ...]:
-        """The inputs, targets and mask of a step, ``[member, batch, …]``."""
+        """Return the inputs, targets and mask of a step, ``[member, batch, …]``."""
         number, place = divmod(step, self._rows[0].steps)
         if self._block is None or self._block[0] != number:
             self._block = number, self._draw(number)
@@ -350,7 +358,7 @@ class Ensemble:
         return tuple(part[:, start : start + self.batch] for part in self._block[1])
 
     def _draw(self, number: int) -> tuple[Tensor, ...]:
-        """Draw a block of all members' rows; members with the same rows share the drawing."""
+        """Draw a block of all members' rows; members with the same rows share one draw."""
         drawn: dict[Any, Any] = {}
         for rows in self._rows:
             key = (rows.task, rows.training.row_seed, rows.training.rows)
@@ -384,7 +392,7 @@ class Ensemble:
         state.weights.addcdiv_((self._rates * factor).mul_(state.first), size, value=-1.0)
 
     def _factors(self) -> Tensor:
-        """The schedule of each member at this step, as a factor of its peak rate."""
+        """Return the schedule of each member at this step, as a factor of its peak rate."""
         factors = []
         for training in self.trainings:
             warm = min(1.0, (self.state.step + 1) / max(training.warmup, 1))
@@ -395,10 +403,11 @@ class Ensemble:
 
 @torch.no_grad()
 def initial_model(run: TrainingRun) -> Any:
-    """The model of a run before its first step.
+    """Return the model of a run before its first step.
 
     Raises:
-        ArgumentError: for slopes that are not one a head of every lin or log layer.
+        ArgumentError: if slopes are given and their number is not the number of heads in every lin
+            or log layer, or there is no such layer.
     """
     model, slopes = build(run.spec, seed=run.training.seed), run.training.slopes
     held = [p for name, p in model.named_parameters() if name.endswith(".terms.lag.p")]
@@ -411,7 +420,7 @@ def initial_model(run: TrainingRun) -> Any:
 
 
 def _trained_parameters(model: Any, training: Training) -> set[str]:
-    """The names of the parameters that a member trains.
+    """Return the names of the parameters that a member trains.
 
     Raises:
         ArgumentError: for a glob that no parameter's name matches.

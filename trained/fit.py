@@ -4,7 +4,7 @@ The loss is the mean squared error over scored positions (cross-entropy where ta
 ids). Fresh rows are drawn from seeds that follow from the run's, so nothing is trained on twice and
 no row of the evaluation is seen.
 
-Save what the trainer made of a recipe: a checkpoint that says how it was trained.
+:func:`save_fit` saves the trained model of a recipe as a checkpoint that says how it was trained.
 """
 
 from __future__ import annotations
@@ -32,19 +32,26 @@ from trained.run import TrainingRun, check_runs
 
 
 def check_places(places: Sequence[Path], *, overwrite: bool, inputs: Sequence[Path] = ()) -> None:
-    """Refuse folders that may not be written, before any training.
+    """Raise an error for output folders that may not be written, before any training.
+
+    Args:
+        places: The folders.
+        overwrite: Whether existing folders may be replaced.
+        inputs: Files that must not be inside a folder that is replaced.
 
     Raises:
-        OutputError: for the first that exists and may not be replaced, holds one of ``inputs``, or
-            cannot be written.
+        OutputError: for the first folder that exists and may not be replaced, contains one of
+            ``inputs``, or cannot be written.
     """
     for place in places:
         check_output(place, overwrite=overwrite, marker="model.json", inputs=inputs)
 
 
 def is_made_by(place: Path, recipe: Recipe) -> bool:
-    """Whether a folder holds a checkpoint that was trained by this very recipe, judged by the
-    SHA-256 hash of the recipe in its metadata."""
+    """Return whether a folder has a checkpoint that was trained by exactly this recipe.
+
+    It is recognised by the SHA-256 hash of the recipe in the checkpoint's metadata.
+    """
     try:
         return read_metadata(place).get("recipe_sha256") == recipe.sha256
     except CheckpointError:
@@ -79,9 +86,10 @@ class Fit:
 
     Attributes:
         model: The model in evaluation mode, on the CPU.
-        metrics: On fresh rows of the test task (the training task without one); with the prefix
-            ``train_`` on what it was trained on, where that is something else.
-        history: ``step`` (from 1) and ``loss`` (of that step's batch, before it).
+        metrics: The metrics on fresh rows of the test task (of the training task if there is no
+            test task); with the prefix ``train_`` those on the rows it was trained on, if these are
+            others.
+        history: Columns ``step`` (from 1) and ``loss`` (of that step's batch, before the step).
         snapshots: Step → the weights after it, as a state dict.
     """
 
@@ -119,7 +127,7 @@ def fit(recipe: Recipe | TrainingRun, *, device: str = "cpu", progress: bool = F
 
 
 def fits_of(ensemble: Ensemble) -> list[Fit]:
-    """The trained models of an ensemble with their metrics, member by member."""
+    """Return the trained models of an ensemble with their metrics, member by member."""
     found = []
     losses = torch.stack(ensemble.state.losses).cpu()
     for member, (run, model) in enumerate(zip(ensemble.runs, ensemble.models(), strict=True)):
@@ -137,7 +145,7 @@ def fits_of(ensemble: Ensemble) -> list[Fit]:
 
 
 def run_metrics(run: TrainingRun, model: Any) -> dict[str, float]:
-    """The metrics of a run's model; see :class:`Fit`."""
+    """Return the metrics of a run's model; see :class:`Fit`."""
     metrics = evaluate(model, run.test if run.test is not None else run.task)
     if run.training.rows:
         trained_on = scores(model, training_set(run.task, run.training))

@@ -1,16 +1,16 @@
 """Train many models, in stacks of models of the same shape.
 
-Stacks are trained one after another, in several processes, or on Ray. Neither the order of the runs
-nor their division into stacks matters to the result, up to float rounding: see
+Stacks are trained one after another, in several processes, or on Ray. The results depend neither on
+the order of the runs nor on their division into stacks, up to floating-point rounding: see
 :mod:`trained.ensemble`. With a folder, an interrupted grid can be resumed; the division into stacks
-is kept there, so that it continues to the same result.
+is stored there, so that it continues to the same result.
 
-*The size of a stack.* A stack shares the fixed cost of each operation between its members; too
-large a one no longer fits the cache. Its size changes float rounding, so no clock has a say in it:
-the same runs give the same bits. On a CPU a step's widest activation and the weights stay small
-enough to be in the cache when they are read again: measured on models of eight claims, a member's
-step then takes least time or up to 15 % more, where larger stacks took up to 1.8 times as long.
-Other devices hold more.
+*The size of a stack.* A stack shares the fixed cost of each operation between its members; if it is
+too large, it no longer fits the cache. The size changes floating-point rounding, so it does not
+depend on measured times: the same runs give the same bits. On a CPU it is chosen so that a step's
+widest activation and the weights stay in the cache until they are read again. Measured on models of
+eight claims, a member's step then takes the least time or up to 15 % more, while larger stacks took
+up to 1.8 times as long. Other devices can hold more.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _ELSEWHERE = 1 << 26
 
 
 def cut(members: Sequence[int], size: int) -> list[list[int]]:
-    """Divide members into stacks of about equal size, of at most ``size`` members."""
+    """Divide members into stacks of about equal size, of at most ``size`` members each."""
     count = -(-len(members) // size)
     return [
         list(members[i * len(members) // count : (i + 1) * len(members) // count])
@@ -72,11 +72,11 @@ def cut(members: Sequence[int], size: int) -> list[list[int]]:
 
 
 def stack_size(runs: Sequence[TrainingRun], *, device: str = "cpu") -> int:
-    """How many models are trained as one stack.
+    """Return how many models are trained as one stack.
 
     Args:
         runs: Runs whose models have the same shape.
-        device: The device that they will be trained on.
+        device: The device on which they will be trained.
     """
     most = (_WEIGHTS, _ACTIVATION) if device == "cpu" else (_ELSEWHERE, _ELSEWHERE)
     weights = sum(weight.numel() for weight in build(runs[0].spec).parameters())
@@ -86,8 +86,9 @@ def stack_size(runs: Sequence[TrainingRun], *, device: str = "cpu") -> int:
 
 
 def _activation(run: TrainingRun) -> int:
-    """Entries of a transformer's widest activation in a batch: a layer's attention patterns, if
-    they depend on the row, or the neurons of an FFN. Of other models those of the inputs."""
+    """Return the number of entries of a transformer's widest activation in a batch: a layer's
+    attention patterns, if they depend on the row, or the neurons of an FFN. For other models it is
+    that of the inputs."""
     inputs = run.task.sample(1, seed=0).inputs
     wide, spec = int(inputs[0].numel()), run.spec
     if isinstance(spec, TransformerSpec):
@@ -127,31 +128,32 @@ def train(
     """Train models, each from its own seed; runs of one shape are trained together.
 
     Args:
-        runs: What to train, runs, recipes or files of recipes, one or several; names are unique.
-        folder: Where states and metrics are kept; nothing is kept without one.
-        resume: Go on with what an interrupted training left in ``folder``.
-        overwrite: Begin anew in spite of it.
+        runs: One or several runs, recipes or files of recipes, with unique names.
+        folder: The folder for states and metrics; None to keep nothing.
+        resume: Whether to continue an interrupted training in ``folder``.
+        overwrite: Whether to begin anew although ``folder`` has an interrupted training.
         device: The torch device to compute on, such as ``cpu`` or ``cuda``.
         backend: ``local``, or ``ray`` for Ray tasks on a cluster or on this machine.
         progress: Whether to show a progress bar on the terminal.
         together: How many models a stack has; by default as many as its memory allows.
-        workers: Local processes; one for each core by default if there is enough to do.
-        minutes: Time between two saves of a stack's state.
-        begin: Called before anything is trained, while no other process may train in ``folder``;
-            what it raises ends the call.
-        finish: Called with what came out while no other process may train in ``folder``.
+        workers: The number of local processes; by default one per core if there is enough to do.
+        minutes: The time between two saves of a stack's state.
+        begin: A function that is called before anything is trained, while no other process may
+            train in ``folder``; an exception in it ends the call.
+        finish: A function that is called with the results while no other process may train in
+            ``folder``.
 
     Returns:
-        What came out, in the order of the runs.
+        The trained models, in the order of the runs.
 
     Raises:
-        ArgumentError: for names that are not unique, an unknown backend, sizes below 1, or a
-            spec that does not fit its task's rows.
-        OutputError: if ``folder`` holds a grid and neither ``resume`` nor ``overwrite`` is asked
-            for, or another process trains there.
-        CheckpointError: if ``folder`` holds the state of other runs.
+        ArgumentError: for names that are not unique, an unknown backend, sizes below 1, or a spec
+            that does not fit its task's rows.
+        OutputError: if ``folder`` has a grid and neither ``resume`` nor ``overwrite`` is set, or
+            another process trains there.
+        CheckpointError: if ``folder`` has the state of other runs.
         KeyboardInterrupt: after Ctrl-C; the states are saved in ``folder``.
-        MissingDependencyError: for the backend ``ray`` without Ray.
+        MissingDependencyError: for the backend ``ray`` if Ray is not installed.
     """
     several = runs if isinstance(runs, Iterable) and not isinstance(runs, str) else [runs]
     wanted = [_run_of(item) for item in several]
@@ -184,7 +186,7 @@ def train(
 
 @contextmanager
 def _place(folder: str | Path | None) -> Iterator[Path]:
-    """The given folder, or one that is gone afterwards."""
+    """Provide the given folder, or a temporary one that is removed afterwards."""
     if folder is None:
         with scratch_folder() as scratch:
             yield scratch
@@ -199,12 +201,13 @@ def _forget(where: Path) -> None:
 
 
 def _steps(job: Job) -> int:
-    """The number of steps of all members of a stack together."""
+    """Return the number of steps of all members of a stack together."""
     return job[0][0].training.steps * len(job[0])
 
 
 def _fits(jobs: Sequence[Job], bar: Progress, task: TaskID, trained: bool, keep: bool) -> list[Fit]:
-    """The results of each stack in order, trained in this process unless others have trained it."""
+    """Return the results of each stack in order; stacks that no other process has trained are
+    trained here."""
     found: list[Fit] = []
     for runs, options, file in jobs:
 
@@ -222,7 +225,7 @@ def _advance(bar: Progress, task: TaskID, steps: int) -> None:
 
 
 def metrics_table(runs: Sequence[TrainingRun], fits: Sequence[Fit]) -> pd.DataFrame:
-    """The metrics of trained models as a tidy table.
+    """Return the metrics of trained models as a tidy table.
 
     Returns:
         Columns ``name``; one for each option that all runs have and in which they differ
@@ -239,7 +242,7 @@ def metrics_table(runs: Sequence[TrainingRun], fits: Sequence[Fit]) -> pd.DataFr
 
 
 def _axes(runs: Sequence[TrainingRun]) -> dict[str, list[Any]]:
-    """The options in which runs differ, apart from name and seed → each run's value."""
+    """Return the options in which runs differ, apart from name and seed → each run's value."""
     flat = [_flat({k: v for k, v in run.to_dict().items() if k != "name"}) for run in runs]
     shared = [name for name in flat[0] if all(name in one for one in flat)] if flat else []
     table = {name: [one[name] for one in flat] for name in shared if name != "training.seed"}
@@ -247,7 +250,7 @@ def _axes(runs: Sequence[TrainingRun]) -> dict[str, list[Any]]:
 
 
 def _flat(data: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Nested tables as one: ``spec.n_layers`` → value; lists as JSON text."""
+    """Return nested tables as one: ``spec.n_layers`` → value; lists as JSON text."""
     found: dict[str, Any] = {}
     for name, value in data.items():
         if isinstance(value, Mapping):
@@ -259,7 +262,7 @@ def _flat(data: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 
 def _run_of(item: Any) -> TrainingRun:
-    """A run, or the run of a recipe or of a file that holds one."""
+    """Return a run, or the run of a recipe or of a file that has one."""
     recipe = read_recipe(item) if isinstance(item, str | Path) else item
     run = recipe.run if isinstance(recipe, Recipe) else recipe
     rule, advice = "must be recipes, or files of recipes", "see pl.trained.Recipe"
@@ -295,12 +298,12 @@ def _check(
 def _plan(
     runs: Sequence[TrainingRun], folder: Path, resume: bool, options: Options, together: int | None
 ) -> list[list[int]]:
-    """The stacks as lists of run indices: those stored in the folder, or new ones that are stored
-    there.
+    """Return the stacks as lists of run indices: those stored in the folder, or new ones, which are
+    then stored there.
 
     Raises:
-        OutputError: if the folder holds a grid and ``resume`` is not asked for.
-        CheckpointError: if it holds another grid, or notes that cannot be read.
+        OutputError: if the folder has a grid and ``resume`` is not set.
+        CheckpointError: if it has another grid, or notes that cannot be read.
     """
     file = folder / PLAN
     if file.exists():
@@ -327,7 +330,6 @@ def _plan(
 
 
 def _workers(runs: Sequence[TrainingRun], units: Sequence[Sequence[int]], device: str) -> int:
-    """The number of processes: one per core for long grids on a CPU; short ones are not worth
-    it."""
+    """Return the number of processes: one per core for long grids on a CPU; short ones use one."""
     steps = sum(run.training.steps for run in runs)
     return min(cores(), len(units)) if device == "cpu" and steps >= _LONG else 1

@@ -1,16 +1,18 @@
-"""``load``: one way to get a model, whatever it is.
+"""``load``: one function for all kinds of models.
 
-    a shipped model's name     ``models()`` lists them
-    a language model's name    the same, in Hugging Face's GPT-2 format; NAME/step-N: on the way
-    a folder                   a checkpoint of ours, or Hugging Face's config.json and safetensors
-    a packaged model's name    ``smollm2-135m``, ``gemma3-270m``, where their packages are installed
-    a GGUF file                or a folder with one; dequantised
+    a shipped model's name     listed by ``models()``
+    a language model's name    the same, in Hugging Face's GPT-2 format; NAME/step-N for a
+                               checkpoint of its training
+    a folder                   a checkpoint of this package, or Hugging Face's config.json and
+                               safetensors
+    a packaged model's name    ``smollm2-135m``, ``gemma3-270m``, if their packages are installed
+    a GGUF file                or a folder with one; its weights are dequantised
     a hub id                   the local cache first, then the hub
 
-What comes back is the model itself, in evaluation mode, with TransformerLens' hooks and methods
-(``run_with_cache``, ``run_with_hooks``); what is known about it besides is ``model.card``
-(:class:`~interp.models.card.ModelCard`). Weights are safetensors: nothing is executed on load. To
-read heads of a large checkpoint without building the model, use
+The result is the model itself, in evaluation mode, with TransformerLens' hooks and methods
+(``run_with_cache``, ``run_with_hooks``); everything else that is known about it is ``model.card``
+(:class:`~interp.models.card.ModelCard`). Weights are safetensors: nothing is executed on loading.
+To read heads of a large checkpoint without building the model, use
 :func:`interp.weights.head_weights.head_weights`.
 """
 
@@ -47,17 +49,18 @@ _OF_MODELS = (
 
 
 def models() -> list[str]:
-    """The names of the shipped models and of those that other packages bring
+    """Return the names of the shipped models and of those that other packages bring
     (:mod:`trained.packaged`), sorted; :func:`load` takes each of them."""
     return sorted((*zoo.names(), *zoo.languages(), *PACKAGED))
 
 
 def folder_of(name: str | Path) -> str:
-    """The folder of a shipped or packaged model; any other name is returned unchanged.
+    """Return the folder of a shipped or packaged model; any other name is returned unchanged.
 
     Raises:
         CheckpointError: for a store of activations, and for a name that is nearly a shipped one's.
-        MissingDependencyError: for a packaged model that is not installed, saying how to.
+        MissingDependencyError: for a packaged model that is not installed, saying how to install
+            it.
     """
     _no_store(str(name), Path(name))
     if str(name) in PACKAGED:
@@ -70,8 +73,10 @@ def folder_of(name: str | Path) -> str:
 
 
 def lasting_name(name: str) -> str:
-    """A model's name as a store keeps it: a folder's or file's with its whole path, since a store
-    is opened from other working folders, where a relative path names something else."""
+    """Return a model's name as a store records it: for a folder or file the whole path.
+
+    A store may be opened from other working folders, where a relative path names something else.
+    """
     shipped = name in models()
     return str(Path(name).resolve()) if not shipped and Path(name).exists() else name
 
@@ -90,22 +95,22 @@ def load(
     Args:
         name_or_path: See the module; a shipped name comes before a folder of the same name.
         revision: Branch, tag or commit on the hub.
-        trust_remote_code: Run the Python code of a repository whose architecture transformers does
-            not know. Read it first.
+        trust_remote_code: Whether to run the Python code of a repository whose architecture
+            transformers does not know. Read it first.
         device: The torch device to put the model on, such as ``cpu`` or ``cuda``.
-        dtype: The precision to run it in, such as ``bfloat16``; as it is stored by default (single
-            for pretrained models).
-        adapter: Folder of a LoRA adapter (safetensors) that is merged into a pretrained model.
+        dtype: The precision to run the model in, such as ``bfloat16``; by default as it is stored
+            (float32 for pretrained models).
+        adapter: The folder of a LoRA adapter (safetensors) that is merged into a pretrained model.
 
     Returns:
         A :class:`~interp.models.transformer.SequenceTransformer`, one of the baselines it is
         compared with, or a ``TransformerBridge`` around a Hugging Face model.
 
     Raises:
-        ArgumentError: for a device that is not there, or another dtype.
-        CheckpointError: if it is none of these (naming near names), or cannot be loaded: damaged,
-            incomplete, only pickled, not finite.
-        ConformanceError: if hooks of a pretrained model carry what their names do not say.
+        ArgumentError: for a device that does not exist, or an unknown dtype.
+        CheckpointError: if there is no such model (naming near names), or it cannot be loaded:
+            damaged, incomplete, only pickled, not finite.
+        ConformanceError: if hooks of a pretrained model do not hold what their names say.
     """
     need_path("model", name_or_path)
     name = str(name_or_path)
@@ -130,8 +135,12 @@ def load(
 
 
 def model_of(store: ActivationStore, *, device: str = "cpu") -> tuple[Any, str]:
-    """The model that a store names, in the dtype that it ran in, if it can still be loaded and has
-    the same weights; else None and the reason."""
+    """Load the model that a store names, in the dtype that it ran in.
+
+    Returns:
+        The model and an empty text; or None and the reason, if it cannot be loaded or has other
+        weights.
+    """
     check_place(device, None)
     about = store.manifest.get("about", {})
     name = about.get("model")
@@ -148,13 +157,14 @@ def model_of(store: ActivationStore, *, device: str = "cpu") -> tuple[Any, str]:
 
 
 def _about(name: str) -> str:
-    """What is known of a packaged model, in words; empty for every other name."""
+    """Return what is known of a packaged model, in words; empty for every other name."""
     model = PACKAGED.get(name)
     return "" if model is None else f"{model.about} ({model.quantisation}; {model.licence})"
 
 
 def _own_card(name: str, model: Any, about: dict[str, Any]) -> ModelCard:
-    """The card of one of our checkpoints; a task of an unknown kind is mentioned in its notes."""
+    """Return the card of a checkpoint of this package; a task of an unknown kind is mentioned in
+    its notes."""
     task, note = known_task(about.get("task"))
     test, _ = known_task(about.get("test"))
     spec = model.spec
@@ -182,7 +192,8 @@ def _no_store(name: str, place: Path) -> None:
 
 
 def _check(name: str, place: Path) -> None:
-    """Say what was meant, where a name or folder nearly is something that could be loaded."""
+    """Raise an error that says what may be meant, if a name or folder is nearly one that can be
+    loaded."""
     if (place / "store" / "manifest.json").is_file():
         raise CheckpointError(f"{name} holds no model: did you mean the store {place / 'store'}?")
     if place.is_dir() and not any(any(place.glob(pattern)) for pattern in _OF_MODELS):

@@ -1,12 +1,12 @@
-"""Metrics of a model on rows that no training draws.
+"""Metrics of a model on rows that are used in no training.
 
     loss      mean over scored positions: squared error, or cross-entropy for token ids
-    error     loss over the trivial predictor's, which always gives the mean target (or the targets'
-              frequencies); NaN where that is never wrong
-    accuracy  share of scored positions with the right sign, or the right top token
+    error     loss divided by that of the trivial predictor, which always outputs the mean target
+              (or the targets' frequencies); NaN if that is never wrong
+    accuracy  share of scored positions with the right sign, or the right token on top
     exact     share of rows in which every scored position is right
 
-The sign of a real target is all that accuracy looks at: read ``error`` for regressions.
+For real targets accuracy depends on the sign alone: use ``error`` for regressions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _POSITIONS = 2**13  # of one forward pass: larger ones leave the cache
 def evaluate(
     model: Any, task: Task, *, rows: int = _ROWS, seed: int = EVALUATION_SEED
 ) -> dict[str, float]:
-    """Metrics of a model (on whatever device it is) on ``rows`` rows of a task.
+    """Measure a model on rows of a task, on the device where it is.
 
     Args:
         model: A function ``model(inputs) -> [batch, pos, d_out]``.
@@ -38,14 +38,14 @@ def evaluate(
         seed: Seed of the rows; the default is one that no training uses.
 
     Returns:
-        ``loss``, ``error``, ``accuracy`` and ``exact``, as the module says.
+        ``loss``, ``error``, ``accuracy`` and ``exact``, as the module defines them.
     """
     return scores(model, task.sample(rows, seed=seed))
 
 
 @torch.no_grad()
 def scores(model: Any, batch: Batch) -> dict[str, float]:
-    """The metrics on given rows; see :func:`evaluate`."""
+    """Return the metrics on given rows; see :func:`evaluate`."""
     device = next(model.parameters()).device
     size = max(1, _POSITIONS // max(batch.inputs.shape[1], 1))
     parts = [model(part.to(device)).float().cpu() for part in torch.split(batch.inputs, size)]
@@ -67,22 +67,23 @@ def scores(model: Any, batch: Batch) -> dict[str, float]:
 
 
 def loss_of(output: Tensor, batch: Batch) -> Tensor:
-    """The loss at each scored position: squared error, or cross-entropy for token ids."""
+    """Return the loss at each scored position: squared error, or cross-entropy for token ids."""
     if batch.targets.is_floating_point():
         return (output - batch.targets.to(output.dtype))[batch.mask].square().mean(-1)
     return F.cross_entropy(output[batch.mask], batch.targets[batch.mask], reduction="none")
 
 
 def mean_loss(output: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
-    """The mean of :func:`loss_of` for each model of a stack.
+    """Return the mean of :func:`loss_of` for each model of a stack.
 
     Args:
         output: The models' outputs, ``[model, batch, pos, d_out]``.
         targets: The targets, ``[model, batch, pos, d_out]`` or ``[model, batch, pos]``.
-        mask: ``[model, batch, pos]``; what targets hold elsewhere does not matter, not even NaN.
+        mask: True at scored positions, ``[model, batch, pos]``; the targets' values elsewhere do
+            not matter, not even NaN.
 
     Returns:
-        ``[model]``; NaN for a model without a scored position.
+        One mean per model, ``[model]``; NaN for a model without a scored position.
     """
     if targets.is_floating_point():
         known = torch.where(mask[..., None], targets.to(output.dtype), 0.0)

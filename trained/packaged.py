@@ -1,4 +1,4 @@
-"""Language models that other packages bring: known by name, and read where they are installed.
+"""Language models that other packages distribute: known by name, and read if they are installed.
 
 Each package holds a GGUF file, whole or in parts, whose SHA-256 is pinned here. Nothing of them is
 shipped, fetched or imported: their files are found by the packages' metadata, checked, and
@@ -86,11 +86,11 @@ PACKAGED: Mapping[str, PackagedModel] = {
 
 
 def packaged_folder(name: str) -> Path:
-    """The folder of a packaged model, dequantised on first use.
+    """Return the folder of a packaged model, which is dequantised on first use.
 
     Raises:
         MissingDependencyError: if its package is not installed, saying how to install it.
-        CheckpointError: if a file is not the one that is pinned.
+        CheckpointError: if a file's hash is not the pinned one.
         OutputError: if the cache cannot be written.
     """
     from interp.weights.head_weights.gguf_files import convert_gguf

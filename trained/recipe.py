@@ -1,18 +1,19 @@
 """A recipe: one TOML file that says how a model is trained, checked by name and line.
 
     name, about
-    claim       the claim it serves (optional)
+    claim       the claim that the model serves (optional)
     [task]      kind and arguments                 interp.tasks.catalogue
     [test]      another task for the metrics       (optional)
     [spec]      the model's options                interp.models.spec; kind = "mlp" …: baselines
     [training]  steps, batch, learning rate …      trained.run
-    [expected]  metric = bound                     what the shipped checkpoint must reach: a least
-                                                   accuracy or exact, a largest error or loss
+    [expected]  metric = bound                     what the shipped checkpoint must reach: a lower
+                                                   bound on accuracy or exact, an upper bound on
+                                                   error or loss
 
-The recipe's hash (SHA-256 of what decides the weights and metrics: task, test, spec and training,
-as canonical JSON without options left at their defaults) is stored with every checkpoint, so a
-changed recipe does not pass for the one a model was trained by. It does not notice a default that
-changes.
+The recipe's hash (SHA-256 of what determines the weights and metrics: task, test, spec and
+training, as canonical JSON without options left at their defaults) is stored with every checkpoint,
+so that a changed recipe is not taken for the one that the model was trained by. The hash does not
+change if a default changes.
 
 *Grids.* A grid is a recipe with one more table, which gives lists of values for its options:
 
@@ -20,8 +21,8 @@ changes.
     "training.seed" = [0, 1, 2]
     "spec.n_layers" = [1, 2]
 
-It stands for every combination, named NAME-n_layers=1-seed=0 and so on (options sorted, the last
-part of each, and its table's too where two would be the same).
+It stands for every combination, named NAME-n_layers=1-seed=0 and so on (options sorted; of each
+only the last part, with its table's name if two would be the same).
 """
 
 from __future__ import annotations
@@ -74,7 +75,8 @@ class RecipeLines:
                 self._found.setdefault((table, name), number)
 
     def of(self, table: str, key: str) -> str:
-        """``line 12`` of a key (or of a grid's list for it), of its table, or ``line 1``.
+        """Return the line of a key (or of a grid's list for it), of its table, or the first, as
+        ``line 12``.
 
         Args:
             table: The name of the table; ``""`` for keys above the first table.
@@ -96,8 +98,14 @@ class Recipe:
     """How a model is trained: its name, task, options, training, and the metrics it must reach.
 
     Attributes:
-        test: Where its metrics are taken; the training task without one.
-        claim: The id of the claim it serves, or empty.
+        name: The name of the model.
+        about: What the model is, in words.
+        task: The task that it is trained on.
+        spec: The spec of the model.
+        training: The options of the training.
+        expected: Metric → the bound that the shipped checkpoint must reach.
+        test: The task on which metrics are measured; None for the training task.
+        claim: The id of the claim that the model serves; empty for none.
     """
 
     name: str
@@ -111,11 +119,11 @@ class Recipe:
 
     @property
     def run(self) -> TrainingRun:
-        """The run that the trainer is given."""
+        """The training run of the recipe."""
         return TrainingRun(self.name, self.task, self.spec, self.training, self.test)
 
     def missed_bounds(self, metrics: Mapping[str, float]) -> list[str]:
-        """The bounds that the metrics miss, as sentences."""
+        """Return the bounds that some metrics miss, as sentences."""
         found = []
         for name, bound in self.expected.items():
             value, least = metrics[name], name in _LEAST
@@ -125,7 +133,8 @@ class Recipe:
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """The data that decides weights and metrics, without options left at their defaults."""
+        """Return the data that determines weights and metrics, without options left at their
+        defaults."""
         data = {
             "name": self.name,
             "task": _without_defaults(self.task, self.task.to_dict()),
@@ -157,10 +166,10 @@ def read_recipe(path: str | Path) -> Recipe:
 
 
 def read_text(path: str | Path) -> str:
-    """The text of a TOML file.
+    """Return the text of a TOML file.
 
     Raises:
-        ArgumentError: if it cannot be read or is no TOML, naming the shipped recipe that may be
+        ArgumentError: if it cannot be read or is not TOML, naming the shipped recipe that may be
             meant.
     """
     path = Path(path)
@@ -228,7 +237,7 @@ def _check_shape(data: Mapping[str, Any], lines: RecipeLines, problems: Problems
 
 
 def _without_defaults(thing: Any, data: Mapping[str, Any]) -> dict[str, Any]:
-    """The ``data`` of a dataclass without the fields that have their default values."""
+    """Return the ``data`` of a dataclass without the fields that have their default values."""
     defaults = {f.name: f.default for f in fields(thing) if f.default is not MISSING}
     return {k: v for k, v in data.items() if k not in defaults or v != defaults[k]}
 
@@ -270,7 +279,7 @@ def read_plan(path: str | Path) -> list[Recipe]:
 
 
 def with_seeds(recipes: Sequence[Recipe], seeds: Sequence[int]) -> list[Recipe]:
-    """Each recipe once per seed, named NAME-seed=0 and so on.
+    """Return each recipe once per seed, named NAME-seed=0 and so on.
 
     Raises:
         ArgumentError: for more than ten thousand trainings.
@@ -318,13 +327,13 @@ def _words(options: Sequence[str], values: Sequence[Any]) -> list[str]:
 
 
 def recipes() -> list[Recipe]:
-    """The shipped recipes, sorted by name."""
+    """Return the shipped recipes, sorted by name."""
     with as_file(files("trained") / "recipes") as there:
         return [read_recipe(file) for file in sorted(there.glob("*.toml"))]
 
 
 def recipe_file(name: str | Path) -> Path:
-    """The recipe file of a shipped model's name; any other path is returned unchanged.
+    """Return the recipe file of a shipped model's name; any other path is returned unchanged.
 
     Raises:
         CheckpointError: for a name that is nearly a shipped one's.

@@ -1,22 +1,22 @@
-"""Run a computation of fixed shapes again by calling its kernels directly.
+"""Record the kernels of a computation of fixed shapes, and replay it by calling them directly.
 
-A training step of a small model is hundreds of operations of a few microseconds each, and more
-time goes into choosing them than into their arithmetic: modules, hooks, the rules of ``vmap``,
-autograd's graph, views. None of that depends on the numbers. So one call is watched from below all
-of it, where only kernels are left, and what it called is called again:
+A training step of a small model is hundreds of operations of a few microseconds each, and choosing
+them takes more time than their arithmetic: modules, hooks, the rules of ``vmap``, autograd's graph,
+views. None of that depends on the numbers. So one call is recorded at the lowest level, where only
+kernels are left, and the same kernels are called again:
 
-    watched      y_1 = k_1(x_1) … y_n = k_n(x_n)      inputs, outputs and kernels are noted
-    again        k_1(x_1, out=y_1) … k_n(x_n, out=y_n)
+    recorded     y_1 = k_1(x_1) … y_n = k_n(x_n)      inputs, outputs and kernels are noted
+    replayed     k_1(x_1, out=y_1) … k_n(x_n, out=y_n)
 
-with the same strides, and so with the same bits. Views are not made again: they show the same
-memory as before. Kernels that read nothing that changes (masks, codes of positions) are not run
-again. Outputs that are not needed at the same time share memory, as they did when they were freed.
+with the same strides, and so with the same bits. Views are not made again, since they show the same
+memory as before. Kernels whose inputs never change (masks, codes of positions) are not run again.
+Outputs that are not needed at the same time share memory, as they did when they were freed.
 
 Not for computations whose kernels or shapes depend on numbers (``item()``, boolean indices), that
-draw numbers or change something of the caller's, nor for large models, whose time is arithmetic:
-for these :meth:`Recording.of` gives None. Not for graphics cards, which have a form of this of
-their own. Numbers that leave PyTorch on the way (``tolist``, NumPy) are not seen from below:
-:class:`Repeated` compares a recording with the computation on other numbers before it is trusted.
+draw random numbers or change the caller's tensors: for these :meth:`Recording.of` returns None. Nor
+for large models, whose time is arithmetic, or for graphics cards, which have their own form of
+this. Numbers that leave PyTorch on the way (``tolist``, NumPy) are not seen by the recording:
+:class:`Repeated` compares a recording with the computation on other numbers before it is used.
 """
 
 from __future__ import annotations
@@ -38,7 +38,15 @@ time."""
 
 @dataclass(frozen=True)
 class _Call:
-    """One call of a kernel, with what it was given and what it gave."""
+    """One call of a kernel, with its inputs and outputs.
+
+    Attributes:
+        kernel: The kernel.
+        args: Its positional arguments.
+        options: Its keyword arguments.
+        given: The tensors among its arguments.
+        made: The tensors that it returned.
+    """
 
     kernel: Any
     args: tuple[Any, ...]
@@ -48,7 +56,7 @@ class _Call:
 
     @property
     def mutates(self) -> bool:
-        """Whether it changes something that it was given."""
+        """Whether the call changes one of its inputs."""
         return bool(self.kernel._schema.is_mutable)
 
     @property
@@ -74,7 +82,7 @@ class _Call:
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Note every kernel that is called; nothing any more once one cannot be called again."""
+    """Record every kernel that is called; stop recording at the first that cannot be replayed."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -95,7 +103,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return made
 
     def _fits(self, call: _Call) -> bool:
-        """Whether there is room for it, and it changes nothing of the caller's."""
+        """Return whether there is room for a call, and it does not change the caller's tensors."""
         if call.is_new:
             self._own |= set(map(_memory, call.made)) - set(map(_memory, call.given))
             self._bytes += sum(one.nbytes for one in call.made)
@@ -103,7 +111,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class Recording:
-    """The kernels of a computation, which can be run again on what stands in its inputs now."""
+    """The kernels of a computation, which can be replayed on the present contents of its inputs."""
 
     def __init__(self, calls: Sequence[_Call], inputs: Sequence[Tensor], out: Sequence[Tensor]):
         again = list(_again(calls, inputs))
@@ -115,22 +123,25 @@ class Recording:
     def of(
         cls, compute: Callable[[], Sequence[Tensor]], inputs: Sequence[Tensor]
     ) -> tuple[Sequence[Tensor], Recording | None]:
-        """Compute once, and record how.
+        """Run a computation once, and record it.
 
         Args:
-            compute: A function that reads ``inputs`` and changes nothing that was there before.
-            inputs: The tensors whose numbers differ from call to call; they stay in their places.
+            compute: A function that reads ``inputs`` and changes nothing that existed before.
+            inputs: The tensors whose numbers differ from call to call; they keep their memory.
 
         Returns:
-            What it gave, and its recording; None where it cannot be repeated.
+            The outputs, and the recording; None for the recording if the computation cannot be
+            replayed.
         """
         with _Watch() as watch:
             out = [one.detach() for one in compute()]
         return out, cls(watch.calls, inputs, out) if watch.repeats else None
 
     def gives(self, wanted: Sequence[Tensor]) -> bool:
-        """Whether the recording, run on the present contents of its input tensors, reproduces the
-        given outputs bit for bit. False if running it fails with a RuntimeError.
+        """Return whether the recording, replayed on the present contents of its inputs, reproduces
+        given outputs bit for bit.
+
+        False if replaying it fails with a RuntimeError.
 
         Args:
             wanted: The outputs of the computation itself on the same inputs.
@@ -143,7 +154,8 @@ class Recording:
 
     @torch.no_grad()
     def __call__(self) -> tuple[Tensor, ...]:
-        """Compute again; the same tensors are written and returned at every call."""
+        """Replay the computation; the same output tensors are written and returned at every
+        call."""
         for call in self._calls:
             call()
         return self._out
@@ -151,7 +163,9 @@ class Recording:
 
 class Repeated:
     """A computation that is recorded at its first call and compared with its recording at the
-    second. Where these agree the recording is run from then on, else the computation itself.
+    second.
+
+    If these agree, the recording is replayed from then on, else the computation itself is run.
 
     Attributes:
         inputs: The tensors whose numbers differ from call to call.
@@ -162,7 +176,7 @@ class Repeated:
         self._compute = compute
 
     def __call__(self) -> Sequence[Tensor]:
-        """What the computation gives on the numbers that stand in its inputs now."""
+        """Return the outputs of the computation on the present contents of its inputs."""
         return self._next()
 
     def _record(self) -> Sequence[Tensor]:
@@ -181,7 +195,7 @@ def _tensors(tree: Any) -> list[Tensor]:
 
 
 def _memory(tensor: Tensor) -> int:
-    """The place of a tensor's memory, the same for all its views."""
+    """Return the address of a tensor's memory, the same for all its views."""
     return int(tensor.untyped_storage().data_ptr())
 
 
@@ -191,8 +205,8 @@ def _same_bits(one: Tensor, other: Tensor) -> bool:
 
 
 def _plain(leaf: Any) -> bool:
-    """Whether an argument is no tensor, or one whose numbers lie in memory as they are: not on a
-    graphics card, not sparse, not complex or marked as negated."""
+    """Return whether an argument is no tensor, or one whose numbers lie in memory as they are: not
+    on a graphics card, not sparse, not complex or marked as negated."""
     if not isinstance(leaf, Tensor):
         return not isinstance(leaf, torch.UntypedStorage | torch.TypedStorage)
     dense = leaf.is_cpu and leaf.layout is torch.strided and not leaf.is_quantized
@@ -209,8 +223,8 @@ change a tensor's shape in place."""
 
 
 def _repeats(call: _Call) -> bool:
-    """Whether neither its shapes nor what comes after it depend on the numbers, and all it reads
-    and writes is plain memory."""
+    """Return whether a call can be replayed: neither its shapes nor later calls depend on its
+    numbers, and it reads and writes only plain memory."""
     tags = call.kernel.tags
     told = bool(call.given) and not call.made and not call.mutates
     if told or any(tag in tags for tag in _NOT_AGAIN):
@@ -223,7 +237,7 @@ def _repeats(call: _Call) -> bool:
 
 
 def _again(calls: Sequence[_Call], inputs: Sequence[Tensor]) -> Iterator[_Call]:
-    """The calls whose outputs may be others next time."""
+    """Yield the calls whose outputs may differ next time."""
     written = set[int]().union(*(call.changed_memory for call in calls))
     changing = {*map(_memory, inputs)}
     for call in calls:
@@ -238,7 +252,8 @@ def _shared_memory(calls: Sequence[_Call], kept: set[int]) -> Callable[[Any], An
     """Give outputs that are not needed at the same time the same memory.
 
     Returns:
-        A function that gives a tensor's view in its new place; anything else as it is.
+        A function from a tensor to its view in its new memory; other objects are returned as they
+        are.
     """
     last: dict[int, int] = {}
     for number, call in enumerate(calls):
@@ -272,7 +287,8 @@ def _shared_memory(calls: Sequence[_Call], kept: set[int]) -> Callable[[Any], An
 
 
 def _runner(call: _Call, moved: Callable[[Any], Any]) -> Callable[[], Any]:
-    """The call with everything in its place, which writes where its outputs were."""
+    """Return a function that replays a call on the tensors' new memory and writes its outputs
+    there."""
     args, options = tree_map(moved, call.args), tree_map(moved, dict(call.options))
     if call.mutates and not call.is_new:
         return partial(call.kernel, *args, **options)
@@ -289,8 +305,8 @@ def _runner(call: _Call, moved: Callable[[Any], Any]) -> Callable[[], Any]:
 
 @cache
 def _out_form(kernel: Any) -> tuple[Any, tuple[str, ...]]:
-    """The kernel's form that writes into tensors it is given, and their names; None without
-    one."""
+    """Return the variant of a kernel that writes into given tensors, and the names of these
+    arguments; None if there is none."""
     space, _, name = kernel._schema.name.partition("::")
     packet = getattr(getattr(torch.ops, space), name)
     wanted = [(a.name, str(a.type)) for a in kernel._schema.arguments]

@@ -1,7 +1,7 @@
-"""One training run: which model learns which task, and how it is trained.
+"""One training run: which model is trained on which task, and how.
 
-Whether they fit each other is told by rows of the task: a vocabulary, a width or a length that the
-model does not have is refused before training. Tokens too rare to be among these rows are not seen.
+Rows of the task show whether model and task fit: a vocabulary, a width or a length that the model
+does not have is refused before training. Tokens too rare to be in these rows are not checked.
 
 *How it is trained.*
 
@@ -40,20 +40,21 @@ class Training:
         batch: Number of rows per step.
         learning_rate: Peak learning rate.
         weight_decay: Weight decay of all weights but those of the score terms.
-        terms_learning_rate: The score terms' (lag tables, slopes …) learning rate as a multiple
-            of the others'; their weights are scalars that must travel far.
+        terms_learning_rate: Learning rate of the score terms (lag tables, slopes …) as a multiple
+            of the others'; their weights are scalars that must change much.
         warmup: Number of steps of linear warm-up.
-        clip: Largest norm of the gradient; larger ones are scaled down to it.
+        clip: Largest norm of the gradient; larger gradients are scaled down to it.
         seed: Seed of the initial weights, and of the rows unless ``data_seed`` is given.
-        rows: Size of a fixed training set, seen in shuffled epochs; 0 for fresh rows every step.
+        rows: Size of a fixed training set, read in shuffled epochs; 0 for fresh rows every step.
         data_seed: Seed of the rows; None for ``seed``.
         betas: AdamW's β_1 and β_2.
         decay: ``cosine``, or ``none`` for a constant rate after the warm-up.
-        stop_at: Stop early once the training loss, smoothed over about 50 steps, is at most this;
-            0 for never.
-        parameters: Globs of the parameters' names that are trained, e.g. ``unembed.*``.
-        snapshots: Keep the weights every so many steps; 0 for never.
-        autocast: Run the forward pass in bfloat16 (mixed precision; weights stay as they are).
+        stop_at: Stop early once the training loss, smoothed over about 50 steps, is at most this; 0
+            for never.
+        parameters: Globs of the names of the parameters that are trained, e.g. ``unembed.*``.
+        snapshots: Number of steps between two snapshots of the weights; 0 for none.
+        autocast: Whether to run the forward pass in bfloat16 (mixed precision; weights stay as they
+            are).
         slopes: Initial slopes p_h of lin and log heads, one positive number per head, the same in
             every layer; ``()`` for 2^−h. Training does not find a sum of exponentials from every
             start.
@@ -92,7 +93,7 @@ class Training:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Training:
-        """The options of a recipe's ``[training]`` table; lists become tuples.
+        """Make the options from a recipe's ``[training]`` table; lists become tuples.
 
         Raises:
             ArgumentError: for unknown or missing keys, or values that are refused.
@@ -108,14 +109,14 @@ class TrainingRun:
     """A model's spec, the task it is trained on, and the options of the training.
 
     Attributes:
-        name: Unique in a grid; a folder's name, so without slashes.
+        name: The name, which is unique in a grid and names a folder, so it has no slashes.
         task: The task from which training rows are drawn.
         spec: The spec of a transformer or a baseline.
         training: The options of the training.
-        test: Where the metrics' rows come from; ``task`` itself by default.
+        test: The task from which rows for the metrics are drawn; ``task`` itself by default.
 
     Raises:
-        ArgumentError: for a name that cannot be a folder's, or something that is no spec.
+        ArgumentError: for a name that cannot be a folder's, or a spec of another type.
     """
 
     name: str
@@ -131,7 +132,7 @@ class TrainingRun:
         kind_of(self.spec)
 
     def to_dict(self) -> dict[str, Any]:
-        """The run as JSON data."""
+        """Return the run as JSON data."""
         return {
             "name": self.name,
             "task": self.task.to_dict(),

@@ -1,4 +1,4 @@
-"""What the shipped models are called: the folders of checkpoints in the package.
+"""The names of the shipped models: the folders of checkpoints in the package.
 
 Nothing heavy is imported, so that a shell can complete names while the user types.
 """
@@ -10,13 +10,14 @@ from pathlib import Path
 
 
 def names() -> list[str]:
-    """The names of the shipped models that were trained on tasks, sorted; language models are
-    listed by :func:`languages`."""
+    """Return the names of the shipped models that were trained on tasks, sorted; language models
+    are listed by :func:`languages`."""
     return sorted(file.parent.name for file in _checkpoints().glob("*/model.json"))
 
 
 def languages() -> list[str]:
-    """The names of the shipped language models, sorted; those kept on the way are NAME/step-N."""
+    """Return the names of the shipped language models, sorted; checkpoints of their training are
+    NAME/step-N."""
     there = _checkpoints()
     return sorted(
         str(file.parent.relative_to(there).as_posix())
@@ -26,7 +27,7 @@ def languages() -> list[str]:
 
 
 def folder(name: str) -> Path:
-    """The folder of a shipped model's checkpoint."""
+    """Return the folder of a shipped model's checkpoint."""
     return _checkpoints() / name
 
 

@@ -1,13 +1,14 @@
-"""Train one stack of models from start to end, here, in worker processes or as Ray tasks.
+"""Train one stack of models from start to end, in this process, in worker processes or as Ray
+tasks.
 
 A stack's state is saved every few minutes and on Ctrl-C, as one safetensors file: its tensors are
-weights and AdamW's moments, its header says as JSON which runs it belongs to. Resuming from it
+weights and AdamW's moments, and its header says as JSON which runs it belongs to. Resuming from it
 gives what an uninterrupted training gives, bit by bit on the same machine with the same number of
-threads. A step that is under way is always finished, so that what is saved is a whole step; in
-other threads than the main one Python delivers no signals, and nothing ever asks.
+threads. A step that is under way is always finished, so that whole steps are saved. In threads
+other than the main one Python delivers no signals, and training is never interrupted.
 
-Workers run on one thread each and leave their stack's state in a file, which this process reads. A
-worker that dies takes its stack's progress since the last save with it.
+Workers run on one thread each and leave their stack's state in a file, which this process reads. If
+a worker dies, its stack's progress since the last save is lost.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _TENSORS = ("weights", "first", "second", "smooth", "alive", "taken")
 
 
 def digest(runs: Sequence[TrainingRun]) -> str:
-    """The SHA-256 of everything that defines the runs."""
+    """Return the SHA-256 of everything that defines the runs."""
     text = json.dumps([run.to_dict() for run in runs], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -50,7 +51,7 @@ def save_state(ensemble: Ensemble, file: Path) -> None:
     """Save an ensemble's state; an older file is replaced.
 
     Raises:
-        OutputError: if the disk refuses.
+        OutputError: if the file cannot be written.
     """
     state = ensemble.state
     tensors = {name: getattr(state, name) for name in _TENSORS}
@@ -66,7 +67,7 @@ def load_state(ensemble: Ensemble, file: Path) -> None:
     """Restore an ensemble's state from a file.
 
     Raises:
-        CheckpointError: if the file is damaged, or of other runs.
+        CheckpointError: if the file is damaged, or belongs to other runs.
     """
     try:
         tensors, header = read_tensors(file)
@@ -95,7 +96,8 @@ def load_state(ensemble: Ensemble, file: Path) -> None:
 
 @contextmanager
 def stop_asked() -> Iterator[Callable[[], bool]]:
-    """Tell whether Ctrl-C or a termination signal came; the step in progress is always finished."""
+    """Provide a function that says whether Ctrl-C or a termination signal came; the step in
+    progress is always finished."""
     asked: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
@@ -136,12 +138,12 @@ def train_unit(
     Args:
         runs: Runs whose models have the same shape.
         options: How the stack is trained.
-        file: Where its state is kept, and taken up from if it is there.
-        advanced: Called with the number of steps since the last call.
+        file: The file in which its state is saved; if it exists, training continues from it.
+        advanced: A function that is called with the number of steps since its last call.
 
     Raises:
-        KeyboardInterrupt: after Ctrl-C or a polite kill, with the state saved.
-        CheckpointError: if the file is damaged or of other runs.
+        KeyboardInterrupt: after Ctrl-C or a termination signal, with the state saved.
+        CheckpointError: if the file is damaged or belongs to other runs.
     """
     keep_freed_memory()
     ensemble = Ensemble(runs, device=options.device)
@@ -164,7 +166,7 @@ def train_unit(
 
 
 def finish(runs: Sequence[TrainingRun], options: Options, file: Path) -> None:
-    """Call :func:`train_unit` in another process; its result is the saved file."""
+    """Call :func:`train_unit` in a worker process; its result is the saved file."""
     train_unit(runs, options, file)
 
 
@@ -172,7 +174,7 @@ Job = tuple[list[TrainingRun], Options, Path]
 
 
 def cores() -> int:
-    """The number of processor cores that this process may use."""
+    """Return the number of processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -182,10 +184,10 @@ def run_elsewhere(jobs: Sequence[Job], *, backend: str, workers: int) -> Iterato
     Args:
         jobs: Runs, options, and the file of the stack's state, which all machines must see.
         backend: ``local`` or ``ray``.
-        workers: Local processes; for Ray, cores of a Ray that is started here.
+        workers: The number of local processes; for Ray, the cores of a Ray that is started here.
 
     Raises:
-        MissingDependencyError: for ``ray`` without Ray.
+        MissingDependencyError: for ``ray`` if Ray is not installed.
         ProoflensError: if a worker fails or its file does not arrive.
     """
     done = _on_ray(jobs, workers) if backend == "ray" else _on_processes(jobs, workers)
@@ -232,7 +234,8 @@ _SUFFIX, _LONGEST = ".partial", 255
 
 @contextmanager
 def training_place(folder: str | Path) -> Iterator[Path]:
-    """A folder that this process alone trains in; gone again if nothing was reached in it.
+    """Provide a folder in which this process alone trains; it is removed again if it has no
+    results.
 
     Raises:
         OutputError: if it cannot be made, or another process trains there.
@@ -254,11 +257,12 @@ def training_place(folder: str | Path) -> Iterator[Path]:
 
 
 def partial_of(out: Path) -> Path:
-    """Where states are kept on the way to an output: beside it, under its name; under a digest of
-    it where that is as long as a file system's names may be.
+    """Return the folder for training states on the way to an output: beside it, under its name.
+
+    A digest of the name is used if the name would be too long for a file system.
 
     Raises:
-        OutputError: for a place that has no name.
+        OutputError: for a path that has no name.
     """
     there = Path(os.path.abspath(out)) if out.name in ("", "..") else out
     if not there.name:
@@ -270,6 +274,6 @@ def partial_of(out: Path) -> Path:
 
 
 def has_output(folder: Path) -> bool:
-    """Whether a training folder exists and holds more than its plan and its lock file, so that a
-    training that ended or was interrupted left output in it."""
+    """Return whether a training folder exists and has more than its plan and its lock file, so that
+    a training that ended or was interrupted left output in it."""
     return folder.is_dir() and not {path.name for path in folder.iterdir()} <= {PLAN, LOCK}

@@ -1,8 +1,8 @@
 """The shipped models: their checkpoints, tasks and metrics.
 
-Checkpoints lie in ``trained/checkpoints`` (safetensors and JSON, a few MB in all), their recipes in
-``trained/recipes``. Language models are folders of Hugging Face's beside them (:func:`languages`),
-whose training is no part of the package. All are read as package resources, so they work from an
+Checkpoints are in ``trained/checkpoints`` (safetensors and JSON, a few MB in all), their recipes in
+``trained/recipes``. Language models are Hugging Face folders beside them (:func:`languages`), whose
+training is not part of the package. All are read as package resources, so they work from an
 installed wheel.
 """
 
@@ -34,10 +34,10 @@ class Shipped:
         name: The name that :func:`load` was given.
         model: The model, a transformer or a baseline, in evaluation mode.
         task: The task that it was trained on.
-        metrics: On fresh rows of ``test`` where there is one, otherwise of ``task``.
+        metrics: The metrics on fresh rows of ``test`` if there is one, otherwise of ``task``.
         about: A description in words.
         test: Another task that it was tested on, e.g. longer rows or unseen symbols.
-        claim: The id of the claim it serves, or empty.
+        claim: The id of the claim that it serves; empty for none.
     """
 
     name: str
@@ -50,9 +50,10 @@ class Shipped:
 
 
 def stand_in() -> Path | None:
-    """The folder of the language model that stands in where GPT-2 is not there, if it is shipped.
+    """Return the folder of the language model that is used if GPT-2 is not available; None if it is
+    not shipped.
 
-    What is found on it is reported as found on :data:`STAND_IN`, never as GPT-2's.
+    Results on it are reported as those of :data:`STAND_IN`, never as GPT-2's.
     """
     return folder(STAND_IN) if STAND_IN in languages() else None
 

@@ -1,11 +1,12 @@
-"""A theorem on paper: what was proved of which weights, in a file that can be checked again.
+"""A certificate: a file that says what was proved of which weights, and that can be checked again.
 
-JSON: the model's spec and SHA-256 (of its safetensors file), the domain, what is bounded, and for
-every strategy its bound, lemmas and what its cover is made of. ``prooflens certify --check`` reads
-it with :mod:`probes.certify.check`, which knows no strategy; whoever has no prooflens, with
-:mod:`probes.certify.check_certificate`, one file that lies beside it with the weights.
+It is JSON: the model's spec and the SHA-256 of its safetensors file, the domain, what is bounded,
+and for every strategy its bound, its lemmas, and what is needed to make its cover again.
+``prooflens certify --check`` checks it with :mod:`probes.certify.check`, which knows no strategy.
+Without prooflens, it is checked by :mod:`probes.certify.check_certificate`, a single file that is
+written beside it together with the weights.
 
-Bounds are written a 2^-30th part to the safe side, so that a check which adds in another order
+Bounds are rounded by a relative 2^-30 to the safe side, so that a check that adds in another order
 agrees.
 """
 
@@ -38,15 +39,16 @@ class TheoremFile:
 
     Attributes:
         model: The model's name.
-        spec: Its sizes and options as JSON data.
-        weights: Its weights as a safetensors file.
+        spec: The model's sizes and options as JSON data.
+        weights: The model's weights as a safetensors file.
         domain: The domain as JSON data.
         statement: The domain in words.
-        kind: ``error`` or ``accuracy``.
-        trivial: What the best constant answer reaches.
-        proofs: All strategies, best first.
-        measured: The worst error (or the accuracy) that was seen.
-        measured_on: Where: ``every input``, or random ones.
+        kind: What is bounded: ``error`` or ``accuracy``.
+        trivial: The error or accuracy of the best constant answer.
+        proofs: The proofs by all strategies, the best first.
+        measured: The largest error (or the accuracy) that was measured.
+        measured_on: The inputs it was measured on: ``every input``, ``random inputs``, or ``inputs
+            that a search found``.
         skipped: Strategy → why it was not tried.
     """
 
@@ -64,7 +66,7 @@ class TheoremFile:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of the weights."""
+        """The SHA-256 of the weights' file, in hexadecimal."""
         return hashlib.sha256(self.weights).hexdigest()
 
     @property
@@ -74,11 +76,11 @@ class TheoremFile:
 
     @property
     def best(self) -> Proof:
-        """The strategy with the best bound; of equal ones the cheapest."""
+        """The proof with the best bound; of equal ones the one with the fewest multiplications."""
         return self.proofs[0]
 
     def safe(self, proof: Proof) -> float:
-        """The proved bound, rounded to the safe side as it is written to the certificate.
+        """Return the proved bound, rounded to the safe side as it is written to the certificate.
 
         A bound on the error is raised, one on the accuracy lowered, by a relative 2^-30. A bound of
         exactly 0 or 1 is kept.
@@ -87,7 +89,8 @@ class TheoremFile:
         return proof.bound if proof.bound in (0.0, 1.0) else proof.bound * worse
 
     def to_dict(self) -> dict[str, Any]:
-        """The theorem as JSON data with a digest of it; an infinite bound is null."""
+        """Return the certificate as JSON data, with its digest; numbers that are not finite become
+        None."""
         written = [asdict(p) | {"bound": self.safe(p)} for p in self.proofs]
         found = {
             "format": {"name": "prooflens-certificate", "version": FORMAT_VERSION},
@@ -106,7 +109,7 @@ class TheoremFile:
         return finite | {"digest": digest(finite)}
 
     def result(self) -> dict[str, Any]:
-        """The numbers alone: the best strategy's, and a list of all."""
+        """Return the numbers as JSON data: those of the best strategy, and a list of all."""
 
         def row(proof: Proof) -> dict[str, Any]:
             return {
@@ -132,12 +135,12 @@ class TheoremFile:
 
 
 def weights_of(model: Any) -> bytes:
-    """The file that ``save_checkpoint`` writes for a model's weights."""
+    """Return a model's weights as the bytes of the file that ``save_checkpoint`` writes."""
     return save({name: weight.contiguous().cpu() for name, weight in model.state_dict().items()})
 
 
 def sha256_of(model: Any) -> str:
-    """SHA-256 of the file that ``save_checkpoint`` writes for a model's weights."""
+    """Return the SHA-256 of the file that ``save_checkpoint`` writes for a model's weights."""
     return hashlib.sha256(weights_of(model)).hexdigest()
 
 
@@ -154,10 +157,10 @@ class _CertificateFile(FileTable):
 
 
 def read_certificate(file: str | Path) -> dict[str, Any]:
-    """The JSON of a certificate.
+    """Read a certificate from its file, as JSON data.
 
     Raises:
-        CheckpointError: if it cannot be read, is of another format, or of a newer version.
+        CheckpointError: if the file cannot be read, or is of another format or of a newer version.
     """
     data = read_json(file, "certificate", CheckpointError)
     form = data.get("format") if isinstance(data, dict) else None
@@ -174,7 +177,7 @@ def read_certificate(file: str | Path) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> Any:
-    """JSON data with null for numbers that are infinite or not numbers."""
+    """Return JSON data in which numbers that are infinite or NaN are None."""
     if isinstance(value, dict):
         return {key: _finite(part) for key, part in value.items()}
     if isinstance(value, list | tuple):

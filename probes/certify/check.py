@@ -1,8 +1,9 @@
-"""Checks a certificate again, knowing no strategy.
+"""Check a certificate again, without knowing how its strategies found their covers.
 
-Trusted: this file, :mod:`interp.bounds` (a cell in, a bound out), what the task says of its inputs
-and right answers, and the machine's arithmetic. Cells and lemmas are made anew from what is said of
-a cover; a claim stands if what is found is no worse (``prooflens certify --check FILE``).
+Trusted are this file, :mod:`interp.bounds` (which bounds the model on a cell), what the task says
+of its inputs and right answers, and the machine's arithmetic. Cells and lemmas are made anew from
+the description of the cover; a claim holds if the bound found here is no worse (``prooflens certify
+--check FILE``).
 """
 
 from __future__ import annotations
@@ -32,7 +33,16 @@ _BROKEN = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What a strategy claims, what was found, and whether it stands; its lemmas found anew."""
+    """The result of checking one strategy.
+
+    Attributes:
+        strategy: The strategy's name.
+        claimed: The bound in the certificate.
+        found: The bound that the check found.
+        holds: Whether the claim holds.
+        note: Why it does not; empty if it does.
+        lemmas: (role, component, statement, number) of each lemma, computed anew.
+    """
 
     strategy: str
     claimed: float
@@ -44,10 +54,19 @@ class CheckResult:
 
 @np.errstate(all="ignore")
 def check(certificate: _Json, model: Any, sha256: str) -> list[CheckResult]:
-    """Every strategy that claims something (is not vacuous), bounded again on ``model``.
+    """Check every strategy of a certificate that claims something (is not vacuous), by bounding it
+    again.
+
+    Args:
+        certificate: The certificate as JSON data.
+        model: The model.
+        sha256: The SHA-256 of the model's weights.
+
+    Returns:
+        One result for each such strategy; a single failed one if the weights are others.
 
     Raises:
-        CheckpointError: if the file lacks something, or what it says makes no sense.
+        CheckpointError: if the certificate lacks something, or makes no sense.
     """
     try:
         if certificate["model"]["sha256"] != sha256:
@@ -76,7 +95,7 @@ def _verdict(domain: _Json, proof: _Json, model: Any) -> CheckResult:
 
 
 def _unfit(model: Any, task: Any, domain: _Json, proof: _Json) -> str:
-    """Why a proof says nothing about this model; empty if it does."""
+    """Return why a proof does not apply to this model; empty if it does."""
     if reason := network.not_covered(model):
         return reason
     spec, kind, cover = model.spec, domain["kind"], proof["data"]["cover"]
@@ -96,7 +115,8 @@ def _unfit(model: Any, task: Any, domain: _Json, proof: _Json) -> str:
 
 
 def _cell_bound(model: Any, task: Any, domain: _Json, proof: _Json) -> tuple[float, float]:
-    """The bound, and how far answers are off at middles of cells."""
+    """Return the bound over all cells, and the largest error at the centres of cells (0 for
+    accuracy)."""
     makers = {"signs": _signs, "strings": _strings, "templates": _row_chunks, "rows": _row_chunks}
     makers |= {"averages": _averages, "addressed": _address_cells}
     worst, middle, right, total, error = 0.0, 0.0, 0, 0, proof["kind"] == "error"
@@ -119,7 +139,8 @@ def _cell_bound(model: Any, task: Any, domain: _Json, proof: _Json) -> tuple[flo
 
 
 def _signs(model: Any, task: Any, domain: _Json, proof: _Json) -> Iterator[Any]:
-    """Sequences by their signs at known lags; all others free."""
+    """Yield cells of sequences ±1 in which the inputs at certain lags are fixed, and all others are
+    free."""
     table, args = task.truth_table(), (0, *task.lags)
     for t in range(max(task.lags), domain["length"]):
         lags = {"points": range(t + 1), "boxes": ()} | {"cases": proof["data"].get("lags")}
@@ -152,7 +173,8 @@ def _row_chunks(model: Any, task: Any, domain: _Json, proof: _Json) -> Iterator[
 
 
 def _averages(model: Any, task: Any, domain: _Json, proof: _Json) -> Iterator[Any]:
-    """m in intervals, its symbol after those of the inputs."""
+    """Yield cells in which the average m lies in an interval; its noise symbol comes after those of
+    the inputs."""
     n, size, omega = min(proof["data"].get("slices", 1), _MOST), domain["box"], task.frequency
     for t in range(task.burn_in, domain["length"]):
         rho = MemoryKernel.parse(task.kernels[0]).values(np.arange(t + 1.0))[::-1]
@@ -167,7 +189,8 @@ def _averages(model: Any, task: Any, domain: _Json, proof: _Json) -> Iterator[An
 
 
 def _address_cells(model: Any, task: Any, domain: _Json, proof: _Json) -> Iterator[Any]:
-    """Last token and fetched token by address and interval; with boxes all but the address free."""
+    """Yield cells of the last and the fetched token, by address and interval of values; for boxes,
+    cells in which all but the last address is free."""
     past, now = (_tokens(task, domain, proof["data"], symbol) for symbol in (1, 0))
     others = passed_on.values_of(model, past, Arithmetic(proof["arithmetic"], symbols=2))
     lengths = range(max(task.locations) + 1, domain["length"] + 1)
@@ -185,7 +208,8 @@ def _address_cells(model: Any, task: Any, domain: _Json, proof: _Json) -> Iterat
 
 
 def _tokens(task: Any, domain: _Json, data: _Json, symbol: int) -> Affine:
-    """Addresses in their order, the value of each in every interval: ``[cell, 1, 1 + bits]``."""
+    """Return all addresses in their order, each with its value in every interval, ``[cell, 1, 1 +
+    bits]``."""
     ends = np.linspace(-domain["box"], domain["box"], min(data.get("pieces", 1), _MOST) + 1)
     codes = product((-1.0, 1.0), repeat=task.bits)
     centre = np.array([[((lo + hi) / 2, *code)] for code in codes for lo, hi in pairwise(ends)])
@@ -195,7 +219,8 @@ def _tokens(task: Any, domain: _Json, data: _Json, symbol: int) -> Affine:
 
 
 def _maximum(model: Any, task: Any, proof: dict[str, Any]) -> float:
-    """Max-of-K: rows below their caps, each free position taken at its worst token, exactly."""
+    """Return the share of right rows of the maximum task, over the rows below their caps; each free
+    position is taken at its worst token."""
     v, n, tables, right = task.vocabulary, task.length, tables_of(model, task.length), 0
     sets = [s for size in range(n) for s in combinations(range(n - 1), size)]
     for q, m in product(range(v), range(v)):
@@ -212,7 +237,7 @@ def _maximum(model: Any, task: Any, proof: dict[str, Any]) -> float:
 
 
 def _every_row(model: Any, task: Any) -> float:
-    """Max-of-K by counting every row; axes are the positions between the first and the last."""
+    """Return the share of right rows of the maximum task, by enumerating all rows."""
     v, n, tables, right = task.vocabulary, task.length, tables_of(model, task.length), 0
     for q, first in product(range(v), repeat=2):
         f, e = tables.e[q, ..., None] * (tables.direct[q] + tables.ov), tables.e[q]
@@ -227,7 +252,8 @@ def _every_row(model: Any, task: Any) -> float:
 
 
 def _whole(model: Any, task: Any, domain: _Json, proof: _Json) -> tuple[float, Any]:
-    """Share that is right by a cover that is cut where it must be; most attention elsewhere."""
+    """Return the share of right inputs by a cover that is refined where needed, and the largest
+    attention of heads elsewhere."""
     if proof["data"]["cover"] == _COUNTS:
         cells = counts_and_blocks(task, domain["length"])
         return counted.share_right(model, letters_of(task), *cells, Arithmetic()), 0.0
@@ -237,7 +263,7 @@ def _whole(model: Any, task: Any, domain: _Json, proof: _Json) -> tuple[float, A
 
 
 def _lemmas(model: Any, task: Any, domain: _Json, proof: _Json, off: Any) -> Iterator[Any]:
-    """Role, part, words and number of each lemma that goes with a cover."""
+    """Yield the role, component, statement and number of each lemma that belongs to a cover."""
     data, ar, n = proof["data"], Arithmetic("real", budget=0), domain.get("length", 0)
     cover, block = data["cover"], model.blocks[-1] if model.blocks else None
     if cover in ("multisets", _COUNTS):
@@ -289,7 +315,8 @@ def _lemmas(model: Any, task: Any, domain: _Json, proof: _Json, off: Any) -> Ite
 
 
 def _lemma_mismatch(told: list[_Json], found: tuple[Any, ...]) -> str:
-    """Where the lemmas of a file are not those that were found; empty if they are."""
+    """Return how the lemmas of a certificate differ from those that were found; empty if they do
+    not."""
     words = [[said[key] for key in ("role", "component", "statement")] for said in told]
     if words != [list(lemma[:3]) for lemma in found]:
         return "its lemmas are not those of its cover"

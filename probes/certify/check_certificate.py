@@ -44,11 +44,11 @@ KNOWN = {
 
 
 class RefusedError(Exception):
-    """Exit status, and why."""
+    """The end of a check without success: the exit status, and why."""
 
 
 def read_weights(data: bytes, dtype: str) -> dict[str, tuple[list[int], list[float]]]:
-    """Shape and numbers of each tensor of a safetensors file, all of them of one type."""
+    """Return the shape and the numbers of each tensor of a safetensors file, all of one type."""
     (size,) = struct.unpack("<Q", data[:8])
     found, body = {}, data[8 + size :]
     for name, entry in json.loads(data[8 : 8 + size]).items():
@@ -60,7 +60,7 @@ def read_weights(data: bytes, dtype: str) -> dict[str, tuple[list[int], list[flo
 
 
 class Model:
-    """A transformer, run one position at a time in balls, as it is evaluated in one of TYPES."""
+    """A transformer, run position by position on balls, in an arithmetic of TYPES."""
 
     def __init__(self, spec: dict[str, Any], weights: dict[str, Any], arithmetic: str) -> None:
         options = {f"{key}={value}" for key, value in spec.items() if key not in FREE}
@@ -116,19 +116,19 @@ class Model:
         self.work = 2 * sum(len(numbers) for _, numbers in weights.values())
 
     def error(self, n: int, size: float) -> float:
-        """Most that n roundings of terms of this size add, the model's and ours (Higham, §3.1)."""
+        """Return the most that n roundings of such terms add, theirs and ours (Higham, §3.1)."""
         return sum(n * u / (1 - n * u) for u in (self.unit, OURS)) * size * UP + n * self.tiny
 
     def add_rounding(self, x: Ball, n: int = 1) -> Ball:
-        """A ball after n more roundings."""
+        """Return a ball after n more roundings."""
         return [(v, r * UP + self.error(n, abs(v) + r)) for v, r in x]
 
     def add(self, a: Ball, b: Ball) -> Ball:
-        """The sum of two balls."""
+        """Return the sum of two balls."""
         return self.add_rounding([(v + w, r + s) for (v, r), (w, s) in zip(a, b, strict=True)])
 
     def linear(self, x: Ball, matrix: Matrix) -> Ball:
-        """x W + b."""
+        """Return x W + b."""
         n, values = len(x) + 1, [v for v, _ in x]
         g, lost = self.error(n, 1.0), n * self.tiny
         spread = [r + g * (abs(v) + r) for v, r in x]
@@ -140,7 +140,7 @@ class Model:
         return found
 
     def normalize(self, norm: tuple[list[float], Ball], x: Ball) -> Ball:
-        """LayerNorm, RMSNorm or none."""
+        """Return x after LayerNorm, RMSNorm or no norm."""
         kind, n, eps = self.spec["norm"], len(x), self.spec["norm_eps"]
         if kind == "none":
             return x
@@ -158,7 +158,7 @@ class Model:
         return self.add(self.add_rounding([(v * f, r * abs(f)) for (v, r), f in pairs]), norm[1])
 
     def score(self, q: Ball, k: Ball) -> tuple[float, float]:
-        """⟨q, k⟩ / √d."""
+        """Return ⟨q, k⟩ / √d, as a value and a radius."""
         n, pairs = len(q), list(zip(q, k, strict=True))
         value = sum(v * w for (v, _), (w, _) in pairs) / math.sqrt(n)
         most = sum((abs(v) + r) * (abs(w) + s) for (v, r), (w, s) in pairs)
@@ -166,7 +166,7 @@ class Model:
         return value, (off + self.error(n + 4, most)) / math.sqrt(n) * UP + self.tiny
 
     def ends(self, scores: Ball) -> Ball:
-        """Least and largest e^{score − top} of each key: rounding of e^x is one of the score."""
+        """Return the least and the largest e^{score − top} of each key, all rounding included."""
         top, off = max(s for s, _ in scores), max(r for _, r in scores)
         more = self.error(2, top - min(s for s, _ in scores) + 2 * off) + self.error(48, 1.0)
         if not off + more < 100:
@@ -175,7 +175,7 @@ class Model:
         return [(max(a / UP - self.tiny, 0.0), b * UP + self.tiny) for a, b in found]
 
     def fetch(self, scores: Ball, values: list[Ball]) -> Ball:
-        """A head's output Σ_j A_j v_j = c + Σ_j A_j (v_j − c), c the value of the top key."""
+        """Return a head's output Σ_j A_j v_j = c + Σ_j A_j (v_j − c), c the top key's value."""
         ends, n, ours = self.ends(scores), len(scores), 8 * len(scores) * OURS
         low, high = math.fsum(a for a, _ in ends), math.fsum(b for _, b in ends)
         least = [a / (a + max(high - b, 0.0) + ours) / UP - self.tiny for a, b in ends]
@@ -192,13 +192,13 @@ class Model:
         return found
 
     def enter(self, token: int, place: int) -> Ball:
-        """What enters the first layer at a position: of ±1, or of a token's id."""
+        """Return what enters the first layer at a position, for an input ±1 or a token's id."""
         real = self.spec["input"] == "real"
         x = [(token * w if real else w, 0.0) for w in self.embedding[0 if real else token]]
         return self.add(x, [(v, 0.0) for v in self.places[place]]) if self.places else x
 
     def step(self, x: Ball, cache: list[list[Any]]) -> Ball:
-        """The stream after all layers; ``cache`` has earlier positions of each, and gets this."""
+        """Return the stream after all layers, and add the position to ``cache``."""
         for layer, past in zip(self.layers, cache, strict=True):
             seen, z, w = self.normalize(layer["ln1"], x), [], self.spec["d_head"]
             past.append({kind: self.linear(seen, layer[kind]) for kind in "QKV" if kind in layer})
@@ -217,7 +217,7 @@ class Model:
         return x
 
     def activate(self, v: float, r: float) -> tuple[float, float]:
-        """ReLU, or GELU x Φ(x), whose second derivative is below .798."""
+        """Return ReLU, or GELU x Φ(x), whose second derivative is below .798, and a radius."""
         if self.spec["activation"] == "relu":
             return max(v, 0.0), r if v + r > 0 else 0.0
         below = math.erfc(-v / math.sqrt(2)) / 2
@@ -226,7 +226,7 @@ class Model:
         return v * below, off + self.error(8, abs(v) + r) + 8 * OURS * abs(v)
 
     def right(self, x: Ball, answer: int) -> bool:
-        """Whether one output exceeds every other: by differences of columns, not of outputs."""
+        """Return whether one output exceeds all others, by differences of columns."""
         x, (best, _, c) = self.normalize(self.final, x), self.unembedding[answer]
         (values, radii), most = zip(*x, strict=True), [abs(v) + r for v, r in x]
         for w, _, b in self.unembedding[:answer] + self.unembedding[answer + 1 :]:
@@ -240,7 +240,7 @@ class Model:
 
 
 def domain_of(told: dict[str, Any]) -> Domain:
-    """The domain that a certificate names."""
+    """Return the domain that a certificate names."""
     task, kind = told["task"], f"{told['kind']} {told['task']['kind']}"
     n, name = told.get("length", task.get("length")), task.get("language", "")
     rules: dict[str, Any] = {
@@ -265,7 +265,7 @@ def domain_of(told: dict[str, Any]) -> Domain:
     title = f"{kind} of {name}, lengths {task['bins']} up to {n}"
 
     def ask(x: Word) -> tuple[int, int] | None:
-        """Letters 1, 2 are ( and ), or a and b in j blocks; the other k − j are yet to begin."""
+        """Return weight and answer of a word of 1, 2: ( and ), or a and b in j blocks."""
         heights, j = [*accumulate(3 - 2 * i for i in x)], 1 + sum(a != b for a, b in pairwise(x))
         if not prefixes:
             inside = (x[0], j) == (1, k) if k else min(heights) >= 0 == heights[-1]
@@ -277,7 +277,7 @@ def domain_of(told: dict[str, Any]) -> Domain:
 
 
 def run_through(model: Model, domain: Domain) -> float | Fraction:
-    """The largest error, or the share of right answers."""
+    """Return the largest error, or the share of right answers, over all inputs."""
     (title, start, letters, longest, ask), real = domain, model.spec["input"] == "real"
     if len(letters) ** (longest + 1) * model.work > MOST_WORK:
         raise RefusedError(2, f"{title}: too many to run through")
@@ -302,7 +302,7 @@ def run_through(model: Model, domain: Domain) -> float | Fraction:
 
 
 def count(base: list[float], rest: list[tuple[list[list[float]], list[float]]]) -> int:
-    """How many choices of a term of each of the rest, with their least, keep all sums positive."""
+    """Return how many choices of one term of each of ``rest`` keep all sums positive."""
     if min(map(sum, zip(base, *(least for _, least in rest), strict=True))) > LEAST:
         return math.prod(len(terms) for terms, _ in rest)
     return sum(count([*map(add, base, t)], rest[1:]) for terms, _ in rest[:1] for t in terms)
@@ -347,13 +347,13 @@ def split_rows(model: Model, v: int, n: int) -> Fraction:
 
 
 def digest(certificate: dict[str, Any]) -> str:
-    """SHA-256 of all that a certificate says besides."""
+    """Return the SHA-256 of everything else in a certificate."""
     text = json.dumps(certificate | {"digest": None}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def check(file: Path) -> str:
-    """What holds, in words."""
+    """Check a certificate's file; return what holds, in words."""
     told = json.loads(file.read_text(encoding="utf-8"))
     claims = [p for p in told["strategies"] if not p["vacuous"]]
     if told["format"] != {"name": "prooflens-certificate", "version": 1} or not claims:
@@ -385,7 +385,7 @@ def check(file: Path) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Print one line; the exit status."""
+    """Print one line with the result; return the exit status."""
     try:
         words, status = check(Path(*arguments)), 0
     except RefusedError as refused:

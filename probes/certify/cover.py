@@ -1,16 +1,16 @@
-"""A theorem about a trained model as a cover of its domain: cells, and a bound on each.
+"""A theorem about a trained model, as a cover of its domain: cells, and a bound on each.
 
     domain ⊆ ∪ cells;   every input of a cell has an error of at most the cell's bound
                         (or: is answered rightly)
 
 A strategy is a choice of cells. Brute force takes every input as a cell; the black box takes the
-whole domain as one; by mechanism the cells are the cases that the model's roles tell apart, and
-what the roles leave unexplained is the size of a cell. All go through the same bounds
-(:mod:`interp.bounds`): a wrong role makes cells that are wide where the model looks, and the bound
-large; it cannot make it false.
+whole domain as one; the mechanism strategy takes the cases that the model's roles distinguish, so
+that what the roles leave unexplained is the size of a cell. All use the same bounds
+(:mod:`interp.bounds`): a wrong role makes cells wide where the model attends, and the bound large;
+it cannot make it false.
 
-What a bound says: the model as a real function of its stored weights, and, when ``arithmetic`` is
-the model's dtype, every evaluation in that dtype or a wider one too.
+A bound is about the model as a real function of its stored weights and, if ``arithmetic`` is the
+model's dtype, about every evaluation in that dtype or a wider one too.
 """
 
 from __future__ import annotations
@@ -37,16 +37,17 @@ UNKNOWN = -1
 
 @dataclass(frozen=True)
 class Cells:
-    """Some cells of a cover, of one length; their last position is the one that is judged.
+    """Some cells of a cover, all of one length; the model's output is judged at the last position.
 
     Attributes:
-        inputs: Real inputs ``[cell, pos, channel]`` as forms, or token ids ``[cell, pos]``, where
-            :data:`UNKNOWN` is any of ``vocabulary``.
-        targets: The right output ``[cell, d_out]`` as forms, or the right token ``[cell]``.
-        weight: ``[cell]``, how many inputs of the domain a cell stands for. Exact below 2^53.
-        symbols: How many noise symbols the inputs use.
-        vocabulary: Ids that an unknown token may be.
-        names: What each of the inputs' symbols leaves open, in words.
+        inputs: Real inputs ``[cell, pos, channel]`` as affine forms, or token ids ``[cell, pos]``,
+            in which :data:`UNKNOWN` stands for any token of ``vocabulary``.
+        targets: The right output ``[cell, d_out]`` as affine forms, or the right token ``[cell]``.
+        weight: The number of the domain's inputs that each cell stands for, ``[cell]``; exact below
+            2^53.
+        symbols: The number of noise symbols that the inputs use.
+        vocabulary: The ids that an unknown token may have.
+        names: What each noise symbol of the inputs stands for, in words.
     """
 
     inputs: Affine | Int[np.ndarray, "cell pos"]
@@ -58,29 +59,29 @@ class Cells:
 
     @property
     def position(self) -> int:
-        """The judged position."""
+        """The position at which the output is judged: the last one."""
         ids = self.inputs.centre if isinstance(self.inputs, Affine) else self.inputs
         return int(ids.shape[1]) - 1
 
 
 @dataclass(frozen=True)
 class Proof:
-    """A strategy's bound.
+    """A bound that was proved by one strategy.
 
     Attributes:
-        strategy: ``brute force``, ``black box``, ``mechanism`` …
+        strategy: The strategy's name: ``brute force``, ``black box``, ``mechanism`` or ``cubic``.
         kind: ``error`` (largest |output − target|) or ``accuracy`` (least share of the domain that
             is answered rightly).
         bound: The number that is proved.
-        cells: How many cells.
-        multiplications: How many multiplications of centres and generators were made.
+        cells: The number of cells.
+        multiplications: The number of multiplications of centres and generators that were made.
         seconds: How long the proof took.
         arithmetic: The arithmetic that the bound holds for: ``float32``, ``float64``, or ``real``
             numbers alone.
-        lemmas: The lemmas that the proof rests on; none for brute force and black box.
-        parts: What each unexplained remainder adds to the bound in the worst cell.
-        vacuous: Why it says nothing; empty if it says something.
-        data: What the checker needs besides, JSON.
+        lemmas: The lemmas of the roles behind the cover; none for brute force and black box.
+        parts: What each part of a cell adds to the bound, in the worst cell (for an error).
+        vacuous: Why the bound says nothing; empty if it says something.
+        data: What the checker needs to make the cover again, as JSON data.
     """
 
     strategy: str
@@ -97,7 +98,8 @@ class Proof:
 
 
 def streams(model: Any, cells: Cells, ar: Arithmetic) -> Affine:
-    """The residual stream that enters the first block, as affine forms ``[cell, pos, d_model]``.
+    """Return the residual stream that enters the first block, as affine forms ``[cell, pos,
+    d_model]``, for every cell.
 
     An :data:`UNKNOWN` token is bounded by an interval in each embedding coordinate: from the least
     to the greatest value among the tokens that it may be.
@@ -134,20 +136,24 @@ def prove(
     final: Callable[[Any, Cells, Arithmetic], Affine] | None = None,
     lemmas: tuple[Lemma, ...] = (),
 ) -> Proof:
-    """The bound of a cover.
+    """Compute the bound of a cover.
 
     Args:
         model: A covered model.
         strategy: The strategy's name, for the report.
         kind: ``error`` or ``accuracy``.
-        cover: Cells that together hold the domain.
-        trivial: What the best constant answer reaches: a bound no better is vacuous.
+        cover: Cells that together contain the domain.
+        trivial: The error or accuracy of the best constant answer: a bound that is no better is
+            vacuous.
         arithmetic: ``real``, or the model's dtype.
-        budget: Largest number of generators (:class:`~interp.bounds.affine.Arithmetic`); 0 for
-            points.
-        final: From a model and cells to the residual stream after all blocks; by default the
-            blocks, one after another.
+        budget: The largest number of generators (:class:`~interp.bounds.affine.Arithmetic`); 0 if
+            every cell is a single input.
+        final: A function from a model, cells and arithmetic to the residual stream after all
+            blocks; by default the blocks, one after another.
         lemmas: The lemmas of the roles that made the cover; for an error, the readout's is added.
+
+    Returns:
+        The proof; if it is vacuous, it says why.
     """
     started, count, work, off = time.perf_counter(), 0, 0, 0.0
     worst, parts, right, wrong, seen, total = 0.0, {}, 0.0, 0.0, 0.0, 0.0
@@ -177,8 +183,15 @@ def prove(
 
 
 def _vacuous(kind: str, bound: float, trivial: float, parts: dict[str, float], open_: int) -> str:
-    """Why a bound says nothing; empty if it says something. ``open_`` is how many cells hold more
-    than one input."""
+    """Return why a bound says nothing; empty if it says something.
+
+    Args:
+        kind: ``error`` or ``accuracy``.
+        bound: The bound.
+        trivial: The error or accuracy of the best constant answer.
+        parts: What the bound is made up of.
+        open_: The number of cells that contain more than one input.
+    """
     if bound < trivial if kind == "error" else bound > trivial:
         return ""
     reason = f"no better than the {kind} {trivial:.4g} of the best constant answer"
@@ -200,15 +213,18 @@ def _through(model: Any, cells: Cells, ar: Arithmetic) -> Affine:
 
 
 def _largest(found: Affine) -> Float64[np.ndarray, " cell"]:
-    """Largest |value| of each cell, over its outputs; infinite where that is no number."""
+    """Return the largest |value| of each cell, over its outputs; infinite where a bound is NaN."""
     low, high = found.bounds()
     most = np.maximum(np.abs(low), np.abs(high)).max(-1)
     return np.where(np.isnan(most), np.inf, most)
 
 
 def _share(right: float, wrong: float, total: float) -> float:
-    """Rounded down: sums of counts are exact below 2^53 and nearly so above. One cell that is not
-    right keeps the share below one, however little it weighs."""
+    """Return right / total, rounded down.
+
+    Sums of counts are exact below 2^53 and nearly so above. A single cell that is not right keeps
+    the share below one, however small its weight.
+    """
     if not wrong:
         return 1.0
     off = 2.0**-45 if total < 2.0**53 else 2.0**-30
@@ -218,10 +234,10 @@ def _share(right: float, wrong: float, total: float) -> float:
 def _right_answers(
     model: Any, stream: Affine, target: Any, ar: Arithmetic
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Whether every input of a cell is answered rightly (the target's output exceeds all others),
-    and whether its middle is.
+    """Return whether every input of a cell is answered rightly (the target's output exceeds all
+    others), and whether its centre is.
 
-    The differences of outputs are bounded, not the outputs. Cells are taken target by target.
+    The differences of outputs are bounded, not the outputs. Cells are handled target by target.
     """
     right, middle = np.zeros(len(target), dtype=bool), np.zeros(len(target), dtype=bool)
     for token in np.unique(target[target >= 0]):
@@ -233,7 +249,8 @@ def _right_answers(
 
 
 def _parts(found: Affine, cell: int, cells: Cells) -> dict[str, float]:
-    """How the bound of a cell is made up, at its worst output; the largest open inputs by name."""
+    """Return what the bound of a cell is made up of, at its worst output; the largest free inputs
+    by name."""
     own = found[cell]
     out = int((np.abs(own.centre) + own.deviation).argmax())
     noise = np.abs(own.generators[:, out])
@@ -249,6 +266,7 @@ def _parts(found: Affine, cell: int, cells: Cells) -> dict[str, float]:
 
 
 def chunks(total: int, size: int) -> Iterator[tuple[int, int]]:
-    """Start and end of consecutive pieces."""
+    """Yield start and end of consecutive ranges of at most ``size`` that together cover 0 …
+    ``total``."""
     for start in range(0, total, size):
         yield start, min(start + size, total)

@@ -1,7 +1,7 @@
-"""The inputs a theorem is about: every input of a task's rows, and the right answer to each.
+"""The inputs that a theorem is about: every input of a task, with its right answer.
 
-A domain gives its inputs one by one (where they can be counted), as one box, and at random; what
-splits it further is a strategy's. Positions are judged one at a time: the output at position t of a
+A domain yields its inputs one by one (if they can be counted), as a few boxes, and at random; finer
+splits are up to a strategy. Positions are judged one at a time: the output at position t of a
 causal model is the output at the last position of the first t + 1 inputs.
 """
 
@@ -37,8 +37,8 @@ class Domain(ABC):
     """Every input of a task, with the right answers.
 
     Attributes:
-        kind: ``error`` or ``accuracy``.
-        trivial: What the best constant answer reaches.
+        kind: What is bounded: ``error`` or ``accuracy``.
+        trivial: The error or accuracy of the best constant answer.
     """
 
     kind: str
@@ -47,29 +47,30 @@ class Domain(ABC):
     @property
     @abstractmethod
     def size(self) -> int | None:
-        """How many inputs the domain has; None if they are real numbers and cannot be counted."""
+        """The number of inputs of the domain; None if they are real numbers and cannot be
+        counted."""
 
     @property
     def cells(self) -> int | None:
-        """How many cells :meth:`points` makes."""
+        """The number of cells that :meth:`points` makes."""
         return self.size
 
     @property
     @abstractmethod
     def shape(self) -> tuple[str, int, int, int]:
-        """What the domain asks of a model: ``(kind, d_in, d_out, positions)``.
+        """The shape that a model must have: ``(kind, d_in, d_out, positions)``.
 
         ``kind`` is the kind of input, ``real`` or ``tokens``, and ``positions`` the least context.
         """
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """The domain as JSON data: what the checker builds it from again."""
+        """Return the domain as JSON data, from which the checker makes it again."""
 
     @property
     @abstractmethod
     def statement(self) -> str:
-        """In words: which inputs."""
+        """The inputs of the domain, in words."""
 
     @abstractmethod
     def points(self) -> Iterator[Cells]:
@@ -95,7 +96,13 @@ class Domain(ABC):
 
     @abstractmethod
     def sample(self, n: int, rng: np.random.Generator) -> Iterator[Cells]:
-        """Random inputs as cells, weighted as the domain is: to look, never to prove."""
+        """Yield random inputs as cells with the weights of the domain; for measuring, not for
+        proofs.
+
+        Args:
+            n: The number of inputs for each case, such as each judged position.
+            rng: The random generator.
+        """
 
 
 class Signs(Domain):
@@ -125,17 +132,17 @@ class Signs(Domain):
 
     @property
     def lags(self) -> tuple[int, ...]:
-        """The lags of f's arguments, x_t first."""
+        """The lags of f's arguments, 0 (the current input) first."""
         return (0, *self.task.lags)
 
     @property
     def judged_positions(self) -> range:
-        """Positions that have an answer."""
+        """The positions that have an answer."""
         return range(max(self.task.lags), self.length)
 
     @property
     def size(self) -> int:
-        """2^length."""
+        """The number of sequences, 2^length."""
         return int(2**self.length)
 
     @property
@@ -147,29 +154,30 @@ class Signs(Domain):
 
     @property
     def shape(self) -> tuple[str, int, int, int]:
-        """What a model must take (:attr:`Domain.shape`): one number per position in and out."""
+        """The shape that a model must have (:attr:`Domain.shape`): one number per position in and
+        out."""
         return "real", 1, 1, self.length
 
     def describe(self) -> dict[str, Any]:
-        """The domain as JSON data."""
+        """Return the domain as JSON data."""
         return {"kind": "signs", "task": self.task.to_dict(), "length": self.length}
 
     def answers(
         self, arguments: Float64[np.ndarray, "cell argument"]
     ) -> Float64[np.ndarray, " cell"]:
-        """f of ±1 arguments."""
+        """Return f for each cell's arguments, which are ±1."""
         place = 2 ** np.arange(self.arguments - 1, -1, -1)
         return self._table[((arguments > 0) * place).sum(-1)]
 
     def points(self) -> Iterator[Cells]:
-        """Every sequence, for every judged position those of its own length."""
+        """Yield every sequence up to every judged position as a cell."""
         for t in self.judged_positions:
             for start, end in chunks(2 ** (t + 1), CHUNK):
                 codes = np.arange(start, end)[:, None] >> np.arange(t, -1, -1)
                 yield self._cells(2.0 * (codes & 1) - 1.0)
 
     def sample(self, n: int, rng: np.random.Generator) -> Iterator[Cells]:
-        """n random sequences for each judged position."""
+        """Yield n random sequences for each judged position."""
         for t in self.judged_positions:
             yield self._cells(rng.choice([-1.0, 1.0], size=(n, t + 1)))
 
@@ -179,7 +187,7 @@ class Signs(Domain):
         return Cells(exactly(x[..., None]), exactly(f[:, None]), np.ones(len(x)))
 
     def boxes(self) -> Iterator[Cells]:
-        """One cell per judged position, with every input free and f between its extremes."""
+        """Yield one cell per judged position, with every input free and f between its extremes."""
         for t in self.judged_positions:
             yield self.cases(t, ())
 
@@ -217,7 +225,7 @@ class Signs(Domain):
     def _range(
         self, known: Sequence[int], corners: Float64[np.ndarray, "cell lag"]
     ) -> tuple[Float64[np.ndarray, " cell"], Float64[np.ndarray, " cell"]]:
-        """Least and largest f on each cell."""
+        """Return the least and the largest f on each cell."""
         unknown = [lag for lag in self.lags if lag not in known]
         found = []
         for values in product((-1.0, 1.0), repeat=len(unknown)):
@@ -255,7 +263,7 @@ class Averages(Domain):
 
     @property
     def judged_positions(self) -> range:
-        """Positions that have an answer."""
+        """The positions that have an answer."""
         return range(self.task.burn_in, self.length)
 
     @property
@@ -270,32 +278,37 @@ class Averages(Domain):
 
     @property
     def shape(self) -> tuple[str, int, int, int]:
-        """As :attr:`Domain.shape`."""
+        """The shape that a model must have (:attr:`Domain.shape`)."""
         return "real", 1, 1, self.length
 
     def describe(self) -> dict[str, Any]:
-        """The domain as JSON data."""
+        """Return the domain as JSON data."""
         task = self.task.to_dict()
         return {"kind": "averages", "task": task, "length": self.length, "box": self.box}
 
     def reach(self, t: int) -> float:
-        """The largest |m| at position t."""
+        """Return the largest |m| at position t."""
         return float(np.abs(self.rho[: t + 1]).sum() * self.box * UP)
 
     def points(self) -> Iterator[Cells]:
-        """None."""
+        """Yield nothing: the inputs cannot be counted."""
         yield from ()
 
     def boxes(self) -> Iterator[Cells]:
-        """All inputs free."""
+        """Yield one cell per judged position, with all inputs free."""
         for t in self.judged_positions:
             yield self.slices(t, 1)
 
     def slices(self, t: int, n: int) -> Cells:
-        """The box n times over, with m in n intervals that together hold all its values.
+        """Return n cells up to position t with all inputs free, and the average m in one of n
+        intervals that together contain its values.
 
-        The target is a sine of the last symbol, which is m's; the inputs use the others. That m is
-        made of the inputs is not said here.
+        The target is a sine of m, whose noise symbol is the last; the inputs use the others. The
+        cells do not say that m is the average of the inputs.
+
+        Args:
+            t: The position at which the output is judged.
+            n: The number of intervals.
         """
         ends = np.linspace(-self.reach(t), self.reach(t), n + 1)
         middle, half = (ends[1:] + ends[:-1]) / 2, (ends[1:] - ends[:-1]) / 2 * UP
@@ -312,7 +325,7 @@ class Averages(Domain):
         )
 
     def sample(self, n: int, rng: np.random.Generator) -> Iterator[Cells]:
-        """Random sequences, half of them at the corners of the box."""
+        """Yield n random sequences for each judged position, half of them at corners of the box."""
         for t in self.judged_positions:
             x = rng.uniform(-self.box, self.box, (n, t + 1))
             x[n // 2 :] = np.sign(x[n // 2 :]) * self.box
@@ -322,8 +335,16 @@ class Averages(Domain):
 
 
 class Addressed(Domain):
-    """Every sequence of addresses (±1 bits) and real values |x| ≤ ``box``; the answer is the value
-    at the lag that the last address names, or the mean of it and the last value.
+    """All sequences of addresses (±1 bits) and real values |x| ≤ ``box``, for an adaptive-memory
+    task.
+
+    The right answer is the value at the lag that the last address names. The model's output is
+    judged at positions max(locations) … length − 1 by its absolute error.
+
+    Args:
+        task: The task, with one round and the readout ``single``.
+        length: Number of tokens in a sequence.
+        box: Largest absolute value of a value.
     """
 
     kind = "error"
@@ -336,7 +357,7 @@ class Addressed(Domain):
 
     @property
     def judged_positions(self) -> range:
-        """Positions that have an answer."""
+        """The positions that have an answer."""
         return range(max(self.task.locations), self.length)
 
     @property
@@ -354,20 +375,21 @@ class Addressed(Domain):
 
     @property
     def shape(self) -> tuple[str, int, int, int]:
-        """What a model must take: kind of input, ``d_in``, ``d_out``, number of positions."""
+        """The shape that a model must have (:attr:`Domain.shape`)."""
         return "real", 1 + self.task.bits, 1, self.length
 
     def describe(self) -> dict[str, Any]:
-        """The domain as JSON data."""
+        """Return the domain as JSON data."""
         task = self.task.to_dict()
         return {"kind": "addressed", "task": task, "length": self.length, "box": self.box}
 
     def points(self) -> Iterator[Cells]:
-        """None."""
+        """Yield nothing: the inputs cannot be counted."""
         yield from ()
 
     def boxes(self) -> Iterator[Cells]:
-        """For each position, the cases of the last address: the right answer depends on it."""
+        """Yield one cell for each judged position and last address, on which the right answer
+        depends."""
         bits = self.task.bits
         for t in self.judged_positions:
             for code, lag in enumerate(self.lags.tolist()):
@@ -379,11 +401,15 @@ class Addressed(Domain):
                 yield Cells(inputs, inputs[:, t - lag, :1], np.ones(1), symbols=symbols)
 
     def code_of(self, bits: Float64[np.ndarray, " bit"]) -> int:
-        """The number of an address."""
+        """Return the number of an address."""
         return int(np.flatnonzero((self.codes == bits).all(-1))[0])
 
     def tokens(self, pieces: int) -> Affine:
-        """Every token: all addresses, values in intervals, ``[cell, 1, 1 + bits]``; one symbol."""
+        """Return every token as a cell: each address, with its value in each of ``pieces``
+        intervals, ``[cell, 1, 1 + bits]``.
+
+        All cells share one noise symbol.
+        """
         ends = np.linspace(-self.box, self.box, pieces + 1)
         half = (ends[1] - ends[0]) / 2 * UP
         rows = [((a + b) / 2, *code) for code in self.codes for a, b in pairwise(ends)]
@@ -393,10 +419,14 @@ class Addressed(Domain):
         return Affine(centre, noise, np.zeros_like(centre))
 
     def pairs(self, code: int, pieces: int) -> Cells:
-        """Every token with every last token of an address: what is fetched, and what names it.
+        """Return cells that pair every fetched token with every last token of one address.
 
-        Inputs are ``[cell, 2, 1 + bits]``; the first symbol moves the last token's value, the
-        second the fetched one's.
+        Inputs are ``[cell, 2, 1 + bits]``: the fetched token, then the last one. The first noise
+        symbol moves the last token's value, the second the fetched one's.
+
+        Args:
+            code: The number of the address.
+            pieces: The number of intervals of values.
         """
         every = self.tokens(pieces)
         last = every[code * pieces : (code + 1) * pieces]
@@ -409,7 +439,8 @@ class Addressed(Domain):
         return Cells(inputs, inputs[:, 0, :1], np.ones(n * m), symbols=2, names=names)
 
     def sample(self, n: int, rng: np.random.Generator) -> Iterator[Cells]:
-        """Random rows."""
+        """Yield n random sequences for each judged position, half of them with values at the ends
+        of their range."""
         for t in self.judged_positions:
             x = rng.uniform(-self.box, self.box, (n, t + 1))
             x[n // 2 :] = np.sign(x[n // 2 :]) * self.box
@@ -420,7 +451,12 @@ class Addressed(Domain):
 
 
 class OfLetters(Domain):
-    """Strings of letters whose length lies in a task's bins and is at most ``length``."""
+    """Strings of letters whose length lies in a task's bins and is at most ``length``.
+
+    Args:
+        task: The task, which gives the language and the bins.
+        length: The longest string.
+    """
 
     kind = "accuracy"
 
@@ -434,20 +470,20 @@ class OfLetters(Domain):
 
     @property
     def shape(self) -> tuple[str, int, int, int]:
-        """As :attr:`Domain.shape`."""
+        """The shape that a model must have (:attr:`Domain.shape`)."""
         return "tokens", int(self._ids.max()) + 1, 2, self.lengths[-1] + 1
 
     def describe(self) -> dict[str, Any]:
-        """The domain as JSON data."""
+        """Return the domain as JSON data."""
         return {"kind": "strings", "task": self.task.to_dict(), "length": self.length}
 
     def tokens(self, letters: Int[np.ndarray, "cell pos"]) -> Int[np.ndarray, "cell one_more"]:
-        """BOS, then the ids of letters 0, 1 …"""
+        """Return token ids: BOS, then the ids of letters given by their numbers 0, 1 …"""
         return np.pad(self._ids[letters], ((0, 0), (1, 0)))
 
 
 class Members(OfLetters):
-    """Every string over a language's letters: is the whole of it in the language?"""
+    """Every string over a language's letters; the answer is whether it is in the language."""
 
     def __init__(self, task: Membership, length: int) -> None:
         super().__init__(task, length)
@@ -456,7 +492,7 @@ class Members(OfLetters):
 
     @property
     def size(self) -> int:
-        """Number of strings over the letters, of all lengths of the domain."""
+        """The number of strings over the letters, of all lengths of the domain."""
         return sum(len(self._ids) ** n for n in self.lengths)
 
     @property
@@ -467,12 +503,12 @@ class Members(OfLetters):
         return f"whether in {name}, every string of {letters} of length {first} to {last}"
 
     def points(self) -> Iterator[Cells]:
-        """Every string."""
+        """Yield every string as a cell."""
         for ids, answers, weight in whole_strings(self.task, self.length, most=CHUNK):  # type: ignore[arg-type]
             yield Cells(ids, answers, np.array(weight, dtype=np.float64))
 
     def boxes(self) -> Iterator[Cells]:
-        """For each length, the strings that are in the language and those that are not."""
+        """Yield, for each length, a cell for the strings in the language and one for the others."""
         for n, member in product(self.lengths, (False, True)):
             ids = np.full((1, n + 1), UNKNOWN)
             ids[:, 0] = 0
@@ -481,7 +517,7 @@ class Members(OfLetters):
                 yield Cells(ids, np.array([int(member)]), weight, vocabulary=self._ids)
 
     def sample(self, n: int, rng: np.random.Generator) -> Iterator[Cells]:
-        """n random members and n other strings of each length, where there are any."""
+        """Yield n random members and n other strings of each length, if there are any."""
         for length, member in product(self.lengths, (False, True)):
             if size := self.spoken.size(length, member=member):
                 codes = self.spoken.draw(np.full(n, length), rng, member=member)
@@ -506,12 +542,12 @@ class Strings(OfLetters):
 
     @property
     def size(self) -> int:
-        """How many (string, position) pairs."""
+        """The number of (string, scored position) pairs."""
         return self._count(lambda i, j: True)
 
     @property
     def cells(self) -> int:
-        """How many prefixes."""
+        """The number of prefixes."""
         return sum(comb(i - 1, j - 1) for i, j in self.prefixes())
 
     @property
@@ -521,13 +557,18 @@ class Strings(OfLetters):
         return f"every position of every string of {self.task.language} of length {first} to {last}"
 
     def weight(self, i: int, j: int) -> int:
-        """Strings of the domain that begin with one given prefix of length i and j blocks."""
+        """Return the number of the domain's strings that begin with one given prefix.
+
+        Args:
+            i: The length of the prefix.
+            j: The number of its blocks.
+        """
         if j == self.blocks:
             return sum(n >= i for n in self.lengths)
         return sum(comb(n - i, self.blocks - j) for n in self.lengths if n >= i)
 
     def prefixes(self) -> Iterator[tuple[int, int]]:
-        """(length, blocks) of the prefixes that some string of the domain begins with."""
+        """Yield (length, number of blocks) for the prefixes of strings of the domain."""
         for i in range(1, self.lengths[-1] + 1):
             for j in range(1, min(i, self.blocks) + 1):
                 if self.weight(i, j):
@@ -539,7 +580,7 @@ class Strings(OfLetters):
         )
 
     def points(self) -> Iterator[Cells]:
-        """Every prefix as a cell of its own, in batches.
+        """Yield every prefix as a cell of its own, in batches.
 
         The weight of a cell is the number of the domain's strings that begin with the prefix.
         """
@@ -562,11 +603,12 @@ class Strings(OfLetters):
         return Cells(self.tokens(letters), self.answers(j, len(cuts)), weight)
 
     def answers(self, j: int, n: int) -> Int[np.ndarray, " cell"]:
-        """Right answers for n prefixes of j blocks: all 1 if these are in the language, else 0."""
+        """Return the right answers for n prefixes of j blocks: all 1 if these are in the language,
+        else 0."""
         return np.full(n, int(j == self.blocks))
 
     def boxes(self) -> Iterator[Cells]:
-        """For each length, the prefixes that are in the language and those that are not."""
+        """Yield a cell for each length and number of blocks of prefixes, with all letters free."""
         for i, j in self.prefixes():
             ids = np.full((1, i + 1), UNKNOWN)
             ids[:, 0] = 0
@@ -574,16 +616,17 @@ class Strings(OfLetters):
             yield Cells(ids, self.answers(j, 1), weight, vocabulary=self._ids)
 
     def sample(self, n: int, rng: np.random.Generator) -> Iterator[Cells]:
-        """n random prefixes of each length and number of blocks."""
+        """Yield n random prefixes of each length and number of blocks."""
         for i, j in self.prefixes():
             places = [np.sort(rng.choice(i - 1, j - 1, replace=False)) + 1 for _ in range(n)]
             drawn = self._cells(i, j, [tuple(at.tolist()) for at in places])
             yield replace(drawn, weight=drawn.weight * comb(i - 1, j - 1) / n)
 
     def multisets(self) -> Iterator[Cells]:
-        """For each length, a cell for each last letter, number of a's and b's, and answer.
+        """Yield, for each length, a cell for each combination of last letter, number of a's, and
+        answer.
 
-        One string stands for all with the same counts: for a model that sees no order.
+        One string stands for all with the same counts, for a model that does not depend on order.
         """
         for i in range(1, self.lengths[-1] + 1):
             rows: dict[tuple[int, int, int], float] = {}
@@ -626,7 +669,7 @@ class Templates(Domain):
 
     @property
     def size(self) -> int:
-        """Strings, each counted with its template."""
+        """The number of strings, each counted with its template."""
         return sum(perm(len(self.symbols), len(wildcards(z))) for z in self.task.templates)
 
     @property
@@ -638,16 +681,16 @@ class Templates(Domain):
 
     @property
     def shape(self) -> tuple[str, int, int, int]:
-        """What a model must take: kind of input, ``d_in``, ``d_out``, number of positions."""
+        """The shape that a model must have (:attr:`Domain.shape`)."""
         v = self.task.vocabulary
         return "tokens", v, v if self.task.symbolic else 1, self.task.length
 
     def describe(self) -> dict[str, Any]:
-        """The domain as JSON data."""
+        """Return the domain as JSON data."""
         return {"kind": "templates", "task": self.task.to_dict()}
 
     def points(self) -> Iterator[Cells]:
-        """Every string of every template as a cell of its own, in batches."""
+        """Yield every string of every template as a cell of its own, in batches."""
         for index, template in enumerate(self.task.templates):
             drawn = permutations(self.symbols.tolist(), len(wildcards(template)))
             wild, label = wildcards(template), self.task.labels[index]
@@ -658,7 +701,7 @@ class Templates(Domain):
                 yield self._cells(index, symbols)
 
     def sample(self, n: int, rng: np.random.Generator) -> Iterator[Cells]:
-        """n random strings of each template."""
+        """Yield n random strings of each template."""
         for index, template in enumerate(self.task.templates):
             count = len(wildcards(template))
             drawn = [rng.choice(self.symbols, count, replace=False) for _ in range(n)]
@@ -666,7 +709,8 @@ class Templates(Domain):
             yield replace(cells, weight=cells.weight * perm(len(self.symbols), count) / n)
 
     def _cells(self, index: int, symbols: Int[np.ndarray, "cell wildcard"]) -> Cells:
-        """Substitutions of one template; symbols may be unknown."""
+        """Return the cells of one template, given the symbols of its wildcards, which may be
+        :data:`UNKNOWN`."""
         template, label = self.task.templates[index], self.task.labels[index]
         places = {c: symbols[:, i] for i, c in enumerate(wildcards(template))}
         known = {c: np.full(len(symbols), i) for i, c in enumerate(self.task.regular)}
@@ -683,7 +727,8 @@ class Templates(Domain):
         return Cells(ids, targets, weight, vocabulary=self.symbols)
 
     def boxes(self) -> Iterator[Cells]:
-        """Each template with unknown symbols: that they are equal or differ is lost."""
+        """Yield each template as a cell with unknown symbols; which symbols are equal or differ is
+        lost."""
         for index, template in enumerate(self.task.templates):
             yield self._cells(index, np.full((1, len(wildcards(template))), UNKNOWN))
 
@@ -706,7 +751,7 @@ class AllRows(Domain):
 
     @property
     def size(self) -> int:
-        """v^K."""
+        """The number of rows, v^K."""
         return int(self.task.vocabulary**self.task.length)
 
     @property
@@ -717,28 +762,29 @@ class AllRows(Domain):
 
     @property
     def shape(self) -> tuple[str, int, int, int]:
-        """As :attr:`Domain.shape`."""
+        """The shape that a model must have (:attr:`Domain.shape`)."""
         return "tokens", self.task.vocabulary, self.task.vocabulary, self.task.length
 
     def describe(self) -> dict[str, Any]:
-        """The domain as JSON data."""
+        """Return the domain as JSON data."""
         return {"kind": "rows", "task": self.task.to_dict()}
 
     def points(self) -> Iterator[Cells]:
-        """Every row as a cell of its own, in batches; its right answer is its largest token."""
+        """Yield every row as a cell of its own, in batches; its right answer is its largest
+        token."""
         v, k = self.task.vocabulary, self.task.length
         for start, end in chunks(v**k, CHUNK):
             yield self._cells(np.arange(start, end)[:, None] // v ** np.arange(k - 1, -1, -1) % v)
 
     def sample(self, n: int, rng: np.random.Generator) -> Iterator[Cells]:
-        """Random rows."""
+        """Yield n random rows."""
         yield self._cells(rng.integers(self.task.vocabulary, size=(n, self.task.length)))
 
     def _cells(self, ids: Any) -> Cells:
         return Cells(ids, ids.max(1), np.ones(len(ids)))
 
     def boxes(self) -> Iterator[Cells]:
-        """For each query token and maximum, the other tokens unknown."""
+        """Yield a cell for each query token and maximum, with the other tokens unknown."""
         v, k = self.task.vocabulary, self.task.length
         pairs = np.array([(q, m) for q, m in product(range(v), repeat=2) if m >= q])
         ids = np.full((len(pairs), k), UNKNOWN)

@@ -1,18 +1,17 @@
-"""What roles say of a model, as numbers that are computed from the weights.
+"""Lemmas: what roles say of a model, as numbers that are computed from the weights.
 
 A lemma names a part of the model, says in words what holds of it for every input of the domain, and
-gives the number up to which that is so: small if the role is right, large if it is wrong. Which
-lemmas a proof has follows from its cover (:func:`lemmas_of`). The bound is found on the cells and
-rests on none of these numbers: they explain it. The checker of certificates
-(:mod:`probes.certify.check`) knows which lemmas go with a cover and finds their numbers by itself,
-with none of this code.
+gives the number up to which it holds: small if the role is right, large if it is wrong. The cover
+of a proof determines its lemmas (:func:`lemmas_of`). The bound is computed on the cells and rests
+on none of these numbers: they explain it. The checker of certificates (:mod:`probes.certify.check`)
+computes them by itself, with none of this code.
 
-    outside_lags       a head looks at certain lags: attention elsewhere, over all ±1 inputs
-    orderless          attention sees no order: the spread of its scores
-    beside_average     heads pass on a moving average's multiple: the share of something else
+    outside_lags       a head attends to certain lags: attention elsewhere, over all ±1 inputs
+    orderless          attention does not depend on order: the spread of its scores
+    beside_average     heads write a multiple of a moving average: the share of something else
     beside_named       the last token names the lag: attention elsewhere
-    after_the_earlier  a head looks at the token after an earlier one: attention elsewhere
-    of_three_paths     the largest token is looked at and copied: scores and logits
+    after_the_earlier  a head attends to the token after an earlier one: attention elsewhere
+    of_three_paths     the largest token is attended to and copied: scores and logits
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ from interp.tasks.memory.kernels import MemoryKernel
 
 @dataclass(frozen=True)
 class Lemma:
-    """What a role says, with its number.
+    """A statement about a part of a model that holds up to a number.
 
     Attributes:
         role: The role's name in the registry, or ``none`` where no role is used.
-        component: E.g. ``head 0.1`` or ``ffn 0``.
+        component: The part, such as ``head 0.1`` or ``ffn 0``.
         statement: What holds for every input of the domain, in words.
         number: The lemma's bound: small if the role is right, large if it is wrong.
     """
@@ -55,13 +54,16 @@ class Lemma:
 def lemmas_of(
     model: Any, task: Any, domain: Mapping[str, Any], cover: Mapping[str, Any]
 ) -> tuple[Lemma, ...]:
-    """The lemmas that a cover by mechanism goes with.
+    """Compute the lemmas that belong to a cover by mechanism.
 
     Args:
         model: The model that the cover fits.
         task: The domain's task.
         domain: The domain as JSON data: ``length`` and ``box`` where it has them.
-        cover: The cover as a certificate says it: its name, and what else makes it.
+        cover: The cover as in a certificate: its name, and the data that it is made from.
+
+    Returns:
+        The lemmas; none for other covers.
     """
     match cover["cover"]:
         case "cases":
@@ -86,12 +88,16 @@ def lemmas_of(
 def outside_lags(
     model: Any, lengths: Iterable[int], heads: Iterable[tuple[int, int, Sequence[int]]]
 ) -> tuple[Lemma, ...]:
-    """Most attention that heads give to other lags, over all inputs of size at most 1.
+    """Bound the attention that heads give to other lags than theirs, over all inputs of size at
+    most 1.
 
     Args:
         model: A covered model of real inputs.
-        lengths: Lengths of rows; their last position is judged.
-        heads: Layer, head, and the lags that it is said to look at.
+        lengths: The lengths of rows, whose last position is judged.
+        heads: Layer, head, and the lags that it is said to attend to.
+
+    Returns:
+        One lemma for each head, with the largest such attention.
     """
     lengths = tuple(lengths)
     return tuple(
@@ -106,11 +112,14 @@ def outside_lags(
 
 
 def orderless(model: Any, ids: Int[np.ndarray, " token"]) -> tuple[Lemma, ...]:
-    """That earlier tokens are told apart by their number alone, and how evenly heads attend.
+    """State that only the numbers of earlier tokens matter, and bound how uneven attention is.
 
     Args:
-        model: One that sees no order (:func:`~interp.bounds.passed_on.not_orderless` is empty).
+        model: A model for which :func:`~interp.bounds.passed_on.not_orderless` is empty.
         ids: Every token that a row may have.
+
+    Returns:
+        The lemma that the order changes nothing (0), and the largest difference of scores.
     """
     spread = 0.0
     if model.spec.n_layers:
@@ -124,12 +133,15 @@ def orderless(model: Any, ids: Int[np.ndarray, " token"]) -> tuple[Lemma, ...]:
 
 
 def beside_average(model: Any, rho: Float64[np.ndarray, " pos"], size: float) -> tuple[Lemma, ...]:
-    """What is passed on that is no multiple of Σ_s ρ_s x_s, as a share of the whole.
+    """Compute the share of what attention writes that is no multiple of the average Σ_s ρ_s x_s.
 
     Args:
         model: A model for which :func:`~interp.bounds.passed_on.not_along` is empty.
-        rho: ρ, oldest input first.
-        size: Largest size of an input.
+        rho: The weights ρ, oldest input first.
+        size: The largest size of an input.
+
+    Returns:
+        One lemma.
     """
     n = len(rho)
     ar = Arithmetic("real", symbols=n)
@@ -150,15 +162,18 @@ def beside_named(
     size: float,
     pieces: int,
 ) -> tuple[Lemma, ...]:
-    """Attention outside the lag that the last token names, for each code and head.
+    """Bound the attention outside the lag that the last token names, for each address and head.
 
     Args:
         model: A model for which :func:`~interp.bounds.passed_on.not_named` is empty.
-        codes: Bits of the last token, ±1.
-        lags: The lags that the heads name.
-        lengths: Lengths of rows.
-        size: Largest size of a value.
-        pieces: Into how many intervals the last value is split.
+        codes: The addresses, as bits ±1 of the last token.
+        lags: The lag that each address names.
+        lengths: The lengths of rows.
+        size: The largest size of a value.
+        pieces: The number of intervals into which the last token's value is split.
+
+    Returns:
+        One lemma for each address and head of the last layer.
     """
     ends = np.linspace(-size, size, pieces + 1)
     found = []
@@ -176,7 +191,7 @@ def beside_named(
 
 
 def of_three_paths(tables: Tables) -> tuple[Lemma, ...]:
-    """Lemmas about a one-layer model of the maximum task, from tables of its logits.
+    """Return lemmas about a one-layer model of the maximum task, from tables of its logits.
 
     They bound how far attention scores fall from one token to the next and vary in a row, how much
     a token that is attended to raises its own logit over the mean, how far the other logits differ,
@@ -208,15 +223,16 @@ def of_three_paths(tables: Tables) -> tuple[Lemma, ...]:
 
 
 def counts_alone() -> tuple[Lemma, ...]:
-    """That a first layer tells earlier letters by their number alone."""
+    """Return the lemma that a first layer depends on earlier letters only through their numbers."""
     return (Lemma("counter", "layer 0", "what the order of earlier tokens changes", 0.0),)
 
 
 def after_the_earlier(elsewhere: Float64[np.ndarray, " head"]) -> tuple[Lemma, ...]:
-    """That heads of a second layer look at the token after the one that equals the last.
+    """Return the lemmas that heads of a second layer attend to the token after the one that equals
+    the last.
 
     Args:
-        elsewhere: Most attention of each head to other keys, over all strings
+        elsewhere: The largest attention of each head to other keys, over all strings
             (:func:`~interp.bounds.two_layers.count_right`).
     """
     words = "attention outside the token after an earlier equal one is at most this"
@@ -227,6 +243,11 @@ def after_the_earlier(elsewhere: Float64[np.ndarray, " head"]) -> tuple[Lemma, .
 
 
 def readout(off: float) -> tuple[Lemma, ...]:
-    """On the cases of a cover the rest of the model is a table of the right answers, up to this."""
+    """Return the lemma that, at the centres of a cover's cells, the rest of the model gives the
+    right answers up to an error.
+
+    Args:
+        off: The largest error at the centres.
+    """
     words = "answers at middles of cases are off by at most this"
     return (Lemma("readout", "ffn 0", words, off),)

@@ -1,18 +1,18 @@
-"""Max-of-K by its three paths: proofs for a one-layer, one-head, attention-only model.
+"""Max-of-K by three paths: proofs for a one-layer, one-head, attention-only model.
 
-By :mod:`interp.bounds.three_paths` a row is answered rightly when, for every wrong c, a sum over
-positions of functions f_p of one token each is positive. So where the maximum stands is enumerated
-(sets of positions), the other tokens are all below some cap, and each is replaced by the worst one
-for its own term:
+By :mod:`interp.bounds.three_paths` a row is answered rightly if, for every wrong token c, a sum
+over positions of functions f_p of one token each is positive. The sets of positions at which the
+maximum occurs are enumerated; the other tokens are all below some cap, and each is replaced by the
+token that makes its own term smallest:
 
     worst k < cap of f_p, as the smaller of the exact term at k = c and, for k ≠ c,
     e_p(k) [min_c (D_q(m) − D_q(c)) + min_{c ≠ k} (O_p(k, m) − O_p(k, c))]:
     O copies (row k favours column k), the rest of a row is noise. v³ terms
 
-Counted are the multiplications of the three tables (v² d, where d is the width) and of the terms.
+The multiplications of the three tables (v² d, where d is the width) and of the terms are counted.
 
-The largest cap that passes is found for every query, maximum and set of positions; the bound is the
-share of rows below their caps, and every one of them is answered rightly. Brute force takes each
+The largest cap with a proof is found for every query, maximum and set of positions. The bound is
+the share of rows below their caps; every one of them is answered rightly. Brute force takes each
 row by itself.
 """
 
@@ -35,13 +35,14 @@ Array = Float64[np.ndarray, "..."]
 
 
 def subsets(length: int) -> list[tuple[int, ...]]:
-    """Sets of positions before the last, at which the maximum may stand."""
+    """Return all sets of positions before the last, at which the maximum may occur."""
     before = range(length - 1)
     return [s for n in range(length) for s in combinations(before, n)]
 
 
 def brute_force(tables: Tables, watch: Watch = iter) -> Proof:
-    """Every row by itself; ``parts`` tells the share that is right in real arithmetic, exactly."""
+    """Prove the accuracy by enumerating all rows; ``parts`` has the exact share that is right in
+    real arithmetic."""
     started, right, exact = time.perf_counter(), 0, 0
     v, k = tables.vocabulary, tables.length
     for q in watch(range(v)):
@@ -54,7 +55,8 @@ def brute_force(tables: Tables, watch: Watch = iter) -> Proof:
 
 
 def _one_query(tables: Tables, q: int) -> tuple[int, int]:
-    """Rows with a query token that are right under every evaluation, and in real arithmetic."""
+    """Return how many rows with one query token are right under every evaluation, and in real
+    arithmetic."""
     v, k = tables.vocabulary, tables.length
     terms = tables.e[q, :, :, None] * (tables.direct[q] + tables.ov)
     rest: Array = np.zeros((1, v))
@@ -79,7 +81,12 @@ def _one_query(tables: Tables, q: int) -> tuple[int, int]:
 
 @np.errstate(all="ignore")
 def by_cubes(tables: Tables, watch: Watch = iter) -> Proof:
-    """The cubic proof: whole terms, for every wrong token."""
+    """Prove the accuracy by the cubic proof: whole terms, for every wrong token.
+
+    Args:
+        tables: Attention scores and logits of the model, split by path.
+        watch: A wrapper around the loop over query tokens, for a progress bar.
+    """
     started = time.perf_counter()
     k = tables.length
     caps, work = _by_terms(tables, watch)
@@ -92,7 +99,7 @@ def by_cubes(tables: Tables, watch: Watch = iter) -> Proof:
 
 
 def rows_below(caps: np.ndarray, others: int) -> int:
-    """Number of rows that caps cover, as an exact integer (no overflow).
+    """Return the number of rows that caps cover, as an exact integer (no overflow).
 
     Args:
         caps: Caps as in :func:`caps_of`, all for sets of positions of one size; −1 counts for none.
@@ -106,7 +113,7 @@ def rows_below(caps: np.ndarray, others: int) -> int:
 
 
 def caps_of(proof: Proof) -> np.ndarray:
-    """The caps that a proof holds, ``[query, maximum, set of positions]``.
+    """Return the caps that a proof holds, ``[query, maximum, set of positions]``.
 
     For a last token (the query), a maximum, and the set of positions at which the maximum stands,
     the cap is the number up to which the model was proved right: whatever tokens smaller than the
@@ -116,7 +123,7 @@ def caps_of(proof: Proof) -> np.ndarray:
 
 
 def _by_terms(tables: Tables, watch: Watch) -> tuple[np.ndarray, int]:
-    """Caps ``[query, maximum, set of positions]`` by whole terms, and the multiplications."""
+    """Return the caps ``[query, maximum, set of positions]``, and the number of multiplications."""
     v, k, work, wrong = tables.vocabulary, tables.length, 0, _best_wrong(tables.ov)
     caps = np.full((v, v, 2 ** (k - 1)), -1, dtype=np.int64)
     for q in watch(range(v)):
@@ -130,10 +137,13 @@ def _by_terms(tables: Tables, watch: Watch) -> tuple[np.ndarray, int]:
 
 
 def _cap(base: Array, below: Array, copies: tuple[int, ...], m: int) -> int:
-    """The largest cap for which the margin is proved; −1 if for none.
+    """Return the largest cap for which the margin is proved; −1 if there is none.
 
-    ``base`` ``[position, c]`` are the terms of the maximum and, last, of the query; ``below``
-    ``[position, cap − 1, c]`` the worst terms of the others.
+    Args:
+        base: The terms of the maximum and, last, of the query, ``[position, c]``.
+        below: The smallest terms of tokens below each cap, ``[position, cap − 1, c]``.
+        copies: The positions at which the maximum occurs.
+        m: The maximum.
     """
     others = [p for p in range(len(base) - 1) if p not in copies]
     fixed = base[-1] + base[list(copies)].sum(0)
@@ -144,7 +154,8 @@ def _cap(base: Array, below: Array, copies: tuple[int, ...], m: int) -> int:
 
 
 def _terms(tables: Tables, wrong: Array, q: int, m: int) -> tuple[Array, Array]:
-    """Terms for the pair (q, m), ``c`` running over all wrong logits."""
+    """Return the terms of the pair (q, m), and the smallest terms below each cap, for all wrong
+    tokens c."""
     others = np.delete(np.arange(tables.vocabulary), m)
     e, ov, direct = tables.e[q], tables.ov, tables.direct[q]
     ahead = direct[m] - direct[others] - tables.slack
@@ -163,13 +174,13 @@ def _terms(tables: Tables, wrong: Array, q: int, m: int) -> tuple[Array, Array]:
 
 
 def largest_others(table: Array) -> Array:
-    """The largest other entry of each row, for every entry: the last axis without itself."""
+    """Return, for every entry, the largest other entry of its row (the last axis)."""
     order = np.sort(table, axis=-1)
     return np.where(table == order[..., -1:], order[..., -2:-1], order[..., -1:])
 
 
 def _best_wrong(ov: Array) -> Array:
-    """``[position, k, m]``: the largest O(k, c) over c that are neither m nor k."""
+    """Return the largest O(k, c) over tokens c that are neither m nor k, ``[position, k, m]``."""
     v = ov.shape[-1]
     without = ov.copy()
     without[:, np.arange(v), np.arange(v)] = -np.inf

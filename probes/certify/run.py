@@ -1,26 +1,29 @@
 """From a model and its task to a theorem: every strategy that fits, the best bound first.
 
-Covers from roles: which cases a model's parts tell apart, and what they leave open.
+Covers from roles: which cases a model's parts distinguish, and what they leave free.
 
-    memory-location (a head looks at lag T),    the inputs at these lags are the cases; at others
-    memory-mixture (at several)                 they are free, and what leaks is the cell's size
-    counter (attention sees no order)           strings with the same counts are one case
+    memory-location (a head attends to lag T),  the inputs at these lags are the cases; at others
+    memory-mixture (to several)                 they are free, and what attention leaks there is
+                                                the size of the cell
+    counter (attention ignores order)           strings with the same counts are one case
     memory kernel (heads hold ρ)                the cases are intervals of m = ρ * x; how the heads'
-                                                kernels differ from multiples of ρ is left open
+                                                kernels differ from multiples of ρ is left free
     adaptive memory (the token names the lag)   the cases are the addresses at the judged position
                                                 and at the location, values in intervals
     induction (two attention layers)            the cases are the last token and the answer
                                                 (:mod:`probes.certify.two_layers`)
     counters (two layers, no positions)         the cases are letters of each kind, and blocks
 
-Each role is a lemma with a number from the weights. A role that is wrong leaves the inputs that
-matter free: its number and the bound are large, and still true.
+Each role is a lemma with a number from the weights. A wrong role leaves the inputs free that
+matter: its number and the bound are then large, and still true.
 
-Whether a certificate that says nothing is right to: it may have been made to say nothing.
+A certificate that claims nothing is checked too (:func:`check_vacuous`), because it could have been
+made to claim nothing.
 
-Its strategies are bounded again as if they claimed something. A bound is vacuous if it is no better
-than the best constant answer, as it is written and as it is found. Of a black box over inputs that
-the checker enumerates only what is written is looked at: it proves less than enumeration does.
+Its strategies are bounded again as if they claimed something. A strategy is rightly vacuous if its
+bound is no better than the best constant answer, both as written and as found. For a black box over
+inputs that the checker enumerates, only the written bound is compared, because a black box proves
+less than enumeration does.
 """
 
 from __future__ import annotations
@@ -79,10 +82,10 @@ PIECES = 8
 
 @dataclass(frozen=True)
 class MechanismProof:
-    """A cover.
+    """A cover by mechanism.
 
     Attributes:
-        cells: Makes the cover.
+        cells: A function that makes the cells.
         data: What the checker needs to make the cover and its lemmas again.
         final: The argument ``final`` of :func:`~probes.certify.cover.prove`.
     """
@@ -93,12 +96,12 @@ class MechanismProof:
 
 
 def mechanism(model: Any, domain: Domain, lags: Lags) -> MechanismProof | str:
-    """The cover that roles suggest, or why there is none.
+    """Return the cover that roles suggest, or in words why there is none.
 
     Args:
         model: A covered model.
-        domain: What the theorem is about.
-        lags: (layer, head) → the lags it looks at (:func:`lags_of`).
+        domain: The domain.
+        lags: (layer, head) → the lags that it attends to (:func:`lags_of`).
     """
     if isinstance(domain, Signs):
         return _lag_cases(model, domain, lags)
@@ -112,10 +115,17 @@ def mechanism(model: Any, domain: Domain, lags: Lags) -> MechanismProof | str:
 
 
 def lags_of(roles: pd.DataFrame, task: Any) -> dict[tuple[int, int], tuple[int, ...]]:
-    """(layer, head) → lags, of heads that look at a memory (the strongest if they have several
-    such roles) or at a mixture of them.
+    """Return the lags that heads attend to, according to their roles.
 
-    Candidates count too: a wrong one costs tightness, never truth.
+    Roles that are only candidates count too: a wrong one makes the bound less tight, never false.
+
+    Args:
+        roles: The role table.
+        task: The task, whose memories give the lags.
+
+    Returns:
+        (layer, head) → lags, for heads with the role of a memory (the strongest if they have
+        several) or of a mixture of memories.
     """
     told = getattr(task, "memories", tuple)
     known = {m.name: m.location for m in told() if isinstance(m.location, int)}
@@ -195,17 +205,17 @@ _ROWS = 256
 
 
 def domain_of(task: Any, *, length: int | None = None, box: float = 1.0) -> Domain:
-    """The inputs that a theorem about a model of this task is about.
+    """Return the domain that a theorem about a model of a task is about.
 
     Args:
         task: ``FixedMemory``, ``KernelMemory`` (one kernel, read by ``waves``), ``AdaptiveMemory``
-            (one round, passed on), ``TemplateTask``, ``PrefixPrediction`` of an L_k,
+            (one round, readout ``single``), ``TemplateTask``, ``PrefixPrediction`` of an L_k,
             ``Membership``, ``Maximum``.
-        length: Longest row; the task's own by default.
-        box: Largest size of a real input.
+        length: The longest row; the task's own by default.
+        box: The largest size of a real input.
 
     Raises:
-        ArgumentError: for other tasks, a length outside the task's, or a box that is none.
+        ArgumentError: for other tasks, a length outside the task's, or a box that is not positive.
     """
     problems = Problems("certify")
     problems.need(0 < box < np.inf, "box", "must be positive", box, "e.g. 1")
@@ -266,16 +276,17 @@ def certify(
 
     Args:
         model: A ``SequenceTransformer`` (no RoPE, no ``pair_sign``).
-        domain: A task (:func:`domain_of`) or a domain; by default what the model's card says it
-            was trained on.
-        name: The model's, for the certificate; by default its card's.
-        strategies: Names from :data:`STRATEGIES`; by default all but a brute force that takes long.
-        length: Longest row.
-        box: Largest size of a real input.
-        lags: (layer, head) → lag or lags that the head is said to look at; by default the roles
-            that :func:`~probes.roles.find.find_roles` gives on the task's rows. They may be wrong.
+        domain: A task (:func:`domain_of`) or a domain; by default the task in the model's card.
+        name: The model's name, for the certificate; by default that in its card.
+        strategies: Names from :data:`STRATEGIES`; by default all, except a brute force that would
+            take long.
+        length: The longest row.
+        box: The largest size of a real input.
+        lags: (layer, head) → the lag or lags that the head is said to attend to; by default from
+            the roles that :func:`~probes.roles.find.find_roles` finds on the task's rows. They may
+            be wrong.
         seed: Seed of the rows for roles and of the search for bad inputs.
-        watch: Wraps long loops, for a progress bar.
+        watch: A wrapper around long loops, for a progress bar.
 
     Returns:
         The theorem; ``.best`` is the best proof, which may be vacuous and then says why.
@@ -318,7 +329,7 @@ def certify(
 
 
 def _unlike(spec: Any, domain: Domain) -> str:
-    """Why a model cannot take a domain's inputs; empty if it can."""
+    """Return why a model cannot take a domain's inputs; empty if it can."""
     kind, d_in, d_out, positions = domain.shape
     exact = kind == "real" or isinstance(domain, AllRows)
     if spec.input != kind:
@@ -335,7 +346,7 @@ def _unlike(spec: Any, domain: Domain) -> str:
 
 
 class _Attempts:
-    """One model, one domain, strategy after strategy."""
+    """Tries strategies one after another, on one model and domain."""
 
     def __init__(
         self,
@@ -355,7 +366,8 @@ class _Attempts:
         self._tables: Tables | None = None
 
     def by(self, strategy: str) -> Proof | str:
-        """The proof, why it was not tried, or nothing where it makes no sense."""
+        """Return the proof by a strategy, or why it was not tried; empty if it does not apply to
+        the domain."""
         if strategy == "brute force":
             return self._brute_force()
         if strategy == "black box":
@@ -371,7 +383,7 @@ class _Attempts:
 
     @property
     def tables(self) -> Tables:
-        """The tables of the three paths, made once."""
+        """The tables of the three paths, made on first use."""
         if self._tables is None:
             self._tables = tables_of(self.model, self.domain.task.length)  # type: ignore[attr-defined]
         return self._tables
@@ -427,10 +439,10 @@ class _Attempts:
         return self.lags or {}
 
     def _prove_cover(self, strategy: str, cover: Callable[[], Any], **options: Any) -> Proof:
-        """In the model's dtype if that costs at most a twentieth of the bound, else for the model
-        as a real function alone.
+        """Prove the bound of a cover, in the model's dtype if that makes the bound at most a
+        twentieth worse, else in real arithmetic.
 
-        A bound that is near what is seen, or a vacuous one, needs no second propagation.
+        A bound that is near the measured error, or a vacuous one, is not computed a second time.
         """
         domain, error = self.domain, self.domain.kind == "error"
         common = {"trivial": domain.trivial, **options}
@@ -452,7 +464,8 @@ class _Attempts:
         return full if near else real
 
     def measured_value(self, proofs: Sequence[Proof]) -> tuple[float, str]:
-        """The worst error or the accuracy that was seen, in float64."""
+        """Return the largest error or the accuracy that was measured in float64, and on which
+        inputs."""
         exact = [p for p in proofs if p.data.get("cover") in ("points", "multisets")]
         if exact:
             parts = exact[0].parts
@@ -469,11 +482,17 @@ def check_vacuous(certificate: dict[str, Any], model: Any, sha256: str) -> list[
     """Check a certificate whose strategies are all vacuous, by bounding each again on ``model``.
 
     A strategy is vacuous if its bound is no better than what a constant answer reaches. A result
-    holds if the check confirms the claimed bound, and claimed and recomputed bound are vacuous. Of
-    strategies that cover strings, templates or rows by boxes, only the claimed bound need be.
+    holds if the check confirms the claimed bound, and both the claimed and the recomputed bound are
+    vacuous. For strategies that cover strings, templates or rows by boxes, only the claimed bound
+    must be.
+
+    Args:
+        certificate: The certificate as JSON data.
+        model: The model.
+        sha256: The SHA-256 of the model's weights.
 
     Raises:
-        CheckpointError: if the file lacks something, or what it says makes no sense.
+        CheckpointError: if the certificate lacks something, or makes no sense.
     """
     error, trivial = certificate["kind"] == "error", float(certificate["trivial"])
     proofs = [

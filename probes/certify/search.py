@@ -1,8 +1,8 @@
-"""Looking for inputs on which a model is worse than was proved: there must be none.
+"""Search for inputs on which a model's error is larger than the proved bound: there must be none.
 
-Random inputs, then steps that raise the error: real inputs move along the sign of the gradient
-inside their box, ±1 inputs go to the sign itself. The worst error found is what a theorem calls
-*measured*: it lies below the true worst error, as the bound lies above.
+The search starts from random inputs and takes steps that raise the error: real inputs move along
+the sign of the gradient inside their box, ±1 inputs are set to the sign itself. The largest error
+found is reported as *measured*: it is at most the true largest error, which is at most the bound.
 
 A search that finds nothing proves nothing.
 """
@@ -26,7 +26,16 @@ _POSITIONS = 12
 
 
 def search(model: Any, domain: Domain, seed: int) -> tuple[float, str]:
-    """The worst error, or the accuracy, that was seen, and on what."""
+    """Measure the largest error, or the accuracy, on inputs of a domain.
+
+    Args:
+        model: The model.
+        domain: The domain.
+        seed: Seed of the random inputs.
+
+    Returns:
+        The number, and in words on what it was measured.
+    """
     if isinstance(domain, Signs | Averages | Addressed):
         return worst_error(model, domain, seed=seed), "inputs that a search found"
     right, total = 0.0, 0.0
@@ -51,14 +60,14 @@ def worst_error(
     steps: int = 8,
     dtype: torch.dtype = torch.float64,
 ) -> float:
-    """The largest error that random inputs and steps along the gradient find.
+    """Return the largest error that random inputs and steps along the gradient find.
 
     Args:
-        model: What was proved something of.
+        model: The model.
         domain: The domain that the bound was proved on.
         seed: Seed of the random inputs.
-        rows: Starts at each position; at most twelve positions are tried.
-        steps: How many steps are taken from every start.
+        rows: The number of starting points at each position; at most twelve positions are tried.
+        steps: The number of steps from every starting point.
         dtype: The number format that the model is run in.
     """
     net, worst = deepcopy(model).to("cpu", dtype).eval(), 0.0
@@ -75,7 +84,7 @@ def worst_error(
 
 
 def _some(domain: Domain, rows: int, rng: np.random.Generator) -> Iterator[Cells]:
-    """Random inputs at twelve positions or fewer, the first and the last among them."""
+    """Yield random inputs at twelve positions or fewer, including the first and the last."""
     judged = list(domain.judged_positions)  # type: ignore[attr-defined]
     picked = np.unique(np.linspace(0, len(judged) - 1, min(_POSITIONS, len(judged))).astype(int))
     for place, cells in enumerate(domain.sample(rows, rng)):
@@ -84,7 +93,8 @@ def _some(domain: Domain, rows: int, rng: np.random.Generator) -> Iterator[Cells
 
 
 def _answers(domain: Domain, x: Tensor, targets: Any) -> Tensor:
-    """The right answers, as far as they move with the inputs."""
+    """Return the right answers, as a differentiable function of the inputs where they depend on
+    them."""
     if isinstance(domain, Averages):
         rho = torch.tensor(domain.rho[: x.shape[1]][::-1].copy(), dtype=x.dtype)
         return torch.sin(domain.task.frequency * (x[..., 0] @ rho))
@@ -96,7 +106,8 @@ def _answers(domain: Domain, x: Tensor, targets: Any) -> Tensor:
 
 
 def _step(domain: Any, x: Tensor, slope: Tensor, size: float) -> Tensor:
-    """Inputs after a step that raises the error, inside the domain and with the same answer."""
+    """Return inputs after a step that raises the error, inside the domain and with the answer still
+    defined."""
     free = torch.rand(x.shape, generator=torch.Generator().manual_seed(len(x))) < 0.7
     if isinstance(domain, Signs):
         free[:, [x.shape[1] - 1 - lag for lag in domain.lags]] = False

@@ -1,14 +1,15 @@
-"""Where two layers meet: induction by the last token and the answer, counters by counts and blocks.
+"""Proofs for two attention layers: induction by the last token and the answer, counters by counts
+and blocks.
 
-    induction   a cell is a template, the symbols of its last token and of its answer; all other
-                symbols are open (:mod:`interp.bounds.two_layers`)
-    counters    a cell is how many a's and b's a prefix of L_k has, in how many blocks; where the
-                blocks end is open (:mod:`interp.bounds.counted`)
+    induction   a cell is a template with the symbols of its last token and of its answer; all
+                other symbols are free (:mod:`interp.bounds.two_layers`)
+    counters    a cell is the numbers of a's and b's in a prefix of L_k, and of its blocks; where
+                the blocks end is free (:mod:`interp.bounds.counted`)
 
-A model that looks for the token after an earlier equal one and copies it needs no more than the
-first; one whose first layer counts letters, and whose second averages over where a count holds, no
-more than the second. Cells of which nothing is proved are cut further, and what is then still open
-counts as wrong: a model that works otherwise makes the bound low or the proof long, never false.
+For a model that finds the token after an earlier equal one and copies it, the first cover is
+enough; for a model whose first layer counts letters, and whose second averages over where a count
+holds, the second is. Cells without a proof are split further, and what is still open then counts as
+wrong: a model that works otherwise makes the bound low or the proof long, never false.
 """
 
 from __future__ import annotations
@@ -34,13 +35,16 @@ _LONGEST = 32
 def by_last_and_answer(
     model: Any, domain: Templates, *, asked: bool, watch: Watch = iter
 ) -> Proof | str:
-    """Strings of templates by their last token and the answer, or why they cannot be proved so.
+    """Prove the accuracy on strings of templates, with a cell for each last token and answer.
 
     Args:
         model: A covered model.
         domain: The strings.
-        asked: Whether this proof was asked for, however long it takes.
-        watch: Wraps the loop over templates, for a progress bar.
+        asked: Whether this proof was requested by name, so that it is made however long it takes.
+        watch: A wrapper around the loop over templates, for a progress bar.
+
+    Returns:
+        The proof, or why there is none, in words.
     """
     task = domain.task
     if domain.kind != "accuracy":
@@ -64,13 +68,16 @@ def by_last_and_answer(
 def by_counts_and_blocks(
     model: Any, domain: Strings, *, asked: bool, watch: Watch = iter
 ) -> Proof | str:
-    """Prefixes of L_k by their letters and blocks, or why they cannot be proved so.
+    """Prove the accuracy on prefixes of L_k, with a cell for each number of letters and blocks.
 
     Args:
         model: A covered model.
         domain: The strings.
-        asked: Whether this proof was asked for, however long it takes.
-        watch: Wraps the loop over cells, for a progress bar.
+        asked: Whether this proof was requested by name, so that it is made however long it takes.
+        watch: A wrapper around the loop over cells, for a progress bar.
+
+    Returns:
+        The proof, or why there is none, in words.
     """
     if reason := not_counted(model):
         return reason

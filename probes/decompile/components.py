@@ -1,36 +1,37 @@
-"""Which components a model's decisions need, and what each head that is needed does.
+"""Which components a model's decisions need, and what each needed head does.
 
     kept        components whose replacement by their mean, together with all that were replaced
                 before, would lower the gain below its budget
-    primitive   the simplest pattern that can stand in for a head's own while the rest of the model
-                goes on as it was, and loses next to no gain
+    primitive   the simplest attention pattern that can replace a head's own in the otherwise
+                unchanged model, and loses next to no gain
 
-All is measured in the decisions of the model itself. Heads are named in the order of their layers,
-in the pruned model, each while those named before it attend as their primitives say (where these
-stand in well) and the others as they did; a head may do something else where the current token is
-a separator: that is looked for by itself. LayerNorms stay as they are here; the
-program that comes of it has none.
+Everything is measured by the decisions of the model itself. Heads are described in the order of
+their layers, in the pruned model. While a head is tried, earlier heads attend as their primitives
+say (if these replace them well), and other heads as in the model. A head may do something else
+where the current token is a separator: this is searched for separately. LayerNorms stay as they are
+here; the resulting program has none.
 
-That a pattern can stand in does not show that the head attends so: where a head's pattern matters
-little, several can, and the one is taken that is simple and most like the head's own.
+That a pattern can replace a head's own does not show that the head attends so: if a head's pattern
+matters little, several can, and the one chosen is simple and most like the head's own.
 
-*Which tokens a head looks at from which*: a table on (token here, earlier token), read off its own
-pattern.
+*Which tokens a head attends to from which*: a table on (current token, earlier token), read off its
+attention pattern.
 
-    weight(q, k) = mean, over positions with these tokens, of attention × number visible
-    looked at    = weight(q, k) ≥ ½ max_k weight(q, k)
+    weight(q, k) = mean, over positions with these tokens, of attention × number of visible keys
+    attended     = weight(q, k) ≥ ½ max_k weight(q, k)
 
-Where each token looks at one other, the table is a line, ``partner = table(token) …``, and the
-condition ``key.token == partner``; where all look at the same ones it is ``key.token in …``; else a
-case for each set. A first token that all rows share is left out where others are looked at: heads
-rest there when there is nothing to see. For small vocabularies, and for a head that knows tokens
-alone; whether it does so is judged as of every primitive, by putting the pattern in its place.
+If each token attends to one other, the table becomes a line, ``partner = table(token) …``, with the
+condition ``key.token == partner``; if all attend to the same tokens, the condition is ``key.token
+in …``; otherwise there is a case for each set. A first token that all rows share is left out if
+others are attended to, because heads rest there when there is nothing to attend to. Tables are for
+small vocabularies, and for heads that depend on tokens alone; whether a head does is tested as for
+every primitive, by replacing its pattern.
 
-*Which head a line of a program stands for*, where the search did not begin with that head. A line
-that looks back has a pattern: the positions that it picks or counts. Of the heads that the model
-needs the one is named whose attention shares most with it, and what is left of the model's
-decisions with the line's pattern in that head's place is measured. That is a comparison made
-afterwards: a small gain says that no single head does what the line says.
+*Which head a line of a program stands for*, if the search did not begin with that head. A line that
+looks at earlier positions has a pattern: the positions that it picks or counts. The needed head
+whose attention overlaps most with it is named, and what remains of the model's decisions is
+measured with the line's pattern in place of that head's. This comparison is made afterwards: a
+small gain says that no single head does what the line says.
 """
 
 from __future__ import annotations
@@ -61,14 +62,18 @@ _MOST, _SETS, _SHARE = 12, 3, 0.5
 def by_pairs(
     model: Any, rows: TokenRows, head: Component, *, positions: bool
 ) -> Iterator[Primitive]:
-    """The table of a head's pattern, as what counts such tokens and as what picks the last one;
-    nothing for large vocabularies and where a simpler primitive says the same.
+    """Describe a head's attention pattern by a table of which tokens attend to which.
 
     Args:
-        model: Hooked.
-        rows: Some of what it is asked.
+        model: A hooked model.
+        rows: Some rows of its task.
         head: The head's layer and number.
-        positions: Whether the model knows positions.
+        positions: Whether the model has position information.
+
+    Yields:
+        The table as a primitive that attends to all matching tokens and, with position information,
+        as one that attends to the last of them. Nothing for more than twelve tokens, or if a
+        simpler primitive says the same.
     """
     codes = np.unique(rows.tokens[rows.read])
     if not 2 <= len(codes) <= _MOST:
@@ -91,7 +96,8 @@ def by_pairs(
 def _weights(
     pattern: Float[np.ndarray, "row query key"], rows: TokenRows, codes: np.ndarray
 ) -> Float[np.ndarray, "token token"]:
-    """How much more than evenly each token is looked at from each; 0 for pairs that never meet."""
+    """Return how much attention each token gives to each earlier token, relative to even attention;
+    0 for pairs that never occur."""
     place = np.searchsorted(codes, np.where(rows.read, rows.tokens, codes[0]))
     n = rows.tokens.shape[1]
     seen = np.tril(np.ones((n, n), dtype=bool)) & rows.read[:, :, None] & rows.read[:, None, :]
@@ -105,7 +111,7 @@ def _weights(
 def _attended_tokens(
     weights: Float[np.ndarray, "token token"], rows: TokenRows, codes: np.ndarray
 ) -> dict[int, list[int]]:
-    """Place of a token → places of those that it looks at."""
+    """Return, for the index of each token, the indices of the tokens that it attends to."""
     first = np.unique(rows.tokens[:, 0][rows.tokens[:, 0] != NONE])
     rest = int(np.searchsorted(codes, first[0])) if len(first) == 1 else -1
     found = {}
@@ -123,7 +129,16 @@ def _attended_tokens(
 def _condition(
     looked: dict[str, tuple[str, ...]], name: str
 ) -> tuple[Expression, tuple[Assignment, ...]] | None:
-    """A condition that says so, and the lines it needs: one of that name, if any."""
+    """Return a condition on (current token, key's token) for a table, and the line it needs, if
+    any.
+
+    None for tables that a simpler primitive describes (equal tokens, all tokens) and for more than
+    three sets of tokens.
+
+    Args:
+        looked: Token → the tokens that it attends to.
+        name: The name of the line.
+    """
     sets = sorted(set(looked.values()))
     same = all(keys == (token,) for token, keys in looked.items())
     everything = len(sets) == 1 and (len(sets[0]) == 1 or set(sets[0]) >= set(looked))
@@ -167,14 +182,15 @@ _LIKE = 4.0
 
 @dataclass(frozen=True)
 class Pruned:
-    """What is left of a model.
+    """A model after pruning: its needed components, with all others replaced by their means.
 
     Attributes:
-        parts: Components that are needed.
-        dropped: Component → what is left of the gain when it and all dropped before it are replaced
-            by their means.
-        edits: Replace what was dropped by its mean over positions and rows.
-        gain: The gain that is left when these components alone are kept.
+        parts: The components that are needed.
+        dropped: Component → the gain that is left when it and all dropped before it are replaced by
+            their means.
+        edits: The edits that replace the dropped components' outputs by their means over positions
+            and rows.
+        gain: The gain that is left with these edits.
     """
 
     parts: tuple[Component, ...]
@@ -185,14 +201,16 @@ class Pruned:
 
 @dataclass(frozen=True)
 class HeadDoes:
-    """What one head does.
+    """A head with a primitive that can replace its attention pattern.
 
     Attributes:
         head: The head's layer and number.
-        primitive: The pattern that stands in for its own.
-        gain: What is left of the gain with it (of decisions at that token, where ``at`` names one).
-        at: Text of the current token where it does this; empty for everywhere.
-        tried: (words, gain) of the next best.
+        primitive: The pattern that replaces the head's own.
+        gain: The gain that is left with the primitive; if ``at`` names a token, the share of
+            decisions at that token that stay the same.
+        at: Text of the current token where the head does this; empty for everywhere.
+        tried: (words, gain) of the primitives with the largest gain; for a line's head, its overlap
+            with the line's pattern instead.
     """
 
     head: Component
@@ -203,10 +221,13 @@ class HeadDoes:
 
 
 def prune(trial: DecisionTrial) -> Pruned:
-    """Replace components by their means, the least needed first, as long as decisions stay.
+    """Replace components by their means, the least needed first, while the model's decisions stay.
 
     Args:
         trial: The model on a few dozen rows.
+
+    Returns:
+        The components that are left. Each replacement leaves a gain of at least 0.98.
     """
     parts = components(trial.model)
     means = _means(trial, parts)
@@ -228,12 +249,16 @@ def prune(trial: DecisionTrial) -> Pruned:
 
 
 def head_primitives(trial: DecisionTrial, queries: TokenRows, kept: Pruned) -> Iterator[HeadDoes]:
-    """What each kept head does: the best primitives of each, the first the one that is taken.
+    """Find, for each kept head, the primitives that can best replace its attention pattern.
 
     Args:
         trial: The model on a few dozen rows.
-        queries: Some off the task, on which patterns that are alike on the task differ.
-        kept: From :func:`prune`.
+        queries: Rows off the task, on which patterns differ that are alike on the task.
+        kept: The pruned model, from :func:`prune`.
+
+    Yields:
+        The best primitives of each head, the chosen one first; then what the head does at
+        separators, if that differs.
     """
     named: list[HeadDoes] = []
     shortest = np.argsort(trial.rows.lengths, kind="stable")[:_FIRST_ROWS]
@@ -312,7 +337,8 @@ def _name_head(
 
 
 def _gain_on_content(trial: DecisionTrial, found: NDArray[Any]) -> float:
-    """Gain on the decisions at tokens that vary: what is done at a separator is asked apart."""
+    """Return the gain on the decisions at tokens that vary between rows; what a head does at a
+    separator is tested separately."""
     rows, truth = trial.rows, trial.truth
     here = np.isin(rows.tokens[rows.asked], rows.content())
     here = here if here.sum() >= _FEW else np.ones_like(here)
@@ -324,14 +350,20 @@ def _gain_on_content(trial: DecisionTrial, found: NDArray[Any]) -> float:
 def attention(
     model: Any, rows: TokenRows, heads: Sequence[Component]
 ) -> dict[Component, Float[np.ndarray, "decision key"]]:
-    """Heads' patterns where something is asked."""
+    """Return the attention of some heads at the scored positions."""
     sites = {head: Site(head.layer, "pattern", head.head) for head in heads}
     found = activations(model, rows, [*sites.values()])
     return {head: found[site].float().numpy()[rows.asked] for head, site in sites.items()}
 
 
 def overlap(own: Float[np.ndarray, "decision key"], rows: TokenRows, primitive: Primitive) -> float:
-    """Share of a head's attention, where something is asked, that a primitive's pattern shares."""
+    """Return the mean over scored positions of Σ_key min(head's attention, primitive's attention).
+
+    Args:
+        own: The head's attention at the scored positions.
+        rows: The rows.
+        primitive: The primitive.
+    """
     return float(np.minimum(own, ideal(primitive, rows)[rows.asked]).sum(-1).mean())
 
 
@@ -342,7 +374,8 @@ def _elsewhere(
     tried: Sequence[Primitive],
     run: _Substituted,
 ) -> Iterator[HeadDoes]:
-    """What a head does where the current token is one that does not vary."""
+    """Yield what a head does at current tokens that do not vary, if another primitive does better
+    there."""
     rows, truth = trial.rows, trial.truth
     tokens, content = rows.tokens[rows.asked], rows.content()
     every: list[NDArray[Any]] = []
@@ -362,9 +395,10 @@ def _elsewhere(
 
 
 def knows_positions(model: Any) -> bool:
-    """Whether a model has position information: a position encoding or an attention bias by lag.
+    """Return whether a model has position information: a position encoding or an attention bias by
+    lag.
 
-    True for models without a ``spec`` (not built by this package), which are not looked into.
+    True for models without a ``spec`` (not built by this package), which are not inspected.
     """
     spec = getattr(model, "spec", None)
     return spec is None or (spec.positions, spec.lag_bias) != ("none", "none")
@@ -377,8 +411,19 @@ def substitution_decisions(
     trial: DecisionTrial,
     primitives: Sequence[Primitive],
 ) -> list[NDArray[Any]]:
-    """Decisions with a head attending as each of some primitives says, those named before it as
-    theirs say, and all that was dropped at its mean."""
+    """Return the model's decisions with a head's attention pattern replaced by each of some
+    primitives.
+
+    Args:
+        kept: The pruned model, whose dropped components are at their means.
+        named: Earlier heads, whose patterns are replaced by their primitives as well.
+        head: The head.
+        trial: The model on some rows.
+        primitives: The primitives, tried one by one.
+
+    Returns:
+        The decisions for each primitive.
+    """
 
     def attends(part: Component, one: Primitive) -> Edit:
         pattern = torch.from_numpy(ideal(one, trial.rows)).float()
@@ -389,8 +434,8 @@ def substitution_decisions(
 
 
 def _means(trial: DecisionTrial, parts: Sequence[Component]) -> dict[Component, Edit]:
-    """The edits that put the mean over the positions of all rows, padding left out, in the place of
-    what each part writes."""
+    """Return, for each component, the edit that replaces its output by the mean over the positions
+    of all rows, without padding."""
     there = torch.from_numpy(trial.rows.tokens != NONE)
     sites = {part: next(sites_of(trial.model, part)) for part in parts}
     wanted = [*{site.every_head for site in sites.values()}]
@@ -427,13 +472,18 @@ def mean_patterns(
 def line_heads(
     trial: DecisionTrial, kept: Pruned, program: Program, known: set[str]
 ) -> Iterator[tuple[str, HeadDoes]]:
-    """(name of a line, the head it stands for) for the lines that look back and are not known.
+    """Find the head that each line of a program stands for, for lines that look at earlier
+    positions.
 
     Args:
         trial: The model on a few dozen rows.
-        kept: Components that are needed.
-        program: The program whose lines are asked about.
-        known: Names of lines that a head stands for already.
+        kept: The pruned model.
+        program: The program.
+        known: Names of lines that stand for a head already; these are left out.
+
+    Yields:
+        The line's name, and the head whose attention overlaps most with the line's pattern, with
+        the gain that is left with this pattern in its place.
     """
     heads = [part for part in kept.parts if part.kind == "head"]
     if not heads:
@@ -454,7 +504,12 @@ def line_heads(
 
 
 def _looks(expression: Expression) -> tuple[Expression, syntax.Which | None] | None:
-    """The first condition that a line looks back with, and how it picks."""
+    """Return the first condition on earlier positions in an expression, and how it picks one of
+    them.
+
+    None for an expression that does not look at earlier positions; the second is None if all
+    positions count.
+    """
     for part in children(expression, deep=True):
         if isinstance(part, syntax.Pick):
             by_count = part.which in ("commonest", "rarest")

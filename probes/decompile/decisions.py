@@ -1,11 +1,11 @@
-"""What a model decides on rows, and how nearly a program decides the same.
+"""A model's decisions on rows, and how often a program decides the same.
 
     match = share of decisions that are the same
     gain  = 1 − (1 − match) / (1 − match of the best table on the current token alone)
 
 On small tasks a table on the current token is right nine times in ten, and so is a program for
-random weights: *match* alone proves nothing. Gain is 0 for that table and 1 for the model itself;
-it is not defined where the table makes no mistake: then no attention is needed.
+random weights: *match* alone proves nothing. Gain is 0 for that table and 1 for the model itself.
+It is not defined where the table makes no mistake: then no attention is needed.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ _AT_ONCE = 64
 
 @dataclass(frozen=True)
 class Fidelity:
-    """How nearly two deciders agree.
+    """How often two sources of decisions, such as a model and a program, agree.
 
     Attributes:
-        match: Share of decisions that are the same; NaN where nothing is asked.
-        gain: How much better than the current-token table; NaN where that makes no mistake.
+        match: Share of decisions that are the same; NaN where there are no scored positions.
+        gain: The share of the current-token table's mistakes that is avoided; NaN where it makes
+            none.
     """
 
     match: float
@@ -44,16 +45,16 @@ class Fidelity:
 
     @property
     def or_match(self) -> float:
-        """Gain, or where the table makes no mistake on these rows, match."""
+        """The gain, or the match where the table makes no mistake on these rows."""
         return self.gain if np.isfinite(self.gain) else self.match
 
 
 def run_of(model: Any, rows: TokenRows) -> Run:
-    """A model's run on rows, scored where something is asked.
+    """Return a model's run on rows, scored at the asked positions.
 
     Args:
-        model: Takes token codes ``[row, pos]``; causal, so that what pads a row does not matter.
-        rows: Rows of tokens, on which something is asked.
+        model: A causal model of token codes ``[row, pos]``, so that padding does not matter.
+        rows: The rows.
     """
     inputs, asked = inputs_of(rows), torch.from_numpy(rows.asked)
     batch = Batch(inputs, torch.zeros(asked.shape, dtype=torch.long), asked)
@@ -63,12 +64,12 @@ def run_of(model: Any, rows: TokenRows) -> Run:
 def outputs_of(
     model: Any, rows: TokenRows, *edits: Edit, run: Run | None = None
 ) -> Float[np.ndarray, "decision output"]:
-    """A model's outputs where something is asked, with edits made.
+    """Return a model's outputs at the asked positions, under edits.
 
     Args:
-        model, rows: Handed to :func:`run_of`.
-        edits: What is changed.
-        run: The run on these rows, where there is one already.
+        model, rows: As for :func:`run_of`.
+        edits: The edits.
+        run: The run on these rows, if there is one already.
     """
     if not rows.asked.any():
         return np.zeros((0, 1), np.float32)
@@ -77,12 +78,12 @@ def outputs_of(
 
 
 def activations(model: Any, rows: TokenRows, sites: Sequence[Site]) -> dict[Site, Tensor]:
-    """What a model holds at some sites on rows, ``[row, pos, …]``, on the CPU.
+    """Return a model's activations at some sites on rows, ``[row, pos, …]``, on the CPU.
 
     Args:
-        model: Takes token codes ``[row, pos]``.
-        rows: Rows of tokens.
-        sites: The places to read; those that the model does not have are left out.
+        model: A model of token codes ``[row, pos]``.
+        rows: The rows.
+        sites: The sites; those that the model does not have are left out.
     """
     there = [site for site in sites if site.name in model.hook_dict]
     every = replace(rows, asked=np.ones_like(rows.asked))
@@ -90,7 +91,8 @@ def activations(model: Any, rows: TokenRows, sites: Sequence[Site]) -> dict[Site
 
 
 def inputs_of(rows: TokenRows) -> Tensor:
-    """The model's inputs for rows: token codes ``[row, pos]``, or what ``encode`` makes of them.
+    """Return the model's inputs for rows: token codes ``[row, pos]``, or what ``rows.encode`` makes
+    of them.
 
     Padding is replaced by code 0 first.
     """
@@ -99,11 +101,17 @@ def inputs_of(rows: TokenRows) -> Tensor:
 
 
 def output_decisions(asked: Float[np.ndarray, "decision output"], rows: TokenRows) -> NDArray[Any]:
-    """The decisions of outputs where something is asked: ``[decision, output]`` truths, or
-    ``[decision]`` codes.
+    """Return the decisions that a model's outputs stand for.
 
-    A model of one output that answers yes or no (two answers) chooses the second where it is above
-    the rows' threshold. Outputs beyond the vocabulary are not looked at.
+    A model with one output, which answers yes or no, decides for the second answer if the output is
+    above the rows' threshold. Outputs beyond the vocabulary are ignored.
+
+    Args:
+        asked: The outputs at the asked positions.
+        rows: The rows, which say what outputs stand for.
+
+    Returns:
+        Truths ``[decision, output]`` for the objective ``sets``, else token codes ``[decision]``.
     """
     asked = asked[:, : len(rows.vocabulary.texts)] if rows.answers is None else asked
     if rows.objective == "sets":
@@ -114,13 +122,18 @@ def output_decisions(asked: Float[np.ndarray, "decision output"], rows: TokenRow
 
 
 def decide(found: Decisions, rows: TokenRows) -> NDArray[Any]:
-    """A program's decisions at the asked positions, as :func:`output_decisions`."""
+    """Return a program's decisions at the asked positions, in the form of :func:`output_decisions`.
+
+    Args:
+        found: The program's results on the rows.
+        rows: The rows.
+    """
     values = found.allowed if found.allowed is not None else found.chosen
     return np.asarray(values)[rows.asked]
 
 
 def agreement(one: NDArray[Any], other: NDArray[Any]) -> float:
-    """Share of decisions that are the same; NaN where there are none."""
+    """Return the share of decisions that are the same; NaN if there are none."""
     return float((one == other).mean()) if one.size else float("nan")
 
 
@@ -128,8 +141,8 @@ class TokenTable:
     """The best table on the current token alone, fitted to a model's decisions.
 
     Args:
-        rows: Fitted rows.
-        decisions: The model's, at the asked positions.
+        rows: The rows for fitting.
+        decisions: The model's decisions at the asked positions.
     """
 
     def __init__(self, rows: TokenRows, decisions: NDArray[Any]) -> None:
@@ -138,13 +151,19 @@ class TokenTable:
         self.rows = {int(t): self._most(decisions[tokens == t]) for t in np.unique(tokens)}
 
     def __call__(self, rows: TokenRows) -> NDArray[Any]:
-        """What the table decides at the asked positions."""
+        """Return the table's decisions at the asked positions of some rows."""
         tokens = rows.tokens[rows.asked].tolist()
         found = [self.rows.get(t, self.common) for t in tokens]
         return np.array(found).reshape(len(found), *np.shape(self.common))
 
     def fidelity(self, rows: TokenRows, decisions: NDArray[Any], found: NDArray[Any]) -> Fidelity:
-        """Match and gain of what was found against a model's decisions."""
+        """Return match and gain of some decisions against a model's.
+
+        Args:
+            rows: The rows.
+            decisions: The model's decisions at the asked positions.
+            found: The decisions that are judged.
+        """
         match, table = agreement(found, decisions), agreement(self(rows), decisions)
         wrong = 1 - table
         return Fidelity(match, 1 - (1 - match) / wrong if wrong > 0 else float("nan"))
@@ -158,13 +177,13 @@ class TokenTable:
 
 
 class DecisionTrial:
-    """A model on some rows: its decisions, and the share of them that it keeps when it is changed.
+    """A model on some rows: its decisions, and the share of them that is kept under edits.
 
     Args:
         model: A hooked model of tokens.
-        rows: A few dozen rows; the unchanged model's activations on them are kept.
-        table: The best decision for each current token alone, fitted to the model's: a change that
-            leaves no more than this table has took everything.
+        rows: A few dozen rows; the clean activations on them are kept.
+        table: The table on the current token, fitted to the model's decisions. An edit that leaves
+            no better decisions than this table has removed everything.
     """
 
     def __init__(self, model: Any, rows: TokenRows, table: TokenTable) -> None:
@@ -172,16 +191,17 @@ class DecisionTrial:
 
     @cached_property
     def run(self) -> Run | None:
-        """The model's run on the rows, which all edits go on from; None where nothing is asked."""
+        """The model's run on the rows, which all edits start from; None without scored
+        positions."""
         return run_of(self.model, self.rows) if self.rows.asked.any() else None
 
     @cached_property
     def truth(self) -> NDArray[Any]:
-        """What the unchanged model decides."""
+        """The decisions of the unedited model."""
         return self.decisions_with()
 
     def decisions_with(self, *edits: Edit) -> NDArray[Any]:
-        """The model's decisions at the asked positions, with these edits made in its run.
+        """Return the model's decisions at the asked positions under some edits.
 
         They have the form that :func:`output_decisions` gives; without edits, they are
         :attr:`truth`.
@@ -189,14 +209,21 @@ class DecisionTrial:
         return output_decisions(outputs_of(self.model, self.rows, *edits, run=self.run), self.rows)
 
     def gain(self, found: NDArray[Any]) -> float:
-        """What is left of the gain in some decisions; of the match where the table is right."""
+        """Return the gain of some decisions against the model's; the match where the table makes no
+        mistake."""
         return self.table.fidelity(self.rows, self.truth, found).or_match
 
 
 def disagreements(
     rows: TokenRows, decisions: NDArray[Any], found: NDArray[Any], most: int = 10
 ) -> list[tuple[int, int]]:
-    """(row, position) of the first decisions that differ."""
+    """Return (row, position) of the first decisions that differ.
+
+    Args:
+        rows: The rows.
+        decisions, found: Two lists of decisions at the asked positions.
+        most: The largest number of pairs that is returned.
+    """
     places = np.argwhere(rows.asked)
     wrong: NDArray[Any] = np.asarray(decisions != found)
     wrong = np.asarray(wrong.any(-1)) if wrong.ndim == 2 else wrong

@@ -1,40 +1,41 @@
-"""The evidence beside a program: scores by sources, FFNs as tables, and what frozen norms cost.
+"""Measurements beside a program: attention scores by sources, FFNs as tables, and the cost of
+frozen norms.
 
-*What LayerNorms cost*: the decisions that are left when their scales are frozen. A LayerNorm
-divides by a number that depends on everything in the stream, so that what follows is no sum of
-sources. Frozen, its scale is one number for all positions (then it can be folded into the weights),
-or one for each current token. The gain that is left says how much of what the model decides needs
-the norm's own scale; programs are fitted to the decisions and need neither.
+*What LayerNorms cost*: the gain that is left when their scales are frozen. A LayerNorm divides by a
+number that depends on everything in the stream, so that its output is not a sum over sources. A
+frozen scale is one number for all positions (which can be folded into the weights), or one for each
+current token. The gain that is left says how much of the model's decisions depends on the norm's
+own scale; programs are fitted to the decisions and need neither.
 
-*What a head's scores are made of*: a sum over pairs of named sources, and how much each says.
+*What a head's scores are made of*: a sum over pairs of named sources, and how much each
+contributes.
 
     score(i, j) = Σ_{s, t} (u_s(i) W_Q) · (u_t(j) W_K) / √d_head,
-    u_s = what source s adds to the stream, mean taken out, divided by the LayerNorm's scale, times
-          its gain
+    u_s = what source s adds to the stream, minus its mean over features, divided by the
+          LayerNorm's scale, times its gain
 
-Sources are the token's embedding, the position's, what each earlier head and FFN wrote, and
-constants (biases and the norm's shift). Scores are taken without their mean over the keys that a
-query sees, which the softmax does not notice; the *share* of a pair is its covariance with the
+Sources are the token embedding, the position embedding, the output of each earlier head and FFN,
+and constants (biases and the norm's shift). Scores are taken minus their mean over the keys that a
+query sees, which does not affect the softmax; the *share* of a pair is its covariance with the
 whole score over the score's variance, so that shares of all pairs add up to ``explained``. That is
-1 where scores are products of queries and keys and nothing else; less where a model adds biases of
-its own to them. The scale is each position's real one: what it costs to freeze it is measured in
+1 if scores are products of queries and keys and nothing else, and less if a model adds its own
+biases to them. The scale is each position's actual one: the cost of freezing it is measured by
 :func:`frozen_norms`.
 
-A share says what the scores vary with, not that the head's task needs it.
+A share says what the scores vary with, not that the model's decisions depend on it.
 
-*What a feed-forward layer does*: a table over named values, those that it needs to read. What the
-FFN writes at a position is replaced by its mean over all positions where some named values (the
-current token, what a line of the program holds, counts that its decisions speak of) are the same.
-The fewest values are taken that keep as much of the model's decisions as all of them do; everything
-else in the model goes on as it was.
+*What a feed-forward layer does*: a table over the few named values that it needs to read. The FFN's
+output at a position is replaced by its mean over all positions with the same values (the current
+token, a line of the program, counts that its outputs use). The fewest values are chosen that keep
+as many of the model's decisions as all of them do; the rest of the model is unchanged.
 
 A table that keeps the decisions says what the FFN needs to tell apart for them, not that it tells
 nothing else apart.
 
-*Beside a program of a model of ours* stand rows four times as long, and the program of the proof.
-Rows of the task show strings of its language alone. There a shorter program can decide as the
-proof's does, and training has no reason to prefer the proof's: which of the two a model computes
-shows off the task, where they part.
+*For models of this package's tasks* the program is also compared on rows four times as long, and
+with the program of the proof. Rows of the task contain only strings of its language. On these a
+shorter program can decide as the proof's does, and training has no reason to prefer the proof's:
+which of the two a model computes shows off the task, where they differ.
 """
 
 from __future__ import annotations
@@ -80,11 +81,11 @@ from probes.decompile.rows import Split, TokenRows, rows_of_task
 
 @dataclass(frozen=True)
 class Frozen:
-    """Gain that is left with frozen norms; NaN where the model has none.
+    """The gain that is left with frozen norms; NaN for a model without norms.
 
     Attributes:
-        folded: What is left with one scale for each norm.
-        per_token: What is left with one scale for each norm and current token.
+        folded: The gain with one scale for each norm.
+        per_token: The gain with one scale for each norm and current token.
     """
 
     folded: float
@@ -92,11 +93,12 @@ class Frozen:
 
 
 def frozen_norms(trial: DecisionTrial, fit: TokenRows) -> Frozen:
-    """Freeze all norms at once, with means over some rows, and judge the decisions on others.
+    """Freeze the scales of all norms at once, at means over some rows, and judge the decisions on
+    others.
 
     Args:
         trial: The model on the rows that are judged.
-        fit: The rows whose means are taken.
+        fit: The rows over which the means are taken.
     """
     model = trial.model
     sites = [
@@ -116,7 +118,8 @@ def frozen_norms(trial: DecisionTrial, fit: TokenRows) -> Frozen:
 
 
 def _mean(scale: Tensor, fit: TokenRows, judged: TokenRows, by_token: bool) -> Tensor:
-    """``[row, pos, 1]`` for the judged rows: the mean over the others, of its token if asked."""
+    """Return frozen scales for the judged rows, ``[row, pos, 1]``: the mean over the other rows or,
+    if ``by_token``, over their positions with the same token."""
     values = scale[..., 0].double().numpy()
     there = fit.tokens != NONE
     found = np.full(judged.tokens.shape, values[there].mean())
@@ -158,13 +161,16 @@ class HeadScore:
 
 
 def score_pairs(model: Any, rows: TokenRows, head: Component, primitive: Primitive) -> HeadScore:
-    """Take a head's scores apart, and measure what a primitive says of its pattern.
+    """Decompose a head's attention scores by sources, and compare its pattern with a primitive's.
 
     Args:
-        model: Hooked; heads without ``W_Q`` and ``W_K`` have no pairs.
-        rows: A few dozen; queries are the asked positions.
+        model: A hooked model; heads without ``W_Q`` and ``W_K`` have no pairs.
+        rows: A few dozen rows; the queries are the asked positions.
         head: The head's layer and number.
-        primitive: What stands in for it.
+        primitive: The primitive that stands for the head.
+
+    Raises:
+        HookError: for a model whose residual stream is not a sum of sources.
     """
     sites = [Site(head.layer, kind, head.head) for kind in ("attn_scores", "pattern")]
     cache = activations(model, rows, sites)
@@ -196,8 +202,11 @@ def _shares(
     seen: Bool[np.ndarray, "row query key"],
     variance: float,
 ) -> dict[tuple[str, str], float]:
-    """(source of the query, source of the key) → share. Constants of the key count too: where the
-    norm divides them by a scale, they depend on the key."""
+    """Return (source of the query, source of the key) → the pair's share of the scores' variance.
+
+    Constants of the key are a source too: divided by the norm's scale, they depend on the key.
+    Empty if the scores are constant or the model has no ``W_Q``.
+    """
     if variance <= 0 or getattr(model, "W_Q", None) is None:
         return {}
     read = _sources(model, rows, head.layer)
@@ -217,7 +226,8 @@ def _shares(
 
 
 def _sources(model: Any, rows: TokenRows, layer: int) -> dict[str, Tensor]:
-    """Name → what it is to the head's queries and keys, ``[row, pos, d_model]``."""
+    """Return source → what it contributes to the input of the head's queries and keys, ``[row, pos,
+    d_model]``."""
     parts = residual_decomposition(model, inputs_of(rows), layer)
     if str(model.cfg.normalization_type or "") == "":
         read = dict(parts)
@@ -246,7 +256,7 @@ def _source_name(label: str) -> str:
 def _less_mean(
     values: Float[np.ndarray, "row query key"], seen: Bool[np.ndarray, "row query key"]
 ) -> NDArray[np.float64]:
-    """Values less their mean over the keys that each query sees; 0 elsewhere."""
+    """Return values minus their mean over the keys that each query sees; 0 at other keys."""
     known = np.where(seen, values, 0.0)
     mean = known.sum(-1, keepdims=True) / np.maximum(seen.sum(-1, keepdims=True), 1)
     return np.asarray(np.where(seen, known - mean, 0.0))
@@ -271,14 +281,14 @@ _NEAR, _MOST, _WIDEST = 0.01, 5, 2
 
 @dataclass(frozen=True)
 class FfnTable:
-    """An FFN as a table.
+    """An FFN replaced by a table.
 
     Attributes:
-        part: The FFN that the table is of.
+        part: The FFN.
         reads: The values that the table is over, as a program writes them.
-        cells: Combinations of them that occur.
-        gain: What is left of the model's decisions with the table in its place.
-        explained: Share of the variance of what it writes.
+        cells: How many combinations of them occur.
+        gain: The gain that is left with the table in place of the FFN.
+        explained: The share of the variance of the FFN's output that the table explains.
     """
 
     part: Component
@@ -289,13 +299,17 @@ class FfnTable:
 
 
 def ffn_table(trial: DecisionTrial, part: Component, program: Program, fit: TokenRows) -> FfnTable:
-    """The smallest table that does what an FFN does for the decisions.
+    """Find the smallest table that can replace an FFN for the model's decisions.
 
     Args:
         trial: The model on the rows on which the decisions are compared.
-        part: An FFN.
+        part: The FFN.
         program: The program whose lines and counts the table may be over, beside the current token.
-        fit: Rows whose means fill the table.
+        fit: The rows over which the table's means are taken.
+
+    Returns:
+        Of tables over at most two values (and the one over all of them), the first whose gain is
+        within 0.01 of the best.
     """
     judged = trial.rows
     (site,) = sites_of(trial.model, part)
@@ -331,7 +345,8 @@ def _output_at(model: Any, site: Site, rows: TokenRows) -> Float[np.ndarray, "ro
 
 
 def _values(program: Program) -> list[Expression]:
-    """The current token, the program's lines, and the counts that its outputs speak of."""
+    """Return the values that a table may be over, at most five: the current token, the program's
+    lines, and the counts in its outputs."""
     found: list[Expression] = [syntax.Token()]
     found += [syntax.Name(line.name) for line in program.lines]
     for output in program.outputs:
@@ -344,7 +359,7 @@ def _values(program: Program) -> list[Expression]:
 
 
 def _here(expression: Expression) -> Iterator[Expression]:
-    """An expression and what is inside it, but for what is asked of earlier positions."""
+    """Yield an expression and its parts, except those that are evaluated at earlier positions."""
     yield expression
     looking = syntax.Count | syntax.CountWhere | syntax.Average | syntax.Pick
     if not isinstance(expression, looking):
@@ -366,8 +381,12 @@ def _lookup_means(
     written: Float[np.ndarray, "_ pos d_model"],
     fit: TokenRows,
 ) -> tuple[Float[np.ndarray, "_ pos d_model"], int]:
-    """Means over equal values, for the judged rows; values that never occurred get the mean over
-    the current token's, or over everything."""
+    """Return the mean output for each position of the judged rows, and the number of the table's
+    cells.
+
+    The mean is over the fitted positions with the same values. Combinations that never occurred get
+    the mean over the current token or, without it, over all positions.
+    """
     there = fit.tokens != NONE
     found = np.broadcast_to(written[there].mean(0), (*codes[1].shape[1:], written.shape[-1])).copy()
     cells = 1
@@ -393,12 +412,12 @@ _ROWS = 60
 
 @dataclass(frozen=True)
 class ProgramEvidence:
-    """What is measured in the model once a program is there.
+    """Measurements of the model beside a program.
 
     Attributes:
-        scores: The scores of each head that is needed.
-        ffns: What is known of each FFN that is needed.
-        norms: What is left of the decisions with frozen norms.
+        scores: The attention scores of each needed head, by sources.
+        ffns: The table of each needed FFN.
+        norms: The gain that is left with frozen norms.
     """
 
     scores: tuple[HeadScore, ...]
@@ -406,7 +425,7 @@ class ProgramEvidence:
     norms: Frozen
 
     def record(self) -> dict[str, Any]:
-        """What ``result.json`` holds of it."""
+        """Return the measurements as JSON data for ``result.json``."""
         return {
             "scores": [
                 {
@@ -444,7 +463,17 @@ def evidence(
     heads: Sequence[HeadDoes],
     program: Program,
 ) -> ProgramEvidence:
-    """Measure all of it, on fitted rows and rows held out."""
+    """Measure scores, FFNs and norms for a program.
+
+    Args:
+        model: A hooked model.
+        data: The rows, split; means are taken over fitted rows, and decisions judged on held-out
+            ones.
+        table: The table on the current token that gains are measured against.
+        kept: The pruned model.
+        heads: The heads with their primitives; of each head only the first is used.
+        program: The program.
+    """
     fit, held = data.fit[:_ROWS], data.held[:_ROWS]
     first: dict[str, HeadDoes] = {}
     for one in heads:
@@ -466,7 +495,7 @@ def evidence(
 
 
 def number_or_none(value: float) -> float | None:
-    """The number as JSON has it; None for what is not finite."""
+    """Return a number for JSON data; None if it is not finite."""
     return float(value) if np.isfinite(value) else None
 
 
@@ -476,12 +505,13 @@ _PARTS = ("held", "longer", "off_task")
 
 @dataclass(frozen=True)
 class Beside:
-    """The proof's program beside the one that was found.
+    """The proof's program beside the program that was found.
 
     Attributes:
-        program: The proof's.
-        model: Part of the rows → share of decisions that the proof's program takes as the model.
-        found: Part → share that it takes as the program that was found.
+        program: The proof's program.
+        model: Part of the rows (``held``, ``longer``, ``off_task``) → the share of decisions in
+            which the proof's program agrees with the model.
+        found: The same for the program that was found.
     """
 
     program: Program
@@ -489,7 +519,8 @@ class Beside:
     found: dict[str, float]
 
     def record(self) -> dict[str, Any]:
-        """The comparison as JSON data for ``result.json``: the program's text and both matches."""
+        """Return the comparison as JSON data for ``result.json``: the program's text and both
+        matches."""
         return {
             "program": program_text(self.program),
             "match_model": self.model,
@@ -498,15 +529,19 @@ class Beside:
 
 
 def far(model: Any, task: Any, program: Program, judge: Judge, *, seed: int) -> Fidelity | None:
-    """How nearly a program decides as the model on rows of up to four times the task's length; None
-    for tasks without bins of lengths, and models that take no longer rows.
+    """Measure how often a program decides as the model on rows of up to four times the task's
+    length.
 
     Args:
-        model: Hooked.
+        model: A hooked model.
         task: A task of strings, such as :class:`interp.tasks.depth.strings.PrefixPrediction`.
         program: The program that is judged.
         judge: A judge with the table that gains are measured against.
         seed: Seed of the rows.
+
+    Returns:
+        Match and gain; None for tasks without bins of lengths, and for models that take no longer
+        rows.
     """
     bins = getattr(task, "bins", None)
     longest = max((high for _, high in bins), default=0) if bins else 0
@@ -520,12 +555,16 @@ def far(model: Any, task: Any, program: Program, judge: Judge, *, seed: int) -> 
 
 
 def proof(task: Any, program: Program, judge: Judge) -> Beside | None:
-    """The C-RASP program of a task beside one that was found; None for tasks without one.
+    """Compare the C-RASP program of a task with a program that was found.
 
     Args:
-        task: Any; or a C-RASP program, as compiled models have it.
+        task: A task; or a C-RASP program, for compiled models.
         program: The program that was found.
         judge: A judge with the rows and the model's decisions on them.
+
+    Returns:
+        The comparison. None for tasks without a C-RASP program or with one that looks at later
+        positions, and for rows without exactly two answers.
     """
     counted = task if isinstance(task, Program) else getattr(task, "program", None)
     answers = judge.data.fit.answers

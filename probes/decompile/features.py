@@ -1,28 +1,29 @@
-"""The values that a program's decisions may speak of.
+"""The values that a program's decisions may depend on.
 
-A *feature* is a value with its expression: the current token, what a head's primitive picks (a
-token), how far back that is, how many positions it holds of each token (a number), which of them is
-the commonest, the position modulo a small number. :func:`columns` makes the
-questions that decisions ask of them.
+A *feature* is a value with its expression in the program's language: the current token, the token
+that a head's primitive picks, how many positions back that is, how often a token occurs among the
+positions that it attends to, which token is the commonest of them, the position modulo a small
+number. :func:`columns` makes the questions about features that a decision may ask.
 
-Tokens that open and tokens that close: where every row comes back to as many of both.
+Opening and closing tokens, if every row has as many of one kind as of the other:
 
     depth  = count(key.token in {"(", "["}) - count(key.token in {")", "]"})
     opened = last(key.token where key.depth == depth && key.token in {"(", "["})
 
-Which tokens open is not given: of all ways to part the tokens that vary in two, that one is taken
-for which no row ever has more of the second kind than of the first, and ends with as many.
-``opened`` is then the innermost one that is still open, which takes two layers: one that counts and
-one that compares the counts.
+Which tokens open is not given. Of all ways to split the varying tokens into two kinds, the first is
+taken for which no prefix of a row has more of the second kind than of the first, and every row ends
+with as many of both. ``opened`` is then the innermost token that is still open. It takes two
+layers: one that counts and one that compares the counts.
 
-Not for rows that stop in the middle: there nothing comes back.
+Not for rows that end in the middle of a string, where the counts need not balance.
 
-The questions that a branch of a decision may ask, and the values that may be chosen as answers.
+Questions are what a branch of a decision may test; expressions are the values that it may choose as
+an answer.
 
-A *column* is one question about features: is this token that one, are two of them equal, which
-comes first in order, is a count, a remainder of it, or the difference of two counts, at most k.
-Columns carry a cost, so that of two that decide alike the simpler one is taken; of those that are
-alike on every row only the simplest is kept.
+A *column* is one question about features: whether a token is a certain one, whether two tokens are
+equal or which comes first in order, whether a count, its remainder, or the difference of two counts
+is at most k. Columns have a cost, so that the simpler of two that decide alike is chosen; of
+columns that have the same answers on every row only the simplest is kept.
 """
 
 from __future__ import annotations
@@ -64,9 +65,11 @@ _FEWEST, _MOST = 3, 8
 
 
 def bracket_lines(rows: TokenRows) -> tuple[Assignment, Assignment] | None:
-    """The lines ``depth`` and ``opened``; None where no two kinds of tokens balance.
+    """Return the lines ``depth`` and ``opened`` of a program; None if no two kinds of tokens
+    balance.
 
-    Of two tokens the difference of their counts says as much without a line of its own.
+    None also for fewer than three or more than eight varying tokens. (For two tokens the difference
+    of their counts says as much without a line of its own.)
     """
     content = rows.content()
     if not _FEWEST <= len(content) <= _MOST:
@@ -91,15 +94,16 @@ _COUNTED, _SMALL, _FEW_TOKENS, _PERIODS = 16, 8, 3, (2, 3, 4, 5, 6)
 
 @dataclass(frozen=True)
 class Feature:
-    """A value by position.
+    """A value at every position, with the expression that computes it.
 
     Attributes:
-        expression: How a program writes it: a name of a line, or a short expression.
+        expression: The value as a program writes it: the name of a line, or a short expression.
         kind: ``token`` or ``number``.
-        lines: The lines that it needs.
-        source: Index of the head that fetches it; −1 for what is there without attention.
-        cost: Simpler ones have less.
-        origin: What fetched it, in words: numbers of one origin are compared with each other.
+        lines: The lines that the expression needs.
+        source: Index of the head that fetches it; −1 if it needs no head or several.
+        cost: How complex it is; simpler features cost less.
+        origin: The primitive that it is from, in words: numbers of one origin are compared with
+            each other.
     """
 
     expression: Expression
@@ -117,14 +121,14 @@ def features(
     *,
     positions: bool = True,
 ) -> list[Feature]:
-    """Everything that decisions may speak of.
+    """Return all features that a program's decisions may depend on, the simplest first.
 
     Args:
-        rows: The rows whose tokens the features speak of.
-        fetched: (index of a head, what it does); several a head where several fit as well.
-        layers: How many have a head that is needed: a later one may count what an earlier one
-            helped to tell.
-        positions: Whether the model knows positions.
+        rows: The rows, whose tokens the features are about.
+        fetched: (index of a head, its primitive); one head may have several.
+        layers: The number of layers with a needed head: a later one may count what an earlier one
+            has computed.
+        positions: Whether the model has position information.
     """
     found = [Feature(Token(), "token")]
     for p in _PERIODS if positions else ():
@@ -148,7 +152,7 @@ def features(
 
 
 def _tokens(number: int, one: Primitive, before: bool) -> Iterator[Feature]:
-    """What a primitive picks, and the token before that, as lines of their own."""
+    """Yield the token that a primitive picks, and the token before that one, each as a line."""
     by_content = any(
         isinstance(part, Key) and part.name != "position" for part in children(one.where, deep=True)
     )
@@ -170,7 +174,8 @@ def _tokens(number: int, one: Primitive, before: bool) -> Iterator[Feature]:
 
 
 def _is_literal(where: Expression) -> bool:
-    """Whether a condition names the token, so that to fetch it says only whether there is one."""
+    """Return whether a condition requires the key to hold one named token, so that fetching it only
+    says whether there is one."""
     return (
         isinstance(where, Comparison)
         and where.relation == "=="
@@ -180,8 +185,8 @@ def _is_literal(where: Expression) -> bool:
 
 
 def _distances(number: int, one: Primitive) -> Iterator[Feature]:
-    """How many positions back the last one is that a condition on tokens picks, and where it
-    stands; where one stands first."""
+    """Yield the position of the last key that a condition on tokens picks, and how far back it is;
+    for a condition on one token, the position of its first occurrence."""
     if not one.single and _is_literal(one.where):
         first = Pick("first", Key("position"), one.where)
         line = Assignment(f"first_{one.name}", first)
@@ -200,7 +205,7 @@ def _distances(number: int, one: Primitive) -> Iterator[Feature]:
 
 
 def _frequent(number: int, one: Primitive, rows: TokenRows) -> Iterator[Feature]:
-    """The token that most, or fewest, of the positions hold that a primitive looks at."""
+    """Yield the commonest and the rarest token among the positions that a primitive attends to."""
     if one.single or {Key("token"), Key("before")} & set(children(one.where, deep=True)):
         return
     content = rows.content()
@@ -248,8 +253,8 @@ def _counts(number: int, one: Primitive, rows: TokenRows, before: bool) -> Itera
 
 
 def _nested_counts(rows: TokenRows, layers: int) -> Iterator[Feature]:
-    """Counts of positions where a token comes after another one did, of those after such a one, …:
-    one level a layer that counts."""
+    """Yield counts of positions at which one token comes after another occurred, of those after
+    such a position, and so on: one level for each layer that counts."""
     content = rows.content()
     if not 2 <= len(content) <= _FEW_TOKENS:
         return
@@ -279,8 +284,10 @@ def _nested_counts(rows: TokenRows, layers: int) -> Iterator[Feature]:
 
 
 def _behind(rows: TokenRows, layers: int) -> Iterator[Feature]:
-    """At how many positions one token had been met less often than another: a comparison of two
-    counts that is counted again, so it takes two layers."""
+    """Yield counts of positions at which one token had occurred less often than another.
+
+    This counts a comparison of two counts, so it takes two layers.
+    """
     content = rows.content()
     if layers < 2 or not 2 <= len(content) <= _FEW_TOKENS:
         return
@@ -345,9 +352,9 @@ class Question:
 def columns(
     found: Sequence[Feature], values: Sequence[NDArray[np.int64]], rows: TokenRows
 ) -> list[Question]:
-    """All questions that a branch of the program may ask of the features.
+    """Return all questions that a branch of the program may ask about the features.
 
-    For features that are tokens: whether one is among some tokens, and comparisons of two. For
+    For features that are tokens: whether one is a certain token, and comparisons of two. For
     features that are numbers: these numbers and differences of two counts, also modulo small
     numbers, each to be compared with a threshold; and whether two counts are equal.
 
@@ -369,7 +376,8 @@ def columns(
 
 
 def _numbered_pairs(of: Sequence[_Valued]) -> Iterator[tuple[int, tuple[_Valued, _Valued]]]:
-    """Pairs, each with the place of its second part; 0 where the first part is the first of all."""
+    """Yield all pairs, each with the index of its second element; with 0 if the first element is
+    the first of all."""
     for (i, one), (j, other) in combinations(enumerate(of), 2):
         yield (0 if i == 0 else j), (one, other)
 
@@ -415,7 +423,8 @@ def _is_remainder(expression: Expression) -> bool:
 
 
 def _different(found: Sequence[Question]) -> list[Question]:
-    """The simplest of questions with the same answers; none that is always answered alike."""
+    """Return the simplest of the questions with the same answers; questions with one answer
+    throughout are dropped."""
     kept: dict[bytes, Question] = {}
     for column in sorted(found, key=lambda c: c.cost):
         if column.values.size and column.values.min() != column.values.max():
@@ -460,8 +469,15 @@ def _add_constant(value: Expression, by: int) -> Expression:
 def expressions(
     found: Sequence[Feature], rows: TokenRows
 ) -> Iterator[tuple[Expression, Feature | None]]:
-    """What may be chosen as the next token: a feature, the number above or below, the token that
-    writes a count, a fixed token."""
+    """Yield the values that may be chosen as the next token, each with its feature.
+
+    These are a token feature, the token that writes the next or the previous number, the token that
+    writes a count, and each fixed token (with None for its feature).
+
+    Args:
+        found: The features.
+        rows: The rows, which give the vocabulary.
+    """
     written = rows.vocabulary.numbers
     numbers = len(written) >= 3
     for feature in found:

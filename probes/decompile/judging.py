@@ -1,20 +1,20 @@
-"""Programs judged: how nearly each decides as the model does on rows that were not fitted, which
-one is reported, and whether it counts as found.
+"""Judge programs: how often each decides as the model does on rows that were not fitted, which one
+is reported, and whether it counts as found.
 
     found                 match ≥ .9 and gain ≥ .9 on held-out and on longer rows, and short;
-                          of a recogniser of few enough strings, every string as the model
-    no attention needed   the table on the current token makes no mistake there, or what is found
-                          reads the current token and nothing else
+                          for a recogniser with few enough strings, right on every string
+    no attention needed   the table on the current token makes no mistake there, or the program
+                          found reads the current token and nothing else
 
-The second holds also where the current token's table has not seen every token: ``next = token`` is
+The second also covers tokens that the table on the current token has not seen: ``next = token`` is
 such a table, for all tokens at once.
 
-Lines that could say something else and decide the same are told apart where rows off the task can:
-``commonest`` of two tokens that differ is the least of them, and the first where rows are sorted. A
-line that picks with one of these words is tried with the others. Those that decide the same on all
-rows of the task are compared on the rows off the task that are fitted: the word that decides most
-as the model does there is taken, of equals the plainest (first and last, then least and greatest,
-then commonest and rarest). What even those rows do not tell apart is said.
+Two lines can decide the same on the task and differ off it: ``commonest`` of two different tokens
+is also the ``least`` of them, and the ``first`` if rows are sorted. For a line that picks with one
+of these words, the other words are tried. Those that decide the same on all rows of the task are
+compared on the fitted rows off the task: the word that decides most as the model there is chosen;
+of equals the plainest (first and last, then least and greatest, then commonest and rarest). Words
+that even those rows do not tell apart are reported.
 """
 
 from __future__ import annotations
@@ -61,15 +61,16 @@ Answer = Literal["found", "no attention needed", "not found"]
 
 @dataclass(frozen=True)
 class Judged:
-    """A program and how nearly it decides as the model does.
+    """A program and how often it decides as the model does.
 
     Attributes:
-        program: The judged program, which runs without the model.
-        sources: Name of a line → index into the heads' primitives; −1 without one.
-        held, longer, off_task: Fidelity on rows held out, longer, and off the task.
-        every: Fidelity on all strings of a recogniser, or on the first of them where it is wrong
-            there already; NaN where they are too many, or not what the rows ask.
-        exact: Whether it was read off the weights, not searched for: then it is as long as it is.
+        program: The program, which runs without the model.
+        sources: Name of a line → index into the heads' primitives; −1 for a line without one.
+        held, longer, off_task: Fidelity on held-out rows, longer rows, and rows off the task.
+        every: Fidelity on all strings of a recogniser, or on the first of them if it is wrong there
+            already; NaN if there are too many strings, or the rows are not those of a recogniser.
+        exact: Whether the program was read off the weights instead of searched for; it may then be
+            of any length.
     """
 
     program: Program
@@ -82,45 +83,50 @@ class Judged:
 
     @property
     def score(self) -> float:
-        """The least gain on held-out rows, longer ones, and all strings where they are known."""
+        """The smallest gain on held-out rows, longer rows and, if they are known, all strings."""
         known = [] if isnan(self.every.match) else [self.every]
         return min(_or_match(one) for one in (self.held, self.longer, *known))
 
     @property
     def worth(self) -> float:
-        """Gain, with a part of that off the task, less what reading it costs."""
+        """The score, plus a part of the gain off the task, minus a cost for the program's
+        length."""
         off = min(max(_or_match(self.off_task), 0.0), 1.0)
         reading = _A_NODE * self.program.nodes + _A_TABLE * self.program.unnamed
         return self.score + _OFF_TASK * off - reading
 
     @property
     def short(self) -> bool:
-        """Whether there is little enough to read; what stands in the weights is as it is."""
+        """Whether the program is short enough to be read; always True for one read off the
+        weights."""
         program = self.program
         return self.exact or program.nodes <= min(NODES, _FREE + _A_LINE * program.size)
 
     @property
     def is_found(self) -> bool:
-        """Whether match and gain are high enough on both, and nothing is missed where all strings
-        are known."""
+        """Whether the program counts as found: match and gain are high enough on held-out and
+        longer rows, it is short, and it is right on every string if all are known."""
         matches = min(self.held.match, self.longer.match)
         enough = matches >= LEAST and self.score >= LEAST and self.short
         return enough and self.misses_no_string
 
     @property
     def misses_no_string(self) -> bool:
-        """Whether every string is decided as the model does, or not all strings are known."""
+        """Whether the program decides every string as the model does; True if not all strings are
+        known."""
         return isnan(self.every.match) or self.every.match == 1.0
 
 
 @dataclass(frozen=True)
 class Rightness:
-    """Decisions beside labels, on rows that were not fitted; NaN without labels.
+    """How often model and program give the labelled answer, on rows that were not fitted; NaN
+    without labels.
 
     Attributes:
         model, program: Share of decisions that are right.
-        errors: Decisions that the model takes wrongly.
-        as_model, as_label: Share of these that the program takes as the model does, or rightly.
+        errors: The number of the model's wrong decisions.
+        as_model, as_label: Share of the model's wrong decisions in which the program decides as the
+            model, or gives the label.
     """
 
     model: float = float("nan")
@@ -131,7 +137,8 @@ class Rightness:
 
 
 def curve(tried: Sequence[Judged]) -> list[dict[str, float]]:
-    """The best gain of programs of at most so many lines, where it rises."""
+    """Return the best gain of programs with at most so many lines, for each number of lines at
+    which it rises."""
     found: list[dict[str, float]] = []
     for one in sorted(tried, key=lambda j: (j.program.size, -j.score)):
         if not found or one.score > found[-1]["gain"]:
@@ -140,14 +147,14 @@ def curve(tried: Sequence[Judged]) -> list[dict[str, float]]:
 
 
 class Judge:
-    """Makes programs and measures them on what was not fitted.
+    """Fits programs and judges them on rows that were not fitted.
 
     Args:
-        data: Rows, split.
-        truth: The model's decisions on each part.
-        table: Fitted to the model's decisions.
-        lines: Longest program that is judged.
-        positions: Whether the model knows positions.
+        data: The rows, split.
+        truth: Part of the split → the model's decisions on it.
+        table: The table on the current token, fitted to the model's decisions.
+        lines: The most lines of a program that is judged.
+        positions: Whether the model has position information.
     """
 
     def __init__(
@@ -162,7 +169,16 @@ class Judge:
         self.lines, self.positions = lines, positions
 
     def all(self, fetched: Sequence[tuple[int, Any]], layers: int = 0) -> Iterator[Judged]:
-        """Programs over what heads fetch, fitted to the rows alone and with rows off the task."""
+        """Fit programs over what heads fetch, and judge them.
+
+        Args:
+            fetched: (index of a head, its primitive).
+            layers: The number of layers with a needed head.
+
+        Yields:
+            The judged programs, fitted to the rows of the task alone, then together with rows off
+            the task.
+        """
         fits = [(self.data.fit, self.truth["fit"])]
         if len(self.data.queries):
             both = join_rows(self.data.fit, self.data.queries)
@@ -175,7 +191,7 @@ class Judge:
                     yield self.one(candidate)
 
     def one(self, candidate: Candidate) -> Judged:
-        """One program, judged."""
+        """Shorten and judge one program."""
         program = shorten(candidate.program)
         program = program if program.size <= self.lines else candidate.program
         sources = {line.name: candidate.sources.get(line.name, -1) for line in program.lines}
@@ -187,16 +203,20 @@ class Judge:
         return Judged(program, sources, held, longer, off, every)
 
     def everywhere(self, program: Program) -> Fidelity:
-        """Fidelity on all strings of a recogniser; NaN for other rows."""
+        """Return a program's fidelity on all strings of a recogniser; NaN for other rows."""
         return self._fidelity(program, "every")
 
     def exact(self, program: Program) -> Judged:
-        """A program that stands in the weights, judged."""
+        """Judge a program that was read off the weights; it is not shortened."""
         return replace(self.one(Candidate(program, {})), program=program, exact=True)
 
     def best(self, tried: Sequence[Judged]) -> Judged:
-        """One that stands in the weights; else, of those nearly as good as any, the one that is
-        short and right off the task too; one that counts as found before one that does not."""
+        """Return the program that is reported.
+
+        A program read off the weights is preferred, then those that count as found, then short
+        ones. Of those nearly as good as the best, the one with the largest :attr:`Judged.worth` is
+        taken.
+        """
         exact = [one for one in tried if one.exact and one.is_found]
         short = [one for one in tried if one.short]
         found = exact or [one for one in tried if one.is_found] or short or list(tried)
@@ -205,11 +225,12 @@ class Judge:
         return max(near, key=lambda one: (one.worth, one.score))
 
     def enough(self, tried: Sequence[Judged]) -> bool:
-        """Whether what needs no attention is as good as can be, off the task too."""
+        """Return whether a program is nearly perfect on all rows, including those off the task, so
+        that no head needs to be examined."""
         return any(min(one.score, _or_match(one.off_task)) >= _ENOUGH for one in tried)
 
     def plain(self, tried: Sequence[Judged]) -> bool:
-        """Whether the best of these programs is good and short.
+        """Return whether the best of some programs is good and short.
 
         It must count as found, with a score of at least 0.95, and have at most 30 expressions.
         """
@@ -217,7 +238,7 @@ class Judge:
         return best.is_found and best.score >= LEAST + _NEAR and best.program.nodes <= _PLAIN
 
     def table_match(self) -> tuple[float, float]:
-        """The current-token table's match on held-out and on longer rows."""
+        """Return the current-token table's match on held-out and on longer rows."""
         held, longer = (
             self.table.fidelity(part, self.truth[name], self.table(part)).match
             for name, part in (("held", self.data.held), ("longer", self.data.longer))
@@ -225,7 +246,7 @@ class Judge:
         return held, longer
 
     def right(self, best: Judged) -> Rightness:
-        """Shares of labelled decisions, not fitted, in which model and program are right."""
+        """Return how often model and program are right, on held-out and longer rows with labels."""
         labels, model, program = [], [], []
         for name, part in (("held", self.data.held), ("longer", self.data.longer)):
             if part.labels is None:
@@ -244,7 +265,8 @@ class Judge:
         )
 
     def differ(self, best: Judged) -> Iterator[tuple[str, int, int]]:
-        """Where program and model part, on rows that were not fitted."""
+        """Yield (part of the rows, row, position) of decisions in which program and model differ,
+        at most ten for each part that was not fitted."""
         for name in ("held", "longer", "off_task", "every"):
             part = getattr(self.data, name)
             found = decide(run(best.program, part.tokens, part.vocabulary), part)
@@ -254,7 +276,16 @@ class Judge:
     def parting_rows(
         self, best: Judged, differ: Sequence[tuple[str, int, int]]
     ) -> Iterator[tuple[str, str, str, str]]:
-        """Rows, tokens so far, what the model and what the program decides, where they part."""
+        """Describe decisions in which model and program differ.
+
+        Args:
+            best: The program.
+            differ: (part of the rows, row, position) of each decision, from :meth:`differ`.
+
+        Yields:
+            The part of the rows, the tokens so far, the model's decision and the program's, in
+            words.
+        """
         for name, row, position in differ:
             part = getattr(self.data, name)
             texts = [part.vocabulary.texts[c] for c in part.tokens[row, : position + 1] if c >= 0]
@@ -281,18 +312,18 @@ def _in_words(decision: Any, texts: tuple[str, ...]) -> str:
 
 
 def join_rows(one: TokenRows, other: TokenRows) -> TokenRows:
-    """Some rows and then others."""
+    """Return two sets of rows as one, without labels."""
     tokens = np.concatenate([one.tokens, other.tokens])
     asked = np.concatenate([one.asked, other.asked])
     return replace(one, tokens=tokens, asked=asked, labels=None)
 
 
 def answer(best: Judged, table: tuple[float, float]) -> Answer:
-    """What is answered.
+    """Return the result of decompiling: ``found``, ``no attention needed`` or ``not found``.
 
     Args:
         best: The program that is reported.
-        table: Match of the best table on the current token on held-out and longer rows.
+        table: The match of the best table on the current token, on held-out and longer rows.
     """
     by_table = min(table) >= 1.0 and best.misses_no_string
     if by_table or (best.is_found and best.program.pointwise):
@@ -301,8 +332,8 @@ def answer(best: Judged, table: tuple[float, float]) -> Answer:
 
 
 def _or_match(fidelity: Fidelity) -> float:
-    """Gain; where the table makes no mistake, so that there is none, 1 for a perfect match else
-    0."""
+    """Return the gain; where the table makes no mistake, so that gain is not defined, 1 for a
+    perfect match and else 0."""
     if np.isfinite(fidelity.gain):
         return fidelity.gain
     return 1.0 if fidelity.match >= 1.0 else 0.0
@@ -315,12 +346,12 @@ _NEARLY = 0.01
 
 @dataclass(frozen=True)
 class OtherWord:
-    """A word that would decide alike.
+    """A word that a line could pick with instead, without changing a decision.
 
     Attributes:
         line: Name of the line.
-        word: How it picks.
-        instead: How else it could.
+        word: The word that it picks with.
+        instead: The other word.
     """
 
     line: str
@@ -329,11 +360,14 @@ class OtherWord:
 
 
 def choose_words(judge: Judge, best: Judged) -> tuple[Judged, tuple[OtherWord, ...]]:
-    """The program with the words that rows off the task speak for, and what they leave open.
+    """Choose the words that lines pick with by the rows off the task.
 
     Args:
-        judge: Knows the rows and the model's decisions.
-        best: Any; one with tables stays as it is.
+        judge: A judge with the rows and the model's decisions.
+        best: The program; one read off the weights, or with tables, is left as it is.
+
+    Returns:
+        The program with the chosen words, and the other words that no row tells apart from them.
     """
     if best.exact or any(isinstance(p, syntax.Table) for p in best.program.parts()):
         return best, ()
@@ -364,12 +398,15 @@ def choose_words(judge: Judge, best: Judged) -> tuple[Judged, tuple[OtherWord, .
 
 
 def cut_down(judge: Judge, best: Judged) -> Judged:
-    """A recogniser's program without the parts that change it on no string of any length
-    (:mod:`interp.program.reduction`); as it is where that is not decided.
+    """Remove the parts of a recogniser's program that change its answer on no string of any length.
 
     Args:
-        judge: Knows the rows and the model's decisions.
-        best: Any; one that stands in the weights stays as it is.
+        judge: A judge with the rows and the model's decisions.
+        best: The program; one read off the weights, or not found, is left as it is.
+
+    Returns:
+        The smaller program (:mod:`interp.program.reduction`); ``best`` itself if none is found or
+        this cannot be decided.
     """
     rows = judge.data.every
     if best.exact or not best.is_found or not len(rows) or rows.answers is None:
@@ -385,7 +422,7 @@ def cut_down(judge: Judge, best: Judged) -> Judged:
 
 
 def _among_several(expression: Expression) -> syntax.Pick | None:
-    """An expression that picks a token, and among several positions; None for others."""
+    """Return the expression if it picks a token from several positions; else None."""
     if not isinstance(expression, syntax.Pick) or expression.value == syntax.Key("position"):
         return None
     return None if one_position(expression.where) else expression

@@ -1,18 +1,19 @@
-"""What a head may do, in words of the language: the patterns that are tried in its place.
+"""What a head may do, in expressions of the program language: the attention patterns that are tried
+in place of its own.
 
-    even over all          every position counts alike: what the head writes is an average, a count
+    even over all          every position counts alike: the head's output is an average, a count
     by position            the position k before, the last k, the first, a fixed one, every p-th one
-    by token               equal tokens; one token; the last that is another one
+    by token               equal tokens; a certain token; the last token that is not a certain one
     by order               the least token above the current one, the greatest, …
     by what was written    positions whose predecessor equals the current token (after a head that
                            fetched predecessors)
 
-Each is a condition on the earlier position, with a rule that picks one where several satisfy it;
-its ideal pattern is even over the positions that are left, or all on the first position where there
-is none. Simpler ones are tried first and kept where they do as well.
+Each is a condition on the earlier position, with a rule that picks one position if several satisfy
+it. Its ideal pattern is even over the positions that are left, or all on the first position if
+there are none. Simpler primitives are tried first and kept if they do as well.
 
-*In rows of several parts*: before and after a separator, as far from one place as from another,
-and on runs of equal tokens.
+*In rows of several parts*: before and after a separator, at the same distance from one place as
+from another, and on runs of equal tokens.
 
     "…before <sep>"        positions at which <sep> has not been seen
     counterpart            the position as far from the start as this one is from <sep>
@@ -22,16 +23,18 @@ and on runs of equal tokens.
 A separator is a token that does not vary (:meth:`probes.decompile.rows.TokenRows.content`) and
 stands neither first nor last.
 
-*With what an earlier layer fetched*: compare tokens with it, not with the token that stands here.
+*With what an earlier layer fetched*: tokens are compared with a fetched token x instead of the
+current one.
 
     equal to x             count(key.token == x): how often a fetched token occurs
     follows x              last(key.token where key.before == x)
     next to x in order     the greatest token below x, the least above it
 
-x is the token before, the greatest or the least token, or a counterpart in another part of the row.
-Two attentions deep, so these are for models with two layers that need a head.
+x is the previous token, the greatest or the least token, or a counterpart in another part of the
+row. This takes two attention layers, so these are for models with two layers that have a needed
+head.
 
-Everything that a head is tried as, in one list, the simplest first.
+:func:`primitives` returns all of them in one list, the simplest first.
 """
 
 from __future__ import annotations
@@ -74,15 +77,16 @@ _PERIODS = {2: "2nd", 3: "3rd", 4: "4th"}
 
 @dataclass(frozen=True)
 class Primitive:
-    """One thing that a head may do.
+    """One attention pattern that a head may have.
 
     Attributes:
-        words: What the primitive reads, in words.
-        where: The earlier positions that it looks at.
-        which: How one of them is picked; None where all count alike.
-        cost: Simpler ones have less.
-        lines: What the condition needs to be defined before.
-        family: Counts of one family may be subtracted from each other; by default it is alone.
+        words: What the primitive attends to, in words.
+        where: The condition on the earlier positions that it attends to.
+        which: How one of them is picked; None if all count alike.
+        cost: How complex it is; simpler primitives cost less.
+        lines: The lines of a program that the condition needs.
+        family: Counts of one family may be subtracted from each other; empty for a family of its
+            own.
     """
 
     words: str
@@ -94,26 +98,26 @@ class Primitive:
 
     @property
     def single(self) -> bool:
-        """Whether one position is looked at."""
+        """Whether one position is attended to."""
         return self.which is not None or one_position(self.where)
 
     @property
     def name(self) -> str:
-        """What a line that holds what it fetches is called."""
+        """The name of a line that holds what the primitive fetches."""
         words = "".join(c if c.isalnum() else " " for c in self.words.lower()).split()
         short = [w for w in words if w not in _SMALL_WORDS]
         return "_".join(short[:4]) or "picked"
 
 
 def lag(k: int) -> Primitive:
-    """The position k before."""
+    """Return the primitive that attends to the position k before the query."""
     where = Comparison("==", Key("position"), Operation("-", Position(), Constant(k)))
     words = "the token before" if k == 1 else f"the token {k} before"
     return Primitive(words, where, cost=k)
 
 
 def one_position(where: Expression) -> bool:
-    """Whether a condition on keys fixes one position: it has the form ``key.position == …``."""
+    """Return whether a condition on keys fixes one position, in the form ``key.position == …``."""
     if not isinstance(where, Comparison):
         return False
     return where.relation == "==" and where.left == Key("position")
@@ -124,7 +128,7 @@ BEFORE = Assignment("before", syntax.Pick("last", Key("token"), lag(1).where))
 
 
 def everywhere() -> Iterator[Primitive]:
-    """Primitives that attend to all positions alike, to the first, or to all but the first."""
+    """Yield the primitives that attend to all positions, to the first, or to all but the first."""
     yield Primitive("all positions alike", Truth(True), cost=0)
     first = Comparison("==", Key("position"), Constant(0))
     yield Primitive("the first position", first)
@@ -132,7 +136,7 @@ def everywhere() -> Iterator[Primitive]:
 
 
 def by_position() -> Iterator[Primitive]:
-    """What only knows positions."""
+    """Yield primitives that attend by position alone."""
     yield Primitive("itself", Comparison("==", Key("position"), Position()))
     yield from (lag(k) for k in range(1, _LAGS + 1))
     for p in range(1, _FIXED + 1):
@@ -161,7 +165,7 @@ def _mod(of: Expression, p: int) -> Expression:
 
 
 def by_token(rows: TokenRows, positions: bool) -> Iterator[Primitive]:
-    """Primitives that attend to keys with the query's token, or with one named token.
+    """Yield primitives that attend to keys with the query's token, or with one named token.
 
     Args:
         rows: The rows, from which the tokens that may be named are taken.
@@ -187,21 +191,24 @@ def by_token(rows: TokenRows, positions: bool) -> Iterator[Primitive]:
 
 
 def _nameable(rows: TokenRows) -> list[int]:
-    """Tokens that conditions may name: those that do not vary, and of the others all of a small
-    vocabulary, of a large one those that stand in most rows."""
+    """Return the tokens that conditions may name.
+
+    These are the tokens that do not vary between rows, and of the varying ones all of a small
+    vocabulary, or the eight most frequent in at least half of the rows.
+    """
     return _constant_tokens(rows) + rows.common(_SMALL).tolist()
 
 
 def _constant_tokens(rows: TokenRows) -> list[int]:
-    """Tokens that do not vary."""
+    """Return the tokens that do not vary between rows."""
     present, content = np.unique(rows.tokens[rows.read]), rows.content()
     return [int(code) for code in present if code not in content]
 
 
 def by_order(rows: TokenRows) -> Iterator[Primitive]:
-    """Primitives that attend by the order of tokens, such as to the greatest token.
+    """Yield primitives that attend by the order of tokens, such as to the greatest token.
 
-    Yields nothing if fewer than three of the tokens that vary in these rows stand for numbers.
+    Nothing if fewer than three of the tokens that vary in these rows stand for numbers.
     """
     numbers = rows.vocabulary.numbers
     if sum(int(code) in numbers for code in rows.content()) < 3:
@@ -218,7 +225,8 @@ def by_order(rows: TokenRows) -> Iterator[Primitive]:
 
 
 def by_predecessor() -> Iterator[Primitive]:
-    """Induction: primitives that attend to keys whose preceding token is the query's token.
+    """Yield primitives of induction: they attend to keys whose preceding token is the query's
+    token.
 
     One also asks that the token before that one equals the token before the query. In a model, an
     earlier layer must have brought the preceding tokens to the keys.
@@ -241,7 +249,7 @@ _FIRST_EQUAL = syntax.Pick("first", Key("position"), Comparison("==", Key("token
 
 
 def by_newness(rows: TokenRows) -> Iterator[Primitive]:
-    """Primitives that attend to tokens at their first occurrence in a row.
+    """Yield primitives that attend to tokens at their first occurrence in a row.
 
     In a model, an earlier layer must have counted the equal tokens at each position.
     """
@@ -256,7 +264,7 @@ def by_newness(rows: TokenRows) -> Iterator[Primitive]:
 
 
 def ideal(primitive: Primitive, rows: TokenRows) -> Float[np.ndarray, "row query key"]:
-    """The pattern of a head that does just this."""
+    """Return the attention pattern of a head that does exactly what a primitive says."""
     chosen = keys(primitive.lines, primitive.where, rows.tokens, rows.vocabulary)
     weights = chosen.astype(np.float64)
     if primitive.which is not None:
@@ -283,7 +291,7 @@ _OFTEN = 0.5
 
 
 def separators(rows: TokenRows) -> list[str]:
-    """Texts of the tokens that cut most rows in two."""
+    """Return the texts of the tokens that split most rows in two."""
     content, found = rows.content(), []
     for code in np.unique(rows.tokens[rows.tokens >= 0]).tolist():
         here = rows.tokens[:, 1:] == code
@@ -294,7 +302,7 @@ def separators(rows: TokenRows) -> list[str]:
 
 
 def after(text: str) -> Assignment:
-    """The line that says whether a token has been seen."""
+    """Return the line that says whether a certain token has occurred."""
     seen = Comparison(">=", CountWhere(Comparison("==", Key("token"), Literal_(text))), Constant(1))
     return Assignment(f"after_{_word(text)}", seen)
 
@@ -304,7 +312,7 @@ def _word(text: str) -> str:
 
 
 def by_parts(rows: TokenRows) -> Iterator[Primitive]:
-    """Primitives that attend relative to a separator, a token that cuts most rows in two.
+    """Yield primitives that attend relative to a separator, a token that cuts most rows in two.
 
     They attend to the keys before or after it, all or those with the query's token, or to the
     position that corresponds to the query's in the other part, in the same order or mirrored.
@@ -337,12 +345,12 @@ def _at(place: Expression) -> Expression:
 
 
 def by_runs() -> Iterator[Primitive]:
-    """The position before a run of equal tokens."""
+    """Yield the primitive that attends to the last position before a run of equal tokens."""
     yield Primitive("the last other token", Comparison("!=", Key("token"), Token()), "last", cost=3)
 
 
 def by_fetched(rows: TokenRows) -> Iterator[Primitive]:
-    """Everything that compares tokens with one that was fetched."""
+    """Yield primitives that compare tokens with one that an earlier layer fetched."""
     extremes = [p for p in by_order(rows) if p.which in ("greatest", "least") and _whole(p)]
     places = [p for p in by_parts(rows) if p.which == "last"]
     for base in (lag(1), *extremes, *places):
@@ -364,17 +372,18 @@ def by_fetched(rows: TokenRows) -> Iterator[Primitive]:
 
 
 def _whole(primitive: Primitive) -> bool:
-    """Whether the token here plays no part."""
+    """Return whether a primitive does not depend on the current token."""
     return syntax.Token() not in syntax.children(primitive.where, deep=True)
 
 
 def primitives(rows: TokenRows, *, deep: bool = False, positions: bool = True) -> list[Primitive]:
-    """Everything a head is tried as, the simplest first.
+    """Return all primitives that are tried for a head, the simplest first.
 
     Args:
-        rows: The rows whose tokens the primitives speak of.
-        deep: Also what needs an earlier layer to have fetched or counted something.
-        positions: Also what needs to know positions; a model without any cannot.
+        rows: The rows, whose tokens the primitives are about.
+        deep: Whether to include those for which an earlier layer must have fetched or counted
+            something.
+        positions: Whether to include those that need position information.
     """
     found = [*everywhere(), *by_token(rows, positions), *by_order(rows)]
     if positions:

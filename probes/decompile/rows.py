@@ -1,33 +1,33 @@
-"""The rows that a model is decompiled on: what is asked where, and rows that ask something else.
+"""The rows that a model is decompiled on: their tokens, the positions where a decision counts, and
+rows off the task.
 
-*sets*: after a position it is asked, token by token, which may follow.
-*next token*: after a position it is asked which token follows.
-Labels say where something is asked, and what would be right; a program is fitted to the *model's*
-decisions, right or wrong.
+*sets*: after a position, the model decides for every token whether it may follow.
+*next token*: after a position, the model decides which token follows.
+Labels say at which positions a decision counts, and which one would be right; a program is fitted
+to the *model's* decisions, right or wrong.
 
-Rows that are equal count once. The longest third is never fitted; of the others a part is held out.
-*Off the task* are rows made from the fitted ones: other tokens at random, few tokens often, ties
-made and broken, single tokens exchanged. They tell whether a program is right about what the model
-does where nobody trained it.
+Equal rows count once. The longest third is never fitted; a part of the others is held out. Rows
+*off the task* are made from the fitted ones: tokens are redrawn at random, a few tokens are
+repeated often, ties are made and broken, single tokens are replaced. They test whether a program is
+right about what the model does on inputs that it was not trained on.
 
-Rows for decompiling as a JSON file says them, and everything that can be wrong with such a file.
+The format of rows in a JSON file, which is checked completely:
 
     {"vocabulary": {"a": 0, …}, "objective": "sets" | "next token",
      "rows": [{"tokens": [2, 0, …], "label": […]}, …]}
 
 *sets*: ``label[t]`` is a list of 0 and 1, one for each token of the vocabulary: whether it may
-follow position t. At a row's last position nothing is asked, and its label is not looked at.
-*next token*: where ``label[t]`` is not ``<pad>`` it is the token that follows position t − 1.
+follow position t. The label of a row's last position is ignored.
+*next token*: if ``label[t]`` is not ``<pad>``, it is the token that follows position t − 1.
 
-Rows of a task in the form that decompiling reads: tokens, where something is asked, what is
-right.
+Rows of a task are converted to this form:
 
     strings that count     BOS and letters; the answer is "0" or "1"
     templates, walks       tokens ``t0``, ``t1`` …; the answer is a token, or "-1" and "+1"
     fixed memories         inputs of ±1 are the tokens "-1" and "+1"; so is the sign of the answer
     C-RASP programs        random strings over the program's letters, each with its own frequencies
 
-A task of real values has no tokens, and no program of this language.
+A task of real values has no tokens, and no program in this language.
 """
 
 from __future__ import annotations
@@ -63,19 +63,21 @@ _OFTEN, _HALF = 0.9, 0.5
 
 @dataclass(frozen=True)
 class TokenRows:
-    """Rows of tokens and where something is asked.
+    """Rows of tokens, with the positions at which decisions count.
 
     Attributes:
-        tokens: ``[row, pos]`` codes, −1 past a row's end.
-        asked: ``[row, pos]``, positions at which a decision counts.
-        labels: What would be right: ``[row, pos, output]`` truths for sets, ``[row, pos]`` codes
-            else, −1 where unknown; None where nobody says.
-        vocabulary: What codes stand for.
-        objective: Whether tokens are allowed one by one or one is chosen.
-        answers: Output of the model → code of what it stands for; None where outputs are the
+        tokens: Token codes ``[row, pos]``, −1 past a row's end.
+        asked: True at the positions where a decision counts, ``[row, pos]``.
+        labels: The right decisions: truths ``[row, pos, output]`` for sets, else codes ``[row,
+            pos]``, −1 where unknown; None if there are no labels.
+        vocabulary: The texts that codes stand for.
+        objective: ``sets`` if each token is allowed or not, ``next token`` if one token is chosen.
+        answers: For each output of the model, the code that it stands for; None if outputs are the
             vocabulary.
-        encode: Codes ``[row, pos]`` → the model's inputs; None where these are the codes.
-        threshold: Above which the one output of a model that has one says yes.
+        encode: A function from codes ``[row, pos]`` to the model's inputs; None if these are the
+            codes.
+        threshold: For a model with one output, the value above which it decides for the second
+            answer.
     """
 
     tokens: Int[np.ndarray, "row pos"]
@@ -91,24 +93,24 @@ class TokenRows:
         return len(self.tokens)
 
     def __getitem__(self, which: Any) -> TokenRows:
-        """Some of the rows, as a slice, indices or a mask."""
+        """Return some of the rows, chosen by a slice, indices or a mask."""
         labels = None if self.labels is None else self.labels[which]
         return replace(self, tokens=self.tokens[which], asked=self.asked[which], labels=labels)
 
     @property
     def lengths(self) -> Int[np.ndarray, " row"]:
-        """Tokens of each row."""
+        """The number of tokens of each row."""
         return np.asarray((self.tokens != NONE).sum(1))
 
     @property
     def read(self) -> Bool[np.ndarray, "row pos"]:
-        """Positions that come before one where something is asked, or are one."""
+        """True at the positions up to the last asked one of each row."""
         return np.asarray(np.flip(np.maximum.accumulate(np.flip(self.asked, 1), axis=1), 1))
 
     @cached_property
     def _times(self) -> tuple[Int[np.ndarray, " token"], Int[np.ndarray, "row token"]]:
-        """Codes of the tokens up to the last position where something is asked, and how often each
-        row has each of them there."""
+        """The codes of the tokens up to each row's last asked position, and how often each row has
+        each."""
         read = self.read & (self.tokens != NONE)
         codes, place = np.unique(self.tokens[read], return_inverse=True)
         size = (len(self), len(codes))
@@ -116,15 +118,18 @@ class TokenRows:
         return codes, np.bincount(cells, minlength=size[0] * size[1]).reshape(size)
 
     def content(self) -> Int[np.ndarray, " token"]:
-        """Codes of the tokens that vary: all but those that stand once in nearly every row. What
-        stands after the last position where something is asked is not looked at."""
+        """Return the codes of the tokens that vary: all except those that occur exactly once in at
+        least nine tenths of the rows, and never twice.
+
+        Positions after a row's last asked one are ignored.
+        """
         codes, times = self._times
         once = (times == 1).sum(0) / max(len(self), 1)
         return np.asarray(codes[(times.max(0, initial=0) > 1) | (once < _OFTEN)])
 
     def common(self, most: int) -> Int[np.ndarray, " token"]:
-        """Codes of the tokens that vary, if they are at most so many; else of those that half of
-        the rows have, the commonest of them if they are more."""
+        """Return the codes of the tokens that vary, if there are at most ``most``; else of the most
+        frequent of those that occur in at least half of the rows."""
         content, (codes, times) = self.content(), self._times
         if len(content) <= most:
             return content
@@ -135,8 +140,17 @@ class TokenRows:
 
 @dataclass(frozen=True)
 class Split:
-    """Rows to fit, rows to judge on: held out, longer, off the task, and all strings of a
-    recogniser in random order (:func:`every_string`), none for other rows."""
+    """Rows split into parts for fitting and for judging (see :func:`split`).
+
+    Attributes:
+        fit: Rows for fitting.
+        held: Held-out rows of the same lengths.
+        longer: The longest rows.
+        queries: Rows off the task for fitting.
+        off_task: Rows off the task for judging.
+        every: All strings of a recogniser in random order (:func:`every_string`); empty for other
+            rows.
+    """
 
     fit: TokenRows
     held: TokenRows
@@ -193,13 +207,20 @@ def split(rows: TokenRows, *, seed: int = 0, held: float = 0.25, queries: int = 
 def off_task(
     rows: TokenRows, content: Int[np.ndarray, " token"], count: int, *, seed: int
 ) -> TokenRows:
-    """Rows made from others: random tokens, few tokens often, ties, single tokens exchanged.
+    """Make rows off the task by changing tokens of other rows.
+
+    In turn: all varying tokens redrawn at random, drawn from two tokens, made equally frequent, or
+    a tenth of them replaced.
 
     Args:
-        rows: The rows to change; where they ask, the new ones ask.
-        content: Codes that may be exchanged for each other.
-        count: How many.
+        rows: The rows to change; decisions count at the same positions.
+        content: Codes of the tokens that may be exchanged for each other; with fewer than two, no
+            rows are made.
+        count: How many rows are made.
         seed: Seed of the draws.
+
+    Returns:
+        The rows, without labels.
     """
     rng = np.random.default_rng(seed)
     tokens, asked = [], []
@@ -242,12 +263,14 @@ _EVERY, _LETTERS = 2**17, 8
 
 
 def every_string(rows: TokenRows) -> TokenRows | None:
-    """All strings of a recogniser, of the lengths that its rows have: every combination of the
-    tokens that vary, between those that do not.
+    """Return all strings of a recogniser of the lengths that its rows have.
 
-    None for rows that ask more than once, have one answer (they show strings of a language alone)
-    or more than eight tokens that vary (and so little of what each may do), and where there are
-    more than 2^17 strings.
+    These are all combinations of the varying tokens, with the other tokens kept in place.
+
+    Returns:
+        The strings. None for rows with more than one asked position, for rows that all have one
+        answer (they contain only strings of a language), for more than eight varying tokens, and
+        for more than 2^17 strings.
     """
     labels = [] if rows.labels is None or rows.objective == "sets" else rows.labels[rows.asked]
     content = rows.content()
@@ -315,7 +338,7 @@ def read_worded_rows(path: str | Path) -> TokenRows:
 
 
 def _check_words(words: Any, problems: Problems) -> int:
-    """How many tokens there are; 0 for a vocabulary that is none."""
+    """Return the number of tokens of a vocabulary; 0 if it is not valid."""
     codes = list(words.values()) if isinstance(words, dict) else []
     good = bool(codes) and all(_is_code(c, len(codes)) for c in codes)
     good = good and len(set(codes)) == len(codes)
@@ -377,7 +400,7 @@ def _are_sets(labels: Sequence[Any], size: int) -> bool:
 
 
 def _short(value: Any, most: int = 60) -> str:
-    """A value as JSON, cut where it is long."""
+    """Return a value as JSON, cut if it is long."""
     text = json.dumps(value)
     return text if len(text) <= most else f"{text[:most]}…"
 
@@ -458,7 +481,8 @@ def rows_of_task(task: Any, *, count: int = 400, seed: int = 0) -> TokenRows:
 
 
 def _rows_of_program(program: Program, count: int, seed: int) -> TokenRows:
-    """Random strings of up to :data:`_LONGEST` letters, BOS in front, and what the program answers.
+    """Draw random strings of up to :data:`_LONGEST` letters, with BOS in front, labelled with a
+    program's answers.
 
     The program's last letter is followed by an id for any other token, which no string has here.
     """
@@ -512,7 +536,8 @@ def _texts(task: Any, least: int) -> tuple[str, ...]:
 
 
 def _classes(task: Any, texts: tuple[str, ...]) -> tuple[list[int], tuple[str, ...]]:
-    """Code of each output, and the texts with those of outputs that are no tokens."""
+    """Return the code of each output, and the texts extended by those of outputs that are no
+    tokens."""
     if getattr(task, "program", None) is None:
         return list(range(len(texts))), texts
     return [len(texts), len(texts) + 1], (*texts, "0", "1")
@@ -524,18 +549,22 @@ _YES_OR_NO = ("0", "1")
 def resolve_rows(
     model: Any, rows: TokenRows | None, *, count: int, seed: int
 ) -> tuple[Any, TokenRows, Any]:
-    """A model, rows that fit it, and the task that the rows are of; None for rows that are given.
+    """Return a model, rows that fit it, and the task of the rows.
 
     Args:
-        model: Hooked, or a construction with such a model.
-        rows: By default those of the task that the model's card, or the construction, names.
+        model: A hooked model, or a construction with such a model.
+        rows: The rows; by default those of the task that the model's card, or the construction,
+            names.
         count: How many rows of the task are drawn.
         seed: Seed of the task's rows.
 
+    Returns:
+        The hooked model, the rows, and the task; None for the task if rows are given.
+
     Raises:
-        ArgumentError: without rows for a model that knows no task; for rows with more tokens than
-            the model knows or longer than it takes; for a vocabulary larger than the outputs, but
-            for a yes or no with "0" and "1" in the vocabulary.
+        ArgumentError: without rows for a model that has no task; for rows with more tokens than the
+            model has, or longer than its context; for a vocabulary larger than the number of
+            outputs, except for a yes-or-no model with "0" and "1" in the vocabulary.
     """
     if not isinstance(model, Construction):
         need_hooks(model)

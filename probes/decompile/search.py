@@ -2,23 +2,22 @@
 does.
 
     sets         for each token a formula that says whether it may follow
-    next token   a list of values, each with a condition, and one for all the rest: the last
-    greatest
-                 value below, or "<eos>", or the token itself plus one …
+    next token   a list of values, each with a condition, and one for all other cases: the last
+                 greatest value below, or "<eos>", or the token itself plus one …
 
-Programs of several sizes are made (formulas with up to 1, 2, … questions); a size is worth its
-lines where it decides better on rows that were not fitted.
+Programs of several sizes are made (formulas with up to 1, 2, … questions); a larger program must
+decide better on rows that were not fitted.
 
-Short formulas that decide as a model does: small trees over columns, written as conditions.
+Formulas are small decision trees over questions, written as conditions.
 
-A tree is grown leaf by leaf, each time where it mends most (Gini impurity, summed over decisions);
-of columns that mend within two per cent as much the simplest is asked. Trees are then written as
-formulas and shortened. Growing is greedy: a decision that no single question helps with (parity) is
-not found.
+A tree is grown leaf by leaf, each time at the leaf and with the question that lowers the Gini
+impurity, summed over decisions, most; of questions within two per cent of the best the simplest is
+chosen. Trees are then written as formulas and shortened. Growing is greedy: a decision that no
+single question helps with (parity) is not found.
 
-No search is needed, and nothing fitted, where the program stands in the weights
-(:mod:`interp.proofs.depth.decompiler`): in a model that averages, looks a fixed number of tokens
-back and switches on comparisons of counts. Trained models do none of that exactly.
+For a model that averages, looks a fixed number of tokens back and switches on comparisons of
+counts, the program is read off the weights, without search or fitting
+(:mod:`interp.proofs.depth.decompiler`). Trained models do none of that exactly.
 """
 
 from __future__ import annotations
@@ -47,13 +46,13 @@ _OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">": "<=", "<=": ">", ">=": "<"}
 
 @dataclass(frozen=True)
 class FormulaTree:
-    """A formula that was grown, and what it asks.
+    """A decision tree, written as a formula.
 
     Attributes:
         formula: The tree as a condition.
-        columns: Asked by it.
-        leaves: How many it has.
-        wrong: Decisions that it takes otherwise than was wanted.
+        columns: The questions in the formula.
+        leaves: The number of its leaves.
+        wrong: The number of decisions in which it differs from the wanted ones.
     """
 
     formula: Expression
@@ -63,7 +62,7 @@ class FormulaTree:
 
     @property
     def cost(self) -> float:
-        """What its questions cost."""
+        """The summed cost of its questions."""
         return float(sum(column.cost for column in self.columns))
 
 
@@ -88,8 +87,16 @@ class Questions:
     def best(
         self, mine: NDArray[np.bool_], where: NDArray[np.int64]
     ) -> tuple[float, Question, int] | None:
-        """(what it mends, the column, its threshold) of the simplest of the best cuts of some
-        decisions."""
+        """Find the best question for splitting some decisions in two.
+
+        Args:
+            mine: The wanted truths of these decisions.
+            where: The indices of these decisions.
+
+        Returns:
+            The decrease of the Gini impurity, the question and its threshold; of questions within
+            two per cent of the best the simplest. None if no question helps.
+        """
         total, yes = len(mine), int(mine.sum())
         if yes in (0, total) or not self.columns or self._width == 1:
             return None
@@ -127,13 +134,16 @@ def grow(
     *,
     among: NDArray[np.int64] | None = None,
 ) -> list[FormulaTree]:
-    """Trees of one leaf, two, … ``most``, as long as another mends anything.
+    """Grow decision trees of 1, 2, … ``most`` leaves, as long as another leaf helps.
 
     Args:
-        asked: What may be asked.
-        wanted: What is to be decided.
-        most: Leaves, at most.
-        among: Decisions that count; all by default.
+        asked: The questions that may be asked.
+        wanted: The truth to be decided, for every decision.
+        most: The largest number of leaves.
+        among: The indices of the decisions that count; all by default.
+
+    Returns:
+        One tree for each number of leaves.
     """
     root = _leaf(asked, wanted, np.arange(len(wanted)) if among is None else among)
     leaves, found = [root], [_tree(root, [root])]
@@ -155,8 +165,11 @@ def grow(
 def _both(
     asked: Questions, wanted: NDArray[np.bool_], among: NDArray[np.int64]
 ) -> FormulaTree | None:
-    """The simplest two questions that together are right on every decision: growing may begin with
-    another that alone mends more."""
+    """Return the simplest conjunction of two questions that is right on every decision; None if
+    there is none.
+
+    Greedy growing can miss it, if another question alone helps more.
+    """
     inside, outside = among[wanted[among]], among[~wanted[among]]
     if not len(inside) or not len(outside) or not asked.columns:
         return None
@@ -231,7 +244,8 @@ def _expression(leaf: _Leaf, asked: list[Question]) -> Expression:
 
 
 def _at_most(column: Question, threshold: int) -> Expression:
-    """That a number is at most so much; that it is its bound, where the bound is next."""
+    """Return the condition that a number is at most a threshold, or equal to or different from its
+    bound if that is the same."""
     if column.least == threshold:
         return syntax.Comparison("==", column.expression, syntax.Constant(threshold))
     if column.most is not None and column.most - 1 == threshold:
@@ -240,7 +254,7 @@ def _at_most(column: Question, threshold: int) -> Expression:
 
 
 def conditional(condition: Expression, then: Expression, other: Expression) -> Expression:
-    """``then`` where the condition holds and ``other`` elsewhere, as short as it goes."""
+    """Return the shortest formula for ``then`` where a condition holds and ``other`` elsewhere."""
     match then, other:
         case syntax.Truth(True), syntax.Truth(False):
             return condition
@@ -258,7 +272,7 @@ def conditional(condition: Expression, then: Expression, other: Expression) -> E
 
 
 def negation(condition: Expression) -> Expression:
-    """The opposite of a condition."""
+    """Return the negation of a condition."""
     if isinstance(condition, syntax.Comparison) and condition.relation in ("==", "!="):
         return syntax.Comparison(_OPPOSITE[condition.relation], condition.left, condition.right)  # type: ignore[arg-type]
     if isinstance(condition, syntax.Comparison) and isinstance(condition.right, syntax.Constant):
@@ -298,14 +312,17 @@ def candidates(
     *,
     positions: bool = True,
 ) -> Iterator[Candidate]:
-    """Programs of growing size.
+    """Fit programs of growing size to a model's decisions.
 
     Args:
-        rows: The rows that candidates are fitted to.
-        decisions: The model's at their asked positions, as
+        rows: The rows that programs are fitted to.
+        decisions: The model's decisions at their asked positions, from
             :func:`probes.decompile.decisions.output_decisions`.
         fetched: What heads do: (index of a head, primitive).
-        layers, positions: Handed to :func:`probes.decompile.features.features`.
+        layers, positions: As for :func:`probes.decompile.features.features`.
+
+    Yields:
+        Different programs, smaller ones first.
     """
     rows, decisions = _sample(rows, decisions)
     known = features(rows, fetched, layers, positions=positions)
@@ -345,8 +362,8 @@ def _answer_tables(
     rows: TokenRows,
     decisions: NDArray[Any],
 ) -> Iterator[tuple[syntax.Output, ...]]:
-    """The answer as a table on the current token and all tokens that heads fetch, if they are
-    few."""
+    """Yield outputs that are a table on the current token and tokens that heads fetch, as long as
+    the tables are small."""
     tokens = [(f, v) for f, v in zip(known, values, strict=True) if f.kind == "token"]
     names = rows.vocabulary.texts
     for count in range(2, len(tokens) + 1):
@@ -376,7 +393,8 @@ def _most(decisions: NDArray[Any]) -> int:
 
 
 def _sample(rows: TokenRows, decisions: NDArray[Any]) -> tuple[TokenRows, NDArray[Any]]:
-    """Rows in mixed order, as many as give enough decisions."""
+    """Return rows in their order, drawn at random so that they have at most 4000 decisions, and
+    these decisions."""
     per_row = rows.asked.sum(1)
     order = np.random.default_rng(0).permutation(len(rows))
     kept = np.sort(order[: max(1, int((per_row[order].cumsum() <= _DECISIONS).sum()))])
@@ -385,7 +403,8 @@ def _sample(rows: TokenRows, decisions: NDArray[Any]) -> tuple[TokenRows, NDArra
 
 
 def _worth(trees: Sequence[FormulaTree], most: int) -> FormulaTree:
-    """The smallest tree that is nearly as good as the best of at most so many leaves."""
+    """Return the smallest tree with at most ``most`` leaves that is nearly as good as the best of
+    these."""
     allowed = [tree for tree in trees if tree.leaves <= most]
     least = min(tree.wrong for tree in allowed)
     return next(tree for tree in allowed if tree.wrong <= _SLACK * least)
@@ -397,8 +416,8 @@ def _values(
     rows: TokenRows,
     decisions: NDArray[Any],
 ) -> list[tuple[Expression, NDArray[np.bool_]]]:
-    """Values that together give every decision, the one that gives most first; each with where it
-    is right."""
+    """Return values that together give nearly every decision, the most frequent first; each with
+    the decisions at which it is right."""
     lines = {line.name: line for feature in known for line in feature.lines}
     extra = [Assignment(f"offered{i}_", e) for i, (e, _) in enumerate(offered)]
     every = line_values([*lines.values(), *extra], rows.tokens, rows.vocabulary)
@@ -423,8 +442,8 @@ def _values(
 def _guards(
     values: Sequence[tuple[Expression, NDArray[np.bool_]]], asked: Questions
 ) -> list[tuple[Expression, list[FormulaTree]]]:
-    """For all values but the first, the last one first: trees of growing size that say where the
-    value is needed, of the decisions that those before leave open."""
+    """Return, for all values but the first and beginning with the last, trees that say where the
+    value is needed among the decisions that are still open."""
     rest, ruled = values[0], list(reversed(values[1:]))
     open_ = np.ones(len(rest[1]), dtype=bool)
     found: list[tuple[Expression, list[FormulaTree]]] = []
@@ -442,7 +461,8 @@ def _guards(
 def _choice_chain(
     first: Expression, guards: Sequence[tuple[Expression, list[FormulaTree]]], most: int
 ) -> Expression:
-    """One value where a condition holds, another where the next does, …, the first for the rest."""
+    """Return one value where a condition holds, another where the next one does, and so on;
+    ``first`` for all other cases."""
     found = first
     for value, trees in reversed(guards):
         guard = _worth(trees, most).formula
@@ -458,7 +478,8 @@ def _choice_chain(
 def _new(
     outputs: tuple[syntax.Output, ...], known: Sequence[Feature], seen: set[Program]
 ) -> Iterator[Candidate]:
-    """The program of some outputs with the lines that they need, if it is a new one."""
+    """Yield the program of some outputs, with the lines that they need, if it has not been made
+    before."""
     if not outputs:
         return
     lines = {line.name: (line, feature.source) for feature in known for line in feature.lines}
@@ -470,7 +491,8 @@ def _new(
 
 
 def _needed_lines(outputs: tuple[syntax.Output, ...], lines: dict[str, Assignment]) -> list[str]:
-    """Names of the lines that outputs need, in an order in which they can be read."""
+    """Return the names of the lines that outputs need, each after the lines that it needs
+    itself."""
     found: list[str] = []
 
     def visit(expression: Expression) -> None:
@@ -490,12 +512,17 @@ def _needed_lines(outputs: tuple[syntax.Output, ...], lines: dict[str, Assignmen
 
 
 def program_of_counts(model: Any, rows: TokenRows, seed: int) -> Program | None:
-    """The program that stands in a model's weights.
+    """Read a program off a model's weights.
 
     Args:
-        model: Any; of other classes than ours there is none.
-        rows: Codes are the model's ids, of which 0 begins every row and stands nowhere else.
-        seed: Seed of the strings that the model is asked about.
+        model: The model; only a SequenceTransformer has such a program.
+        rows: Rows whose codes are the model's token ids, of which 0 begins every row and occurs
+            nowhere else.
+        seed: Seed of the strings on which program and model are compared.
+
+    Returns:
+        The program; None if there is none that agrees with the model on all these strings, or the
+        rows do not have two answers.
     """
     ours = isinstance(model, SequenceTransformer) and rows.encode is None
     if not ours or rows.answers is None or len(rows.answers) != 2:

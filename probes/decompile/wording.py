@@ -1,13 +1,13 @@
-"""The same program in other words.
+"""Rewrite a program without changing what it decides.
 
-What stands there twice gets a line and a name: a difference of counts that several outputs ask
-about becomes ``d = count(…) - count(…)``; a plain count that is used more than once ``n_a``. A
-difference that is asked about once and compared with 0 is a comparison of the two:
-``count(…) - count(…) <= -1`` becomes ``count(…) < count(…)``. What a program decides stays as it
-was.
+An expression that occurs twice gets a line and a name: a difference of counts that several outputs
+use becomes ``d = count(…) - count(…)``; a plain count that is used more than once ``n_a``. A
+difference that is used once and compared with 0 becomes a comparison of the two counts: ``count(…)
+- count(…) <= -1`` becomes ``count(…) < count(…)``.
 
 A line that picks by ``commonest`` may decide alike with ``least`` or ``first``: such programs are
-:func:`variants`, of which rows off the task tell (:func:`probes.decompile.judging.choose_words`).
+:func:`variants`, which rows off the task can tell apart
+(:func:`probes.decompile.judging.choose_words`).
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ def shorten(program: Program) -> Program:
 
 
 def _comparison(part: Expression) -> Expression:
-    """A difference that is compared with 0, or nearly, as a comparison of its two sides."""
+    """Return a difference of two counts compared with 0, 1 or −1 as a comparison of the counts, if
+    that is equivalent."""
     match part:
         case syntax.Comparison(
             relation,
@@ -127,13 +128,13 @@ def _exchange_in(
 
 @dataclass(frozen=True)
 class Variant:
-    """A program with another word in one line.
+    """A program in which one line picks with another word.
 
     Attributes:
         program: The program.
-        names: Name that a line had → the name that it has.
-        line: Name that the line had.
-        word: How it picks.
+        names: Old name of the line → its new name.
+        line: The line's old name.
+        word: The word that it picks with.
     """
 
     program: Program
@@ -143,7 +144,14 @@ class Variant:
 
 
 def variants(program: Program, number: int) -> Iterator[Variant]:
-    """The program with another word in one line; a name that begins with the word changes too."""
+    """Yield the program with each other word in one line.
+
+    A name of the line that begins with the word is changed as well.
+
+    Args:
+        program: The program.
+        number: The index of the line; nothing is yielded if its expression is not a pick.
+    """
     line = program.lines[number]
     if not isinstance(line.expression, syntax.Pick):
         return

@@ -1,19 +1,20 @@
-"""From a trained model back to a program: what it needs, what its heads do, and what that decides.
+"""From a trained model back to a program: which components it needs, what its heads do, and what is
+decided from that.
 
     rows → the model's decisions → the best table on the current token → components that are needed
          → a primitive for each head → formulas over what the heads fetch → the program, judged
 
-A program is *found* where it decides as the model does on rows that were not fitted, held out and
-longer, with match ≥ .9 **and** gain ≥ .9 (:mod:`probes.decompile.decisions`). Where all strings of
-a recogniser can be looked at, it must decide every one of them as the model does. If the table on
-the current token makes no mistake there, the answer is that no attention is needed; if no short
-program gets there, the best one is told with its gain. Short is at most twenty lines, and as many
-expressions as ten a line and twelve more, eighty at most: a formula of a hundred parts fits
+A program is *found* if it decides as the model does on rows that were not fitted, held out and
+longer, with match ≥ .9 **and** gain ≥ .9 (:mod:`probes.decompile.decisions`). If all strings of a
+recogniser can be checked, it must decide every one of them as the model does. If the table on the
+current token makes no mistake there, the result is that no attention is needed; if no short program
+is good enough, the best one is reported with its gain. Short is at most twenty lines, and at most
+twelve expressions plus ten for each line, eighty in all: a formula of a hundred parts fits
 anything. Feed-forward layers, LayerNorms and the readout are replaced by the formulas together:
-what they cost is in the program's fidelity, which is measured without the model.
+what this costs is part of the program's fidelity, which is measured without the model.
 
-A program that decides alike says what is computed, not that each of its lines is where the evidence
-puts it; off the task both may part ways, which is reported.
+A program that decides alike says what is computed, not that each of its lines is computed where the
+evidence puts it; off the task program and model may differ, which is reported.
 """
 
 from __future__ import annotations
@@ -80,29 +81,29 @@ class Decompiled:
     """The program that was found, and how often it agrees with the model.
 
     Attributes:
-        answer: Whether a program was found, none is needed beyond a table, or none was found.
+        answer: ``found``, ``no attention needed`` (a table is enough) or ``not found``.
         best: The program that is reported.
         tried: Every program that was judged, for the curve of gain against lines.
-        table: Match of the best table on the current token on held-out and longer rows.
-        kept: Components that the decisions need.
-        heads: What each kept head does.
+        table: The match of the best table on the current token, on held-out and longer rows.
+        kept: The components that the decisions need.
+        heads: The needed heads with the primitives that can replace their attention patterns.
         data: The rows, as they were split.
-        decisions: The model's, by the part of the split.
-        right: How often model and program are right, and what the program does where the model is
-            not.
-        evidence: Scores by sources, FFNs as tables, and what frozen norms cost.
-        differ: (row, position) of held-out and longer rows where program and model part.
-        alike: Other words for a line that would decide alike on every row that was looked at.
+        decisions: Part of the split → the model's decisions.
+        right: How often model and program give the labelled answer, and what the program does where
+            the model is wrong.
+        evidence: Attention scores by sources, FFNs as tables, and the cost of frozen norms.
+        differ: (part of the rows, row, position) of decisions in which program and model differ.
+        alike: Other words for a line that would decide alike on every row.
         far: Fidelity on rows of the model's own task that are up to four times as long; None
-            without.
+            without such rows.
         proof: The proof's program beside it; None for a task without one.
-        seconds: How long it took.
-        lines: Longest program that was looked at.
-        least: The least gain, and match, of a program that is found.
-        parted: The first of ``differ`` in words: rows, tokens so far, what the model and what the
-            program decides.
-        patterns: Place in ``heads`` → the head's pattern and its primitive's on a row,
-            ``[query, key]``, of the heads that a line stands for and of :attr:`rest`.
+        seconds: How long decompiling took.
+        lines: The most lines of a program that was judged.
+        least: The least match and gain of a program that counts as found.
+        parted: The first of ``differ`` in words: part of the rows, tokens so far, the model's
+            decision and the program's.
+        patterns: Index into ``heads`` → the head's attention pattern and its primitive's on a row,
+            ``[query, key]``, for the heads that a line stands for and those of :attr:`rest`.
     """
 
     answer: Answer
@@ -127,11 +128,12 @@ class Decompiled:
 
     @property
     def rest(self) -> list[int]:
-        """Places in ``heads`` of those that no line stands for: of these the decisions speak."""
+        """Indices into ``heads`` of the heads that no line stands for; the decisions replace
+        them."""
         return _rest(self.best, self.heads)
 
     def record(self) -> dict[str, Any]:
-        """What ``result.json`` holds."""
+        """Return the results as JSON data for ``result.json``."""
         best = self.best
         return {
             "answer": self.answer,
@@ -183,19 +185,18 @@ def decompile(
     """Find a short program that decides as a model does.
 
     Args:
-        model: Hooked, causal; takes tokens ``[row, pos]`` and gives scores ``[row, pos, output]``.
-            Or a construction with such a model.
-        rows: What it is asked, eight different rows at least
-            (:func:`probes.own_rows.read_rows`); by default those of the task that the model's card,
-            or the construction, names.
-        count: How many rows of the task are drawn, where none are given.
+        model: A hooked causal model that takes tokens ``[row, pos]`` and returns scores ``[row,
+            pos, output]``; or a construction with such a model.
+        rows: Rows of tokens, at least eight different ones (:func:`probes.own_rows.read_rows`); by
+            default those of the task that the model's card, or the construction, names.
+        count: How many rows of the task are drawn, if none are given.
         seed: Seed for choosing the held-out rows and the rows outside the task.
-        lines: Longest program that is reported as found.
-        step: Told what is being done.
+        lines: The most lines of a program that is judged.
+        step: A function that is called with the name of each stage as it begins.
 
     Raises:
-        ArgumentError: for too few rows, none where the model knows no task of tokens, rows that
-            the model cannot be asked, or fewer lines than the shortest program has.
+        ArgumentError: for too few rows, for no rows if the model has no task of tokens, for rows
+            that do not fit the model, or for fewer lines than the shortest program has.
     """
     start = time.monotonic()
     model, rows, task = resolve_rows(model, rows, count=count, seed=seed)
@@ -252,8 +253,8 @@ def decompile(
 def _both_answers(
     data: Split, truth: dict[str, NDArray[Any]]
 ) -> tuple[Split, dict[str, NDArray[Any]]]:
-    """As many strings of a recogniser for each of its answers among the fitted queries: members may
-    be rare."""
+    """Add strings of a recogniser to the fitted queries, up to a hundred for each answer, since
+    members may be rare among the rows."""
     answers = truth["every"]
     picked = [np.flatnonzero(answers == one)[:_EACH] for one in np.unique(answers)]
     if not picked:
@@ -281,7 +282,11 @@ def _search_programs(
     counted: Program | None,
     step: Callable[[str], None],
 ) -> tuple[list[Judged], list[HeadDoes]]:
-    """Every program that was judged, and what heads do: asked only as far as is needed."""
+    """Fit and judge programs, examining heads only as far as needed.
+
+    Returns:
+        Every program that was judged, and the heads with their primitives.
+    """
     tried = [*judge.all([]), *([] if counted is None else [judge.exact(counted)])]
     if judge.enough(tried):
         return tried, []
@@ -303,8 +308,8 @@ def _search_programs(
 
 
 def _some(data: Split) -> TokenRows:
-    """A few rows to try components on, of the fitted ones; where those are few, or one answer may
-    be rare among them, of those off the task too."""
+    """Return a few fitted rows to try components on, with rows off the task if fitted rows are few
+    or one answer may be rare among them."""
     fit = data.fit[:_PROBED]
     queries = data.queries[: _PROBED if len(data.fit) < _PROBED or len(data.every) else 0]
     return join_rows(fit, queries) if len(queries) else fit

@@ -1,8 +1,8 @@
-"""How well a model does on rows, compared with a control and with the best constant answer.
+"""How well a model does on rows, compared with a control and with a constant answer.
 
-A low loss says that the model does the task, not how. A model that is no better than an answer that
-is always the same does not do the rows; where answers are few, no cause counts there
-(:mod:`probes.roles.ability`).
+A low loss says that the model does the task, not how. A model that does no better than a constant
+answer does not do the task on these rows; if answers are few, no loss under ablation counts as a
+cause there (:mod:`probes.roles.ability`).
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ class Performance:
 
     Attributes:
         trial: The name of the trial.
-        loss: Mean over rows of the loss at scored positions, in nats a token or as a share of the
-            target's variance.
-        control: The same on the control's rows; NaN where there is none.
-        accuracy: Share of scored positions with the right token on top, or the right sign.
-        p: The probability of a loss that far below the control's, by exchanging rows; NaN without a
-            control.
-        chance: The loss of the best answer that is always the same: the targets' entropy in nats,
-            or 1, their variance.
+        loss: The mean over rows of the loss at scored positions, in nats per token or as a share of
+            the target's variance.
+        control: The same on the control's rows; NaN if there is no control.
+        accuracy: The share of scored positions at which the right token has the largest logit, or a
+            real output the right sign.
+        p: The p-value for the loss being that far below the control's, by a permutation test over
+            rows; NaN without a control.
+        chance: The loss of the best constant answer: the entropy of the targets in nats, or 1
+            (their variance) for real targets.
         guess: The accuracy of that answer.
-        worst: The largest absolute error of real values; NaN for tokens.
-        able: Whether the model does better than always the same answer
-            (:func:`probes.roles.ability.does_better`); what follows for causes is said there.
+        worst: The largest absolute error of real outputs; NaN for tokens.
+        able: Whether the model does better than a constant answer
+            (:func:`probes.roles.ability.does_better`).
     """
 
     trial: str
@@ -54,13 +55,13 @@ class Performance:
 def performance(
     run: Run, name: str, control: Run | None = None, *, draws: int = 10_000
 ) -> Performance:
-    """The loss and accuracy on a trial's rows, compared with its control.
+    """Measure the loss and accuracy on a trial's rows, compared with its control.
 
     Args:
         run: The model on the trial's rows.
-        name: The trial's.
-        control: The same model on the control's rows, if it has one.
-        draws: Permutations of rows between the two.
+        name: The name of the trial.
+        control: The same model on the control's rows, if there is a control.
+        draws: The number of permutations of rows between the two.
     """
     unit = loss_unit(run.batch)
     losses, other, p = run.by_row(run.value()) / unit, float("nan"), float("nan")
@@ -77,7 +78,7 @@ def performance(
 
 
 def _constant(batch: Batch) -> tuple[float, float]:
-    """Loss and accuracy of the best answer that is always the same."""
+    """Return loss and accuracy of the best constant answer."""
     targets = batch.targets[batch.mask]
     if targets.is_floating_point():
         signs = (targets.sign() > 0).double().mean()
@@ -88,7 +89,7 @@ def _constant(batch: Batch) -> tuple[float, float]:
 
 
 def _worst(run: Run) -> float:
-    """The largest absolute error of real values; NaN for tokens."""
+    """Return the largest absolute error of real outputs; NaN for tokens."""
     if not run.batch.targets.is_floating_point():
         return float("nan")
     return max(
@@ -98,12 +99,14 @@ def _worst(run: Run) -> float:
 
 
 def _right(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Whether the right token has the largest logit, or real values the right sign."""
+    """Return 1 where the right token has the largest logit, else 0; for real outputs, the share
+    with the right sign."""
     if targets.is_floating_point():
         return (output.sign() == targets.sign()).double().flatten(1).mean(1)
     return (output.argmax(-1) == targets).double()
 
 
 def _gap(losses: NDArray[np.floating], n: int) -> NDArray[np.floating]:
-    """How much higher the mean is after the first ``n`` of the last axis."""
+    """Return how much larger the mean after the first ``n`` entries of the last axis is than the
+    mean over these."""
     return np.asarray(losses[..., n:].mean(-1) - losses[..., :n].mean(-1))

@@ -1,9 +1,9 @@
 """Where in a row a head's role holds: its share of attention at early and at late queries.
 
 A strength is a mean over positions, and one that is 0.9 in the first half of a row and 0.1 in the
-second reads as 0.5. For every role that is a share of attention, the share of each query on rows of
-the length that was asked for is split at the place where both sides differ most
-(:func:`probes.inspection.usable.largest_step`); sides that differ by 0.2 or more are told. A
+second reads as 0.5. For every role that is a share of attention, the shares of the queries, on rows
+of the requested length, are split at the position where both sides differ most
+(:func:`probes.inspection.usable.largest_step`); sides that differ by 0.2 or more are reported. A
 strength that holds everywhere says nothing of rows that are longer still.
 """
 
@@ -35,25 +35,29 @@ _TOLD, _LEVEL, _ROWS = 0.2, 0.01, 16
 def with_positions(
     roles: pd.DataFrame, model: Any, rows: Mapping[str, Batch], profile: Profile
 ) -> pd.DataFrame:
-    """The role table with a column ``by_position``: how strength changes along a row, in words.
+    """Return the role table with a column ``by_position``: how the strength changes along a row, in
+    words.
+
+    The entry is empty for roles that are not a share of attention, or if there is no clear change.
 
     Args:
         roles: A role table.
         model: The hooked model.
-        rows: Kind → rows of the whole length that was asked for.
-        profile: Says on which kind of rows attention to which keys is read.
+        rows: Kind → rows of the whole requested length.
+        profile: The profile, which says on which kind of rows attention to each key set is read.
     """
     shares = _Shares(model, rows, profile)
     return roles.assign(by_position=[_shares_in_words(one, shares) for one in roles.itertuples()])
 
 
 class _Shares:
-    """Every head's share of attention by query, measured once a layer and kind of keys.
+    """The share of attention of every head, query by query, measured once for each layer and key
+    set.
 
     Args:
         model: The hooked model.
         rows: Kind → rows.
-        profile: Says on which kind of rows attention to which keys is read.
+        profile: The profile, which says on which kind of rows attention to each key set is read.
     """
 
     def __init__(self, model: Any, rows: Mapping[str, Batch], profile: Profile) -> None:
@@ -62,8 +66,11 @@ class _Shares:
         self._known: dict[tuple[int, str], tuple[Tensor, Tensor]] = {}
 
     def of(self, layer: int, name: str) -> tuple[Tensor, Tensor] | None:
-        """Shares ``[row, head, query]`` and the queries that have such keys ``[row, query]``; None
-        if there are no rows of that kind."""
+        """Return the shares of a layer's heads on a key set, ``[row, head, query]``, and the
+        queries that have such keys, ``[row, query]``.
+
+        None if there are no rows of the kind on which this key set is read.
+        """
         run = self._runs.get(self._kinds[name])
         if run is None:
             return None
@@ -92,7 +99,7 @@ def _keys(inputs: Tensor, name: str) -> Tensor:
 
 
 def _share(run: Run, layer: int, keys: Tensor) -> Tensor:
-    """The share of attention that each query gives to some keys, ``[row, head, query]``."""
+    """Return the share of attention that each query gives to some keys, ``[row, head, query]``."""
     site = Site(layer, "pattern")
     pattern = run.at(site)[site].double().cpu()
     share: Tensor = (pattern * keys[:, None]).sum(-1) / pattern.sum(-1).clamp_min(1e-12)

@@ -1,16 +1,17 @@
-"""How much of what a head does on text its confirmed roles explain: it may do more than its name.
+"""How much of what a head does on text its confirmed roles explain; it may do more than its name
+says.
 
-    attention   mean share of its attention on the text (or rows) given that goes to the keys of its
-                confirmed roles together
-    loss        of the rise of the loss there without the head (its mean in its place), the share
-                that is not lost when it keeps its attention to these keys alone
+    attention   the mean share of its attention, on the given text (or rows), that goes to the
+                keys of its confirmed roles together
+    loss        the share of the loss rise under mean ablation of the head that is avoided when it
+                keeps its attention to these keys alone
     rest        the tokens that get most of the other attention, with their shares of all of it
 
-The role table has the first two of each role by itself, and the share on the first token, on which
-heads rest that find nothing.
+The role table has the first two for each role by itself, and the share of attention on the first
+token, where heads rest that find nothing.
 
-Only roles that say where a head looks have keys; a head whose confirmed roles are others is left
-out. Where nothing is lost without the head (less than the floor of a role) no share of it is told.
+Only roles that say where a head attends have keys; a head with other confirmed roles alone is left
+out. If ablating the head costs less than the floor of a role, no share of the loss is given.
 Attention to a role's keys that is not used counts as explained: the share of the loss says more.
 """
 
@@ -41,17 +42,18 @@ def explain_heads(
     told: Sequence[Found | Lacking],
     word: Callable[[int], str] = str,
 ) -> pd.DataFrame:
-    """What confirmed roles explain of each head, on every kind of rows that was given.
+    """Measure how much confirmed roles explain of each head, on every kind of rows that was given.
 
     Args:
         evidence: The evidence that the roles were decided from.
         roles: The role table.
-        told: What the table was decided from, with the keys that differ from head to head.
-        word: Token id → the token as it is shown.
+        told: The findings that the table was made from, which hold keys that differ from head to
+            head.
+        word: A function from a token id to the token as it is shown.
 
     Returns:
-        A row a head and kind of rows, :class:`~probes.columns.ExplainedRow`; the share of the loss
-        is NaN where nothing is lost without the head. Empty without text or rows.
+        One row for each head and kind of rows, :class:`~probes.columns.ExplainedRow`; the share of
+        the loss is NaN if nothing is lost without the head. Empty without text or rows.
     """
     kinds = [kind for kind in GIVEN_KINDS if kind in evidence.views]
     rises = LossRises(evidence)
@@ -67,10 +69,15 @@ def explain_heads(
 def with_text(
     roles: pd.DataFrame, evidence: Evidence, told: Sequence[Found | Lacking]
 ) -> pd.DataFrame:
-    """The role table with the columns ``text_attention``, ``text_loss`` and ``text_first`` of heads
-    whose role says where they look; as it is where no text or rows were given.
+    """Return the role table with the columns ``text_attention``, ``text_loss`` and ``text_first``.
 
-    The share of the loss is that of confirmed roles alone.
+    They are for heads whose role says where they attend; ``text_loss`` is for confirmed roles
+    alone. The table is unchanged if no text or rows were given.
+
+    Args:
+        roles: The role table.
+        evidence: The evidence that the roles were decided from.
+        told: The findings that the table was made from.
     """
     kind = next((kind for kind in GIVEN_KINDS if kind in evidence.views), None)
     if kind is None:
@@ -98,13 +105,14 @@ def with_text(
 
 
 def _own_keys(told: Sequence[Found | Lacking]) -> dict[tuple[int, int, str], KeysOf | None]:
-    """Layer, head and role → the keys of this head, where they differ from head to head."""
+    """Return (layer, head, role) → the keys of this head, or None if the role's key set is the same
+    for all heads."""
     found = [one for one in told if isinstance(one, Found) and one.component == "head"]
     return {(one.layer, one.head, one.role): one.keys for one in found}
 
 
 def _heads_with_keys(roles: pd.DataFrame) -> Iterator[tuple[Place, list[str]]]:
-    """Heads with confirmed roles that have keys, and these roles."""
+    """Yield the heads that have confirmed roles with keys, with the names of these roles."""
     sure = roles[(roles["status"] == "confirmed") & (roles["component"] == "head")]
     named: dict[Place, list[str]] = {}
     for layer, head, name in zip(sure["layer"], sure["head"], sure["role"], strict=True):
@@ -139,8 +147,11 @@ def _row(
 def _kept_loss(
     evidence: Evidence, rises: LossRises, place: Place, keys: Tensor, kind: str
 ) -> float:
-    """The share of what is lost without a head that is not lost when it keeps some keys; NaN where
-    nothing is lost without it."""
+    """Return the share of the loss rise without a head that is avoided when the head keeps its
+    attention to some keys alone.
+
+    NaN if nothing is lost without the head.
+    """
     mask = evidence.batch(kind).mask
     lost = _mean(rises.at(kind, rises.away(kind, (place,))), mask)
     if lost < evidence.floors.loss:
@@ -150,7 +161,8 @@ def _kept_loss(
 
 
 def _patterns(evidence: Evidence, layer: int, kind: str) -> Tensor:
-    """The shares of attention of a layer's heads, ``[row, head, query, key]``."""
+    """Return the attention patterns of a layer's heads, normalised to sum to one, ``[row, head,
+    query, key]``."""
     site = Site(layer, "pattern")
     pattern = evidence.run(kind).at([site])[site].double().cpu()
     return pattern / pattern.sum(-1, keepdim=True).clamp_min(1e-12)

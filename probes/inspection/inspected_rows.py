@@ -1,20 +1,21 @@
 """The rows that an inspection runs a model on, and the profile that follows from them.
 
-    TASK       the targets are no next tokens: rows of a task, or the user's own with their labels
-    LANGUAGE   they are next tokens, or there are none but the model's tokens: random ones that it
-               can handle, and the user's text or rows
+    TASK       targets are not the next tokens: rows of a task, or the user's own with their
+               labels
+    LANGUAGE   targets are the next tokens, or no rows are given: random tokens that the model can
+               handle, and the user's text or rows
 
-Of the random rows of a language model:
+The random rows of a language model are chosen as follows:
 
-    tokens      those of the rows or the text given, by their frequency there; else those that the
+    tokens      those of the given rows or text, by their frequency there; else those that the
                 model has learned; else all
     positions   as many as the model has learned (:mod:`probes.inspection.usable`), at most
                 ``length`` and its context
-    roles       are read on repeated random tokens, or on repeated passages of the text or rows
-                given where the model notices those more: a small language model notices no repeat
-                among tokens in an order that it has never seen
+    roles       are tested on repeated random tokens, or on repeated passages of the given text or
+                rows if these repetitions lower the loss more: a small language model does not
+                notice repetitions of tokens in an order that it has never seen
 
-Rows drawn so leave nothing to find where a model was never trained; they show no behaviour there.
+Rows chosen so contain nothing on which the model was never trained; they show no behaviour there.
 """
 
 from __future__ import annotations
@@ -70,17 +71,17 @@ class InspectedRows:
     """The rows of an inspection.
 
     Attributes:
-        trials: The kinds of rows; roles are read on ``repeated``, or on the ``given`` rows of a
+        trials: The kinds of rows; roles are tested on ``repeated``, or on the ``given`` rows of a
             task.
-        whole: ``repeated`` and ``shuffled`` rows of the length that was asked for, by kind.
-        rows: How many rows of every trial were asked for.
-        asked: How many positions of a row were asked for and fit the model's context.
+        whole: Kind → rows of the requested length, for ``repeated`` and ``shuffled``.
+        rows: How many rows of every trial were requested.
+        asked: How many positions of a row were requested and fit the model's context.
         positions: How many positions of a row are used.
         tokens: How many token ids random rows are drawn from.
-        notes: What a reader should know of them.
-        profile: Says in which unit effects are measured, and which floors hold.
-        task: What the rows were drawn from; None for other rows.
-        words: The text of each id, where rows of one's own say it.
+        notes: Sentences about the choice of the rows, for the reader.
+        profile: The profile, with the unit of effects and the floors.
+        task: The task that rows were drawn from; None for other rows.
+        words: The text of each id, if the user's rows give it.
     """
 
     trials: tuple[Trial, ...]
@@ -98,7 +99,8 @@ class InspectedRows:
     def task_variables(
         self,
     ) -> tuple[tuple[Memory, ...], dict[str, tuple[str, ...]], tuple[Variable, ...]]:
-        """What a task says is fetched, computed and exchanged; of a language nothing."""
+        """The memories, answers and exchangeable variables of the task; all empty for a language
+        model."""
         if self.profile is not TASK or self.task is None:
             return (), {}, ()
         return memories_of(self.task), answers_of(self.task), tuple(role_variables(self.task))
@@ -106,7 +108,15 @@ class InspectedRows:
 
 @dataclass(frozen=True)
 class _GivenRows:
-    """What the user gave: rows, a text, and the frequencies of tokens in them."""
+    """The rows or text given by the user, with the frequencies of tokens in them.
+
+    Attributes:
+        own: The rows given.
+        text: The text given.
+        counts: How often each token occurs in them; None if nothing was given.
+        notes: Sentences for the reader.
+        templates: Whether in-context templates are among the trials.
+    """
 
     own: OwnRows | None
     text: str | None
@@ -128,21 +138,23 @@ def inspected_rows(
     seed: int = 0,
     templates: bool = True,
 ) -> InspectedRows:
-    """Choose the rows of an inspection, and the profile; of a language model some are run.
+    """Choose the rows of an inspection, and the profile.
+
+    A language model is run on some rows, to find which tokens and positions it has learned.
 
     Args:
         model: The model, in evaluation mode.
-        text: A text, whose pieces are one more trial if the model has a tokenizer, and repeated
+        text: A text. If the model has a tokenizer, its pieces are one more trial, and repeated
             passages of it another.
-        data: Rows of one's own (:func:`probes.own_rows.rows_given`). Token ids are one more trial
-            of a language model, repeated passages of them another, and the tokens from which random
-            rows are drawn.
-        task: What the model learned; its rows are taken where no others are given.
-        tokens_from: A file of rows of token ids, from whose tokens alone random rows are drawn.
-        profile: A profile in place of the one that follows from the rows.
-        rows, length: Rows and positions of every trial (256 rows of a task, 32 of others); the
-            model's context bounds the length, and so do the positions that it has learned
-            (:mod:`probes.inspection.usable`).
+        data: The user's rows (:func:`probes.own_rows.rows_given`). For a language model, token ids
+            are one more trial, repeated passages of them another, and random rows are drawn from
+            their tokens.
+        task: The task that the model was trained on; its rows are used if no others are given.
+        tokens_from: A file of rows of token ids; random rows are drawn from its tokens alone.
+        profile: A profile to use instead of the one that follows from the rows.
+        rows, length: The number of rows and of positions of every trial (by default 256 rows of a
+            task, 32 of others); the length is limited by the model's context and by the positions
+            that it has learned (:mod:`probes.inspection.usable`).
         seed: Seed of the rows.
         templates: Whether in-context templates are among the rows of a language model.
 
@@ -182,10 +194,11 @@ def inspected_rows(
 
 
 def _only_its_task(model: Pretrained, drawn: Batch) -> str:
-    """Why a model of a task whose targets are next tokens is read on its task's rows all the same.
+    """Return why a model of a task with next-token targets is inspected on rows of its task alone;
+    empty if it is not.
 
-    Random tokens may be more than its outputs, or it may predict repeats of them worse than an even
-    guess among its outputs, where it does better than that on rows of its task. Empty for others.
+    It is if it has fewer outputs than tokens, or if it predicts repeated random tokens worse than
+    an even guess among its outputs but does better than that on rows of its task.
     """
     outputs = outputs_of(model.model) or model.vocabulary
     start = "roles are read on rows of its task:"
@@ -207,7 +220,8 @@ def _only_its_task(model: Pretrained, drawn: Batch) -> str:
 
 
 def _own(model: Pretrained, data: Any, rows: int | None, length: int) -> OwnRows:
-    """The rows given: with labels of their own whole, else as long as rows are to be."""
+    """Return the user's rows: whole if they have labels of their own, else cut to the requested
+    length."""
     size: dict[str, Any] = {"vocabulary": model.vocabulary, "tokenizer": model.tokenizer}
     file = isinstance(data, str | Path)
     if file and getattr(getattr(model.model, "spec", None), "input", "tokens") != "tokens":
@@ -230,7 +244,7 @@ def _own(model: Pretrained, data: Any, rows: int | None, length: int) -> OwnRows
 def _of_task(
     model: Pretrained, batch: Batch, task: Any, own: OwnRows | None, text: str | None
 ) -> InspectedRows:
-    """Rows whose targets are no next tokens."""
+    """Return the rows of an inspection whose targets are not the next tokens."""
     title = "Rows of the task" if own is None else "The rows given"
     about = own.about if own is not None else f"{len(batch)} rows of {task.name}"
     trial = Trial("given", title, about, batch)
@@ -257,7 +271,8 @@ def _of_task(
 def _language(
     model: Pretrained, given: _GivenRows, rows: int, length: int, seed: int
 ) -> InspectedRows:
-    """Random rows that repeat, and the text or rows given."""
+    """Return the rows of an inspection of a language model: random tokens that repeat, and the text
+    or rows given."""
     asked = min(length, model.n_ctx)
     if given.own is not None:
         asked = max(min(asked, LEAST), min(asked, given.own.longest))
@@ -311,7 +326,7 @@ def _count_tokens(
     tokens_from: str | Path | None,
     length: int,
 ) -> _GivenRows:
-    """Count the tokens of what was given."""
+    """Count the tokens of the file, the rows or the text given."""
     named, counts, notes = "", None, []
     if text is not None:
         _need_pieces(model, text, length)
@@ -328,8 +343,8 @@ def _count_tokens(
 
 
 def _need_pieces(model: Pretrained, text: str, length: int) -> None:
-    """Refuse a text that gives too few pieces to read roles on: a sentence's few tokens would be
-    the only ones of all random rows too."""
+    """Raise ArgumentError for a text with too few pieces, whose few tokens would also be the only
+    ones of all random rows."""
     if model.tokenizer is None:
         raise ArgumentError(
             f"text must be given to a model with a tokenizer, got {model.name}, which has none: "
@@ -344,7 +359,7 @@ def _need_pieces(model: Pretrained, text: str, length: int) -> None:
 def _trials_of_length(
     model: Pretrained, given: _GivenRows, rows: int, length: int, seed: int
 ) -> tuple[list[Trial], list[str]]:
-    """The trials of one length, and why others are left out."""
+    """Return the trials of one length, and why others are left out."""
     size: dict[str, Any] = {"rows": rows, "length": length}
     trials, notes = token_trials(model, **size, seed=seed, counts=given.counts)
     if not given.templates:
@@ -362,7 +377,8 @@ def _trials_of_length(
 
 
 def _stream(model: Pretrained, given: _GivenRows) -> Tensor | None:
-    """What passages are cut from: the rows given, or the text's tokens, ``[piece, pos]``."""
+    """Return the token ids from which passages are cut, ``[piece, pos]``: the rows given, or the
+    text; None without either."""
     if given.own is not None:
         return given.own.batch.inputs
     ids = None if given.text is None else text_ids(model, given.text)
@@ -370,7 +386,8 @@ def _stream(model: Pretrained, given: _GivenRows) -> Tensor | None:
 
 
 def _known_tokens(model: Pretrained, repeated: Batch) -> tuple[Tensor | None, str]:
-    """The ids that the model handles, if some are told from others, and by what."""
+    """Return the ids that the model has learned, and how they were recognised; None if they cannot
+    be told from others."""
     known = learned_tokens(model.model)
     if known is not None:
         return known, "whose embeddings look as if the model had never read them"
@@ -382,10 +399,12 @@ def _known_tokens(model: Pretrained, repeated: Batch) -> tuple[Tensor | None, st
 def _position_rows(
     model: Pretrained, given: _GivenRows, trials: Sequence[Trial], length: int, seed: int
 ) -> Iterator[Batch]:
-    """Rows whose loss by position shows what the model has learned: the rows given; without any
-    repeated tokens, also at short periods, where more positions are scored, and the text given. A
-    model that does the rows given to their end has learned their positions, whatever it does on
-    random ones."""
+    """Yield rows whose loss by position shows which positions the model has learned.
+
+    These are the rows given. Without any they are repeated random tokens, also with short periods,
+    which leave more positions to score, and the text given. A model that does well to the end of
+    the rows given has learned their positions, whatever it does on random ones.
+    """
     if given.own is not None:
         yield given.own.batch[:_TRIED]
         return
@@ -398,8 +417,11 @@ def _position_rows(
 
 
 def _most_noticed(model: Pretrained, trials: Sequence[Trial]) -> list[Trial]:
-    """The trials, with that kind of repeats first, and called ``repeated``, whose rule lowers the
-    loss most: random tokens, unless repeats of what was given do by 0.1 nats more."""
+    """Return the trials with the kind of repetition first, and called ``repeated``, that lowers the
+    loss most compared with its control.
+
+    It is random tokens, unless repetitions in what the user gave lower the loss by 0.1 nats more.
+    """
     random, given = trials[0], [t for t in trials if t.name in ("passages", "again")]
     others = [trial for trial in trials[1:] if trial.name != "again"]
     gains = []

@@ -1,16 +1,16 @@
-"""By how much the loss rises without each head and FFN, on every trial.
+"""By how much the loss rises when each head and FFN is ablated, on every trial.
 
-    rise = mean over rows of (loss with the component at its mean over rows − loss), nats a token
+    rise = mean over rows of (loss with the component at its mean over rows − loss), nats per token
 
-The null is that of :func:`interp.interventions.ablation_effects.ablate`. Of models with more than
-64 heads and FFNs, only heads with a role that is not rejected are ablated, unless all are asked
-for, and on 8 rows at most (:mod:`interp.run.evidence`): the table decides nothing, and has
-intervals; the null is that the loss does not rise. Pieces of the work, some components on one trial
-each, are sealed into a store as they are finished and read back from it when an inspection is
+The null is that of :func:`interp.interventions.ablation_effects.ablate`. If a model has more than
+64 heads and FFNs, only heads with a role that is not rejected are ablated (unless all are
+requested), and on 8 rows at most (:mod:`interp.run.evidence`): the table decides nothing, and has
+intervals; its null is then that the loss does not rise. Pieces of the work, some components on one
+trial each, are sealed into a store as they are finished and read back from it when an inspection is
 resumed; with the backend ``ray`` each piece is a task of a Ray cluster.
 
-Mean ablation leaves the model where it never is, and a head whose work another takes over has no
-effect: a missing rise is no proof of idleness.
+Mean ablation puts the model into states that it never has otherwise, and a head whose work another
+takes over has no effect: a missing rise does not prove that a head is unused.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ Piece = tuple[Trial, list[Component], float]
 
 
 def check_backend(backend: str) -> None:
-    """Refuse a backend that there is not.
+    """Refuse a backend that does not exist.
 
     Raises:
         ArgumentError: for another name than ``local`` and ``ray``.
-        MissingDependencyError: for ``ray`` without Ray.
+        MissingDependencyError: for ``ray`` if Ray is not installed.
     """
     problems = Problems("inspect")
     need_backend(problems, backend)
@@ -66,8 +66,16 @@ def check_backend(backend: str) -> None:
 def ablated_parts(
     model: HookedModel, roles: pd.DataFrame, *, every: bool = False
 ) -> list[Component]:
-    """The components whose rise of the loss is measured: all of a small model; of others the heads
-    with a role that is not rejected, unless ``every`` one is asked for."""
+    """Return the components whose ablation is measured.
+
+    These are all components of a model with at most 64; of others the heads with a role that is not
+    rejected, unless ``every`` component is requested.
+
+    Args:
+        model: The hooked model.
+        roles: The role table.
+        every: Whether to return all components.
+    """
     parts = list(components(model))
     if every or len(parts) <= _MANY:
         return parts
@@ -88,22 +96,23 @@ def loss_tables(
     backend: str = "local",
     loader: Callable[[], HookedModel] | None = None,
 ) -> pd.DataFrame:
-    """The rise of the loss on every trial without each component (a head table).
+    """Measure the rise of the loss on every trial without each component, as a head table.
 
     Args:
-        evidence: What the roles were decided from: its runs are gone on with.
+        evidence: The evidence that the roles were decided from; its runs are reused.
         trials: The kinds of rows.
         parts: The components.
-        store: Where what is finished is sealed, and read from when an inspection is resumed; None
-            to seal nothing.
+        store: The store into which finished pieces are sealed, and from which they are read when an
+            inspection is resumed; None to seal nothing.
         seed: Seed of the intervals.
-        every: Whether all rows are run with each component, however large the model.
-        watch: Called with the pieces of the work; goes through them.
+        every: Whether to run all rows with each component, however large the model.
+        watch: A wrapper around the loop over pieces of the work, for a progress bar.
         backend: ``local``, or ``ray`` to make each piece a task.
-        loader: For ``ray``: builds the model on a worker, if it cannot be pickled.
+        loader: For ``ray``: a function that builds the model on a worker, if the model cannot be
+            pickled.
 
     Raises:
-        MissingDependencyError: for ``ray`` without Ray.
+        MissingDependencyError: for ``ray`` if Ray is not installed.
         ProoflensError: if a worker fails, or dies four times at one piece.
     """
     known = {trial.name: _sealed_losses(store, trial, seed) for trial in trials}
@@ -130,7 +139,7 @@ def loss_tables(
 
 
 def _order_parts(table: pd.DataFrame, order: dict[tuple[str, int, int], int]) -> pd.DataFrame:
-    """A trial's table of the components asked for, in their order."""
+    """Return a trial's table for the requested components, in their order."""
     numbers = np.array([order.get(at, -1) for at in _places(table)], dtype=int)
     return table.iloc[[i for i in np.argsort(numbers, kind="stable") if numbers[i] >= 0]]
 
@@ -161,14 +170,16 @@ def _ablate_on_worker(
     parts: list[Component],
     floor: float,
 ) -> pd.DataFrame:
-    """A piece of the work on a worker, with the threads of the process that asks."""
+    """Do a piece of the work on a worker, with as many threads as the calling process uses."""
     torch.set_num_threads(threads)
     return _without(Run(worker_model(model, run), batch), parts, floor, seed)
 
 
 def _without(run: Run, parts: list[Component], floor: float, seed: int) -> pd.DataFrame:
-    """The rise of the loss without each component (a head table): on all rows, or on few of them
-    and by slopes on the others."""
+    """Return the rise of the loss without each component (a head table).
+
+    With a floor of 0 all rows are run; otherwise at most 8 rows, and slopes are used on the others.
+    """
     if not floor:
         with evaluating(run.model):
             return ablate(run.model, run.batch, parts, seed=seed)
@@ -193,7 +204,8 @@ def _without(run: Run, parts: list[Component], floor: float, seed: int) -> pd.Da
 
 
 def _sealed_losses(store: ActivationStore | None, trial: Trial, seed: int) -> pd.DataFrame:
-    """What an interrupted inspection sealed about a trial."""
+    """Return the table that an interrupted inspection sealed for a trial; an empty one if there is
+    none."""
     name = f"loss-{trial.name}"
     there = store is not None and name in store.measurements
     if store is not None and there and store.provenance(name) == _about(trial, seed):

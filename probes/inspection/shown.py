@@ -1,23 +1,23 @@
-"""What every head does on some rows, token by token, as tables that a page draws from.
+"""What every head does on some rows, token by token, as tables from which a page is drawn.
 
     shown-rows     kind, row, position: the token as text, and whether it is scored
     shown-heads    kind, layer, head, part: numbers in one byte each, ``low + code · step``
-        pattern      attention of each query to each key, as the model computes it; of a causal
-                     model the keys up to the query alone, query after query
-        written      ‖v_j W_O‖, how large what would be read from key j is: a head may attend to a
-                     token that has nothing to say
-        effect       rise of the loss at each position without the head: in nats, or as a share of
-                     the target's variance. The head's mean over rows stands in for it; in a row
-                     that is alone, zero
-    shown-scores   kind, layer, head, keys, row: the share of attention on a class of keys, and the
-                   mean rise (``effect``)
+        pattern      attention of each query to each key, as the model computes it; for a causal
+                     model only the keys up to the query, query after query
+        written      ‖v_j W_O‖, the size of what would be read from key j: a head may attend to a
+                     token whose value is small
+        effect       rise of the loss at each position when the head is replaced by its mean over
+                     rows (by zero if there is one row only): in nats, or as a share of the
+                     target's variance
+    shown-scores   kind, layer, head, keys, row: the share of attention on a key set, and the mean
+                   rise (``effect``)
     shown-lags     kind, layer, head, lag: the mean share of attention so many positions back
-    raised         layer, head, token: the tokens whose logits it raises and lowers when it attends
-                   to that token, from weights alone: e(t) W_V W_O R
+    raised         layer, head, token: the tokens whose logits the head raises and lowers when it
+                   attends to that token, from weights alone: e(t) W_V W_O R
 
-A page of 144 heads on 60 rows of 64 tokens holds 18 million numbers: in four bytes each nobody
-would open it. ``error`` is the largest |number − what its code stands for|, as found. Nothing is
-computed from codes: what is measured is measured on the numbers as the model gave them.
+A page of 144 heads on 60 rows of 64 tokens holds 18 million numbers, too many for four bytes each.
+``error`` is the largest |number − what its code stands for|, as found. Nothing is computed from
+codes: all measurements use the numbers as the model gave them.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ Lines = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Shown:
-    """Rows of one kind and one length.
+    """Rows of one kind and one length that are shown on a page.
 
     Attributes:
         kind: ``given``, ``repeated``, ``shuffled``, ``text``, ``rows``, ``store`` or ``prompt``.
-        about: What they are, in words.
+        about: What the rows are, in words.
         batch: The rows.
         texts: Each row's tokens as text.
     """
@@ -77,16 +77,16 @@ class Shown:
 def quantise(
     values: NDArray[np.floating], *, shares: bool = False
 ) -> tuple[NDArray[np.uint8], float, float, float]:
-    """Numbers in one byte each.
+    """Encode numbers in one byte each.
 
     Args:
-        values: Finite; of any shape.
-        shares: Whether they are shares of one: where all lie between 0 and 1, codes stand for 0 to
-            1, so that heads compare, and not for the values' own range.
+        values: Finite numbers, in an array of any shape.
+        shares: Whether they are shares of one. If all lie between 0 and 1, codes then stand for 0
+            to 1, so that heads can be compared, and not for the values' own range.
 
     Returns:
-        Codes of the numbers' shape; what code 0 stands for; the step between codes; and the largest
-        error, which is step/2 at most, but for rounding.
+        Codes of the same shape; the number that code 0 stands for; the step between codes; and the
+        largest error, which is at most half a step, up to rounding.
     """
     exact: NDArray[np.float64] = np.asarray(values, dtype=np.float64)
     low, high = (float(exact.min()), float(exact.max())) if exact.size else (0.0, 0.0)
@@ -98,10 +98,11 @@ def quantise(
 
 
 def shown_tables(source: Any, shown: Sequence[Shown], model: Any = None) -> dict[str, pd.DataFrame]:
-    """Attention and sizes of values of every head on some rows.
+    """Make the tables of the attention and the value sizes of every head on some rows.
 
     Args:
-        source: A hooked model; or a store whose first rows these are, with their patterns.
+        source: A hooked model; or a store whose first rows these are, with their attention
+            patterns.
         shown: The rows, by kind.
         model: The model whose W_O gives the sizes of values; None to leave them out.
 
@@ -110,7 +111,7 @@ def shown_tables(source: Any, shown: Sequence[Shown], model: Any = None) -> dict
 
     Raises:
         ArgumentError: if attention is not finite.
-        HookError: if no hook shows the patterns.
+        HookError: if there is no hook at the attention patterns.
     """
     rows, heads, scores, lags = list[pd.DataFrame](), Lines(), Lines(), Lines()
     for number, some in enumerate(shown):
@@ -141,7 +142,8 @@ def _rows_of(some: Shown) -> pd.DataFrame:
 
 
 def _on(source: Any, some: Shown, model: Any) -> Iterator[tuple[str, Lines]]:
-    """Lines of the tables about rows of one kind, a layer at a time."""
+    """Yield lines of the tables for rows of one kind, layer by layer, each with the name of its
+    table."""
     live = source is model
     hooks = layer_hooks(source, "attn.hook_pattern")
     layers = [Site.of(hook).layer for hook in hooks]
@@ -202,7 +204,7 @@ def _line(
 
 
 def _keys(inputs: Tensor, *, causal: bool) -> dict[str, Tensor]:
-    """Class → ``[row, query, key]``."""
+    """Return key set → its mask, ``[row, query, key]``."""
     found = positional_key_sets(len(inputs), inputs.shape[1], 1, causal=causal)
     if inputs.ndim == 2:
         found |= token_key_sets(inputs, causal=causal)
@@ -210,7 +212,11 @@ def _keys(inputs: Tensor, *, causal: bool) -> dict[str, Tensor]:
 
 
 def _outputs(model: Any, layers: Sequence[int]) -> dict[int, Float[Tensor, "head d_head d_model"]]:
-    """Layer → W_O, of models whose values have its shape and that write nothing besides."""
+    """Return layer → W_O.
+
+    Empty for models whose values do not have its shape (shared key-value heads, or layers with
+    different numbers of heads), or whose heads write more than v W_O.
+    """
     spec, known = getattr(model, "spec", None), getattr(model, "hook_dict", {})
     if not hasattr(model, "W_O") or (spec is not None and spec.identity_ov):
         return {}
@@ -226,14 +232,14 @@ def _outputs(model: Any, layers: Sequence[int]) -> dict[int, Float[Tensor, "head
 def effect_lines(
     run: Run, some: Shown, group: int, heads: Sequence[Place]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """What is lost without each head, position by position: lines of ``shown-heads`` and of
-    ``shown-scores``.
+    """Measure the loss rise without each head, position by position, as lines of ``shown-heads``
+    and of ``shown-scores``.
 
     Args:
-        run: The model on rows of this kind, of which the first are shown; all give the means.
-        some: The rows.
+        run: The model on rows of this kind, the first of which are shown; the means are over all.
+        some: The rows that are shown.
         group: Their number among the kinds.
-        heads: The heads that are ablated, one at a time.
+        heads: The heads, ablated one at a time.
     """
     rows, made = range(len(some.batch)), Mean if len(run) > 1 else Zero
     unit, parts, scores = loss_unit(run.batch), Lines(), Lines()
@@ -256,17 +262,19 @@ def effect_lines(
 def raised_tokens(
     model: Any, factors: HeadWeights, shown: Sequence[Shown], word: Any
 ) -> pd.DataFrame:
-    """The table ``raised``: for the tokens that occur most, what attending to each would do.
+    """Make the table ``raised``: for the most frequent tokens, which logits each head raises and
+    lowers when it attends to them.
 
-    e(t) is the token's embedding with the gain of the norm before attention, R the unembedding with
-    the final norm's gain, centred over the vocabulary; no scale of any norm is divided by, so sizes
-    compare within a head alone. Behind layer 0 a key holds more than its token's embedding.
+    The logits are e(t) W_V W_O R. e(t) is the token's embedding with the gain of the norm before
+    attention, R the unembedding with the final norm's gain, centred over the vocabulary. No norm's
+    scale is divided by, so sizes can be compared only within a head. After layer 0 a key contains
+    more than its token's embedding.
 
     Args:
         model: A model with TransformerLens' names for its weights; others give an empty table.
         factors: The weights of its heads.
-        shown: Rows whose tokens are taken.
-        word: From a token's id to its text.
+        shown: The rows whose tokens are used.
+        word: A function from a token's id to its text.
     """
     flat = [some.batch.inputs.flatten() for some in shown if some.batch.inputs.ndim == 2]
     named = all(hasattr(model, name) for name in ("W_E", "W_U", "ln_final"))

@@ -1,4 +1,4 @@
-"""Tokens as text: what is written beside a number about a position.
+"""Tokens as text, to be written beside a number about a position.
 
 A token's text comes from the words of the user's own rows, else from the model's tokenizer, else it
 is the id itself.
@@ -20,7 +20,7 @@ _DIGITS = 3
 
 
 def card_of(model: Any) -> ModelCard:
-    """What is known about a model: its card, or what its configuration says where it has none."""
+    """Return a model's card, or one made from its configuration if it has none."""
     card = getattr(model, "card", None)
     if isinstance(card, ModelCard):
         return card
@@ -37,7 +37,8 @@ def card_of(model: Any) -> ModelCard:
 
 
 def token_word(token: int, tokenizer: Any = None, words: Sequence[str] | None = None) -> str:
-    """A token id as text: its entry in ``words``, else what the tokenizer decodes, else the number.
+    """Return a token id as text: its entry in ``words``, else what the tokenizer decodes, else the
+    number.
 
     A null character is shown as ␀.
     """
@@ -51,12 +52,12 @@ def token_word(token: int, tokenizer: Any = None, words: Sequence[str] | None = 
 def token_texts(
     inputs: Tensor, tokenizer: Any = None, words: Sequence[str] | None = None
 ) -> tuple[tuple[str, ...], ...]:
-    """Each position of each row as text: the token, or the number of a row of real values.
+    """Return each position of each row as text: the token, or the first numbers of real values.
 
     Args:
         inputs: Token ids ``[row, pos]``, or real values ``[row, pos, channel]``.
-        tokenizer: The model's; None if it has none.
-        words: The text of each id, where rows of one's own say it.
+        tokenizer: The model's tokenizer; None if it has none.
+        words: The text of each id, if the user's rows give it.
     """
     if inputs.ndim == 2 and not inputs.is_floating_point():
         known = {int(i): token_word(int(i), tokenizer, words) for i in inputs.unique()}
@@ -71,14 +72,14 @@ def _numbers(values: Sequence[float]) -> str:
 
 
 def prompt_rows(card: ModelCard, prompts: Iterable[str]) -> Iterator[Tensor]:
-    """Each prompt as token ids ``[1, pos]``, as the model's tokenizer gives them.
+    """Yield each prompt as token ids ``[1, pos]``, from the model's tokenizer.
 
-    Without a tokenizer they are the ids that are written, with the model's BOS in front if it has
-    one.
+    Without a tokenizer the prompt must be the ids themselves; the model's BOS is put in front if it
+    has one.
 
     Args:
         card: The card of the model that reads them.
-        prompts: Texts; for a model without a tokenizer token ids with spaces or commas between.
+        prompts: Texts; for a model without a tokenizer, token ids separated by spaces or commas.
 
     Raises:
         ArgumentError: for a prompt that the model cannot read.

@@ -1,17 +1,17 @@
-"""Which positions and which tokens a model has learned: rows beyond them tell nothing of its heads.
+"""Which positions and which tokens a model has learned: other rows say nothing about its heads.
 
-    positions   the loss by position rises in a step, and stays high to the end of the row: a model
-                that was trained on shorter rows does anything at later positions
-    tokens      ids that it never read: their embeddings are as fresh draws are, smaller than all
-                others by a gap, alike in size, at right angles; or ids that it cannot repeat: the
-                loss where they are due is higher by a gap of 3 nats (where each is due a few times)
+    positions   beyond those learned, the loss by position rises in a step and stays high to the
+                end of the row: a model that was trained on shorter rows does anything there
+    tokens      ids that the model never read have embeddings like fresh random draws: smaller
+                than all others by a gap, of similar size, at right angles; ids that it cannot
+                repeat have a loss that is higher by a gap of 3 nats (if each occurs a few times)
 
-Both are found from the model alone. A step is found by least
-squares over all places, on rows' own scored positions; its p is that of steps as high where each
-row's losses are put in another order. Loss that rises slowly, or positions whose untrained
-embeddings are too small to matter, give no step: then nothing is lost by measuring there.
-Embeddings that began as large as training made the others hide tokens that were never read. What is
-known of a model's training (its own rows) is the better guide.
+Both are found from the model alone. A step is found by least squares over all positions, on the
+rows' own scored positions; its p-value is by a permutation test in which each row's losses are put
+in random order. If the loss rises slowly, or untrained position embeddings are too small to matter,
+no step is found, and then no harm is done by measuring there. If embeddings began as large as
+training made them, tokens that were never read are not recognised. Knowledge about the model's
+training (its own rows) is the better guide.
 """
 
 from __future__ import annotations
@@ -62,16 +62,16 @@ def largest_step(
     least: int = 1,
     rising: bool = False,
 ) -> Step | None:
-    """The place where the values before and after differ most, by least squares.
+    """Find the position at which the values before and after differ most, by least squares.
 
     Args:
-        values: A number a position.
+        values: A number for each position.
         counted: True for the numbers that count.
-        least: Positions before the step, at least.
-        rising: Whether only steps upwards are looked for.
+        least: The least number of positions before the step.
+        rising: Whether to consider only steps upwards.
 
     Returns:
-        None where fewer than two positions on each side count.
+        The step; None if fewer than two positions on each side count.
     """
     numbers, marks = values.double().cpu().numpy(), counted.cpu().numpy()
     columns = np.flatnonzero(marks.any(0))
@@ -92,17 +92,17 @@ def largest_step(
 
 
 def positions_learned(losses: Float[Tensor, "row pos"], scored: Bool[Tensor, "row pos"]) -> int:
-    """How many positions, counted from the first, a model has learned to handle.
+    """Return how many positions, counted from the first, a model has learned to handle.
 
-    Rows are cut where the loss steps upwards most, if the step is significant and of at least half
-    a nat, and again until no such step is left.
+    Rows are cut where the loss steps upwards most, if the step is significant and at least half a
+    nat, and again until no such step is left.
 
     Args:
-        losses: Loss at each position, in nats.
+        losses: The loss at each position, in nats.
         scored: True for the losses that count.
 
     Returns:
-        The number of positions that remain; the length of a row if there was no such step.
+        The number of positions that remain; the length of a row if there is no such step.
     """
     length = losses.shape[1]
     while length > LEAST:
@@ -115,11 +115,14 @@ def positions_learned(losses: Float[Tensor, "row pos"], scored: Bool[Tensor, "ro
 
 @torch.no_grad()
 def learned_tokens(model: Any) -> Tensor | None:
-    """The ids that a model seems to have read in training; None where nothing says which.
+    """Return the ids that a model seems to have read in training, by the sizes of their embeddings.
 
     Args:
-        model: A hooked model of tokens. Of one narrower than 16 nothing is said: sizes of drawn
-            embeddings differ as much there as those of trained ones.
+        model: A hooked model of tokens.
+
+    Returns:
+        The ids, sorted. None if they cannot be told from others, and for models narrower than 16,
+        whose random embeddings differ as much in size as trained ones.
     """
     found = getattr(getattr(model, "embed", None), "W_E", None)
     if not isinstance(found, Tensor) or len(found) < 2 * _FEWEST or found.shape[1] < _WIDTH:
@@ -138,13 +141,16 @@ def tokens_repeated(
     targets: Int[Tensor, "row pos"],
     scored: Bool[Tensor, "row pos"],
 ) -> Tensor | None:
-    """The ids that a model repeats, on rows of tokens that repeat; None where no gap in their
-    median losses parts them from others, or ids are due too rarely to tell.
+    """Return the ids that a model predicts when they repeat, on rows of repeated tokens.
 
     Args:
         losses: The loss at each position.
-        targets: The id that is due there.
-        scored: Where the repeat can be known.
+        targets: The right id at each position.
+        scored: True at the positions where the repetition can be predicted.
+
+    Returns:
+        The ids, sorted. None if there is no gap of 3 nats in the ids' median losses, or if too many
+        ids occur fewer than three times.
     """
     table = pd.DataFrame({"id": targets[scored].numpy(), "loss": losses[scored].numpy()})
     found = table.groupby("id")["loss"].agg(["median", "size"]).sort_values("median")
@@ -158,7 +164,8 @@ def tokens_repeated(
 def _steps(
     values: Numbers, marks: NDArray[np.bool_], places: NDArray[np.int64], rising: bool
 ) -> tuple[Numbers, Numbers, Numbers]:
-    """What each place explains of the values' variance, and the means before and after it."""
+    """Return, for each position, how much of the values' variance a step there explains, and the
+    means before and after it."""
     sums = np.cumsum(np.where(marks, values, 0.0).sum(0))
     counts = np.cumsum(marks.sum(0)).astype(np.float64)
     n, m = counts[places - 1], counts[-1] - counts[places - 1]
@@ -168,7 +175,7 @@ def _steps(
 
 
 def _as_drawn(group: Tensor) -> bool:
-    """Whether embeddings look untouched: of one size, at right angles."""
+    """Return whether embeddings look untrained: of similar size, and at right angles."""
     group = group[:: -(-len(group) // _MOST)]
     group, width = group - group.mean(0), group.shape[1]
     norms = group.norm(dim=1)

@@ -1,33 +1,35 @@
-"""Does the model do some rows at all? Where it only seems to, what is lost there is no cause.
+"""Can the model do the task on these rows? If it cannot, a loss under ablation is not evidence of a
+cause.
 
-Compared is always the same answer, the most frequent one of a row: what copies one of two labels
-without knowing which is right half of the time, and so is that answer. A model does better if
+The model is compared with a constant answer: for each row, its most frequent answer. A head that
+copies one of two labels without knowing which is due is right half of the time, and so is that
+constant answer. The model does better if
 
     it is right more often     share right − share of the row's most frequent answer, on average
                                over rows, with the lower end of its 95 % interval above 0
     or it loses less           than the entropy of the row's answers, by the same rule
 
-Rows with fewer than four scored positions have no most frequent answer of their own, and in rows of
-one answer that is what is asked for; there it is that of all rows. A model that does better need
-not do it by the rule that made the rows.
+A row with fewer than four scored positions, or with one answer throughout, takes its most frequent
+answer and its entropy from all rows together. A model that does better than the constant answer
+need not use the rule that made the rows.
 
-On rows that a model cannot do no cause counts. They are those on which it does no better, and
+On rows that the model cannot do, no loss counts as a cause. These are the rows on which it does not
+do better than the constant answer, and
 
-    answers are few         always the same one is right a third of the time or more. A head that
-                            copies labels is missed there, though the model does not know which is
-                            due
-    or a guess is better    the loss is above ln V, that of an even guess among all V outputs, by
-                            more than the floor of a cause, with its 95 % interval. What a head
-                            takes off so high a loss is no knowledge of the answer
+    answers are few         one constant answer is right a third of the time or more. Ablating a
+                            head that copies labels costs loss there, although the model does not
+                            know which label is due
+    or a guess is better    the loss is above ln V, the loss of an even guess among all V outputs,
+                            by more than the floor of a cause, with its whole 95 % interval. A
+                            head that lowers so high a loss need not know the answer
 
-In the profile ``task``, where a cause is a change of the output, all rows are of one kind: where
-the model does no better on them, and their targets are known, nothing that holds counts as a
-cause.
+In the profile ``task``, where a cause is a change of the output, all rows are of one kind. If the
+model does not do better on them, and their targets are known, no causal test counts as passed.
 
-Between the two, where answers are many and the loss is no higher than that, whatever lowers it is
-knowledge, however little the model gets right. Where a model does better on no kind of rows, those
-with many answers are asked all the same: a head that takes back a wrong prediction is needed there
-too.
+In between, where there are many answers and the loss is not above that bound, whatever lowers the
+loss counts as knowledge, even if the model is seldom right. If the model does better on no kind of
+rows, the kinds with many answers are still used, because a head that takes back a wrong prediction
+is needed there as well.
 """
 
 from __future__ import annotations
@@ -54,7 +56,13 @@ _FEW_ANSWERS = 1 / 3
 
 
 def does_better(run: Run) -> bool:
-    """Whether a model does better on its rows than always the same answer."""
+    """Return whether the model does better on its rows than a constant answer.
+
+    For token targets, accuracy must exceed the share of each row's most frequent answer, or the
+    loss must be below the entropy of the row's answers. For real targets, the loss must be below
+    that of predicting the targets' mean. In each case the lower end of the 95 % interval of the
+    mean over rows must be above 0.
+    """
     rows = run.batch.mask.any(1)
     if run.batch.targets.is_floating_point():
         spared = 1 - run.by_row(run.value())[rows] / loss_unit(run.batch)
@@ -65,21 +73,26 @@ def does_better(run: Run) -> bool:
 
 
 def only_guesses(run: Run) -> bool:
-    """Whether a constant answer is often right, and the model does no better than that answer.
+    """Return whether a constant answer is often right, and the model does no better than that
+    answer.
 
-    Often: on average over rows, the row's most frequent answer is right at a third of the scored
-    positions or more. Only for rows whose answers are tokens.
+    "Often" means that, on average over rows, the row's most frequent answer is right at a third of
+    the scored positions or more. Only for rows whose answers are tokens.
     """
     few = float(_constant(run.batch)[0].mean()) >= _FEW_ANSWERS
     return few and not does_better(run)
 
 
 def cannot_do(run: Run, floor: float) -> bool:
-    """Whether a model only guesses on rows of tokens, or loses more there than an even guess.
+    """Return whether the model cannot do some rows: it only guesses one of few answers, or its loss
+    is above that of an even guess among all outputs.
+
+    Always False if it does better than a constant answer (:func:`does_better`).
 
     Args:
         run: The model on these rows.
-        floor: By how much more, in nats.
+        floor: How far, in nats, the lower end of the loss's 95 % interval must be above ln V, V
+            being the number of outputs.
     """
     if does_better(run):
         return False
@@ -88,8 +101,12 @@ def cannot_do(run: Run, floor: float) -> bool:
 
 
 def able_kinds(evidence: Evidence) -> tuple[str, ...]:
-    """The kinds of rows on which what is lost counts: those that the model can do, or where it does
-    better on none those on which it does more than guess one of few answers."""
+    """Return the kinds of rows on which a rise of the loss counts as a cause.
+
+    These are the kinds that the model can do (:func:`cannot_do`). If it does better than a constant
+    answer on no kind, they are the kinds on which it does not merely guess one of few answers.
+    ``shuffled`` is never among them.
+    """
     kinds = [kind for kind in evidence.views if kind != "shuffled"]
     runs = {kind: evidence.run(kind) for kind in kinds}
     if any(does_better(run) for run in runs.values()):
@@ -99,11 +116,18 @@ def able_kinds(evidence: Evidence) -> tuple[str, ...]:
 
 
 def count_causes(evidence: Evidence, found: Sequence[Found]) -> list[Found]:
-    """Discount the passed causal tests of what was found if the model cannot do the task.
+    """Discount the causal tests that passed, if the model cannot do the task.
 
-    It cannot if it does no better on the given rows than always the same answer. Each causal test
-    that passes is then replaced by one marked as not made; tests that fail are kept. Nothing
-    changes if the profile's unit is nats, or without given rows whose targets may be read.
+    It cannot if it does no better on the given rows than a constant answer. Each causal test whose
+    score reaches its floor is then replaced by a test marked as not made; tests that fail are kept.
+    Nothing changes if the profile's unit is nats, or if there are no given rows with known targets.
+
+    Args:
+        evidence: The model and its rows.
+        found: The findings of all detectors.
+
+    Returns:
+        The findings in the same order.
     """
     known = evidence.profile.unit != "nats" and "given" in evidence.views and evidence.targets
     if not known or does_better(evidence.run("given")):
@@ -116,7 +140,12 @@ def count_causes(evidence: Evidence, found: Sequence[Found]) -> list[Found]:
 
 
 def _constant(batch: Batch) -> tuple[Tensor, Tensor]:
-    """For each row the share of its most frequent answer, and the entropy of its answers."""
+    """Return, for each row, the share of its most frequent answer and the entropy of its answers in
+    nats.
+
+    Rows with fewer than four scored positions, or with one answer throughout, get the two numbers
+    of all rows' answers together.
+    """
     all_ = _frequencies(batch.targets[batch.mask])
     found = []
     for targets, mask in zip(batch.targets, batch.mask, strict=True):
@@ -132,11 +161,11 @@ def _frequencies(answers: Tensor) -> tuple[float, float]:
 
 
 def _above_even(output: Tensor, targets: Tensor) -> Tensor:
-    """By how many nats the loss is above that of an even guess."""
+    """Return by how many nats the loss is above ln V, the loss of an even guess among V outputs."""
     loss = torch.nn.functional.cross_entropy(output, targets, reduction="none")
     return loss - math.log(output.shape[-1])
 
 
 def _right(output: Tensor, targets: Tensor) -> Tensor:
-    """Whether the right token has the largest logit."""
+    """Return 1 where the target token has the largest logit, and 0 elsewhere."""
     return (output.argmax(-1) == targets).double()

@@ -1,11 +1,12 @@
-"""Where on a row does a head act? A behaviour that is there over some positions is judged there.
+"""Over which positions of a row does a head show its behaviour? The behaviour is then judged there.
 
     share(t)   mean over rows of the attention that the query at t gives to the role's keys
     chosen     the run of positions over which Σ (share − floor) is largest, on every second row
     judged     the mean share over these positions, and its excess over the null, on the others
 
-The null is even attention; of keys that are made of tokens it is what the head gives to the keys of
-the row before. Fewer than a quarter of the positions, or than eight, are no behaviour.
+The null is even attention. For key sets that depend on tokens, it is the attention that the head
+gives to the key set of the previous row. A behaviour over fewer than eight positions, or over fewer
+than a quarter of them, does not count.
 """
 
 from __future__ import annotations
@@ -29,12 +30,13 @@ LEAST = 1 / 4
 
 @dataclass(frozen=True)
 class Acting:
-    """A behaviour over some positions.
+    """A behaviour that a head shows over a range of positions.
 
     Attributes:
-        first, last: The positions, both included.
-        share: The share of attention there, on rows that did not choose them.
-        excess: Its excess over the null.
+        first, last: The first and the last position of the range, both included.
+        share: The share of attention to the keys over this range, on rows that were not used to
+            choose the range.
+        excess: By how much that share exceeds the null's, on the same rows.
     """
 
     first: int
@@ -46,16 +48,20 @@ class Acting:
 def acting(
     seen: Seen, keys: Bool[Tensor, "#row query key"], floor: float, *, tokens: bool
 ) -> Acting | None:
-    """Over which positions a head gives its attention to some keys.
+    """Find the range of positions over which a head attends to some keys.
+
+    The range is chosen on every second row, and the share of attention is measured on the others.
 
     Args:
         seen: The head's attention.
-        keys: The keys.
-        floor: The share of attention above which a position counts for the head.
-        tokens: Whether the keys are made of tokens, so that those of another row are a null.
+        keys: True for the keys of each query.
+        floor: The share of attention above which a position counts in favour of the range.
+        tokens: Whether the keys depend on tokens. If so, the null is the attention to the keys of
+            the previous row; otherwise it is even attention.
 
     Returns:
-        None if it does so over all counted positions alike, over too few, or on too few rows.
+        The range and its scores. None if the range covers all counted positions, has too few
+        positions, or is left with fewer than two rows to judge it on.
     """
     keys = keys.expand_as(seen.pattern) & seen.allowed
     counted = keys.any(-1) & seen.counted
@@ -82,7 +88,7 @@ def acting(
 
 
 def _run(above: Float[Tensor, "row pos"], counted: Bool[Tensor, "row pos"]) -> tuple[int, int]:
-    """The first and the last of the neighbouring positions whose sum is largest."""
+    """Return the first and the last position of the contiguous range with the largest sum."""
     sums = torch.cat([torch.zeros(1), (above * counted).sum(0).cumsum(0)])
     gains = (sums[None] - sums[:, None]).triu(1)  # [first, last + 1]
     at = int(gains.argmax())

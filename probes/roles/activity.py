@@ -1,13 +1,14 @@
-"""How much of an activation is about a latent: scores that fresh models can be put through by the
-thousand (:meth:`probes.roles.reinit_null.ReinitNull.odds`).
+"""How strongly an activation encodes a latent: scores that are cheap enough to be computed on
+thousands of freshly initialised models (:meth:`probes.roles.reinit_null.ReinitNull.odds`).
 
-    explained   share of the activation's variance, over all directions together, that a line in
-                the latent explains
-    readable    squared correlation of the latent with a ridge regression's predictions, each
-                fold's from the other folds; its penalty is fixed
+    explained   share of the activation's variance, summed over all directions, that a linear
+                function of the latent explains
+    readable    squared correlation of the latent with the predictions of a ridge regression on
+                the activation; each fold is predicted from the other folds, and the penalty is
+                fixed
 
-Both are in [0, 1]. :mod:`probes.linear` is the probe to report: it chooses its penalty. A latent
-that is explained or readable need not be used.
+Both are in [0, 1]. To report a probe use :mod:`probes.linear`, which chooses its penalty. A latent
+that is explained or readable need not be used by the model.
 """
 
 from __future__ import annotations
@@ -28,8 +29,15 @@ Folds = Int[Tensor, " row"]
 def explained_variance(
     activation: Activation, latent: Latent, folds: Folds | None = None
 ) -> Float[Tensor, ""]:
-    """Share of an activation's variance that a latent explains; all of it is fitted at once,
-    whatever the folds."""
+    """Return the share of an activation's variance that a linear function of a latent explains, in
+    [0, 1].
+
+    Args:
+        activation: The activation at the sampled positions, ``[row, sample, feature]``.
+        latent: The latent's values there, ``[row, sample]``.
+        folds: Ignored, because nothing is held out; there so that the signature equals that of
+            :func:`readable`.
+    """
     flat = activation.double().flatten(0, 1)
     flat, f = flat - flat.mean(0), (latent - latent.mean()).flatten()
     size = flat.square().sum() * f.square().sum()
@@ -37,7 +45,8 @@ def explained_variance(
 
 
 def readable(activation: Activation, latent: Latent, folds: Folds) -> Float[Tensor, ""]:
-    """The held-out squared correlation of a latent with its prediction; 0 where it is negative.
+    """Return the squared correlation of a latent with its held-out ridge predictions; 0 if the
+    correlation is negative.
 
     Args:
         activation: The activation at the sampled positions, ``[row, sample, feature]``.
@@ -56,7 +65,8 @@ def readable(activation: Activation, latent: Latent, folds: Folds) -> Float[Tens
 
 
 def _ridge_predictions(x: Activation, y: Latent, held: Tensor) -> Latent:
-    """Ridge predictions on held-out rows, fitted on the others; 0 on the others."""
+    """Fit a ridge regression on the rows that are not held out, and return its predictions on
+    held-out rows; 0 on the other rows."""
     seen = (~held).double()[:, None]
     gram = torch.einsum("rsd,rse,rt->de", x, x, seen)
     ridge = _PENALTY * seen.sum() * x.shape[1] * torch.eye(x.shape[-1], dtype=x.dtype)

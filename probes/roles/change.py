@@ -1,9 +1,10 @@
-"""A mean over rows that should be above zero: its 95 % interval and p, as a test of a role.
+"""A mean over rows with its 95 % interval and p-value, used as a test of a role.
 
-What can be of either sign (a rise of the loss, a difference of two shares) is tested against zero.
-A squared change of the output is never negative, and above zero whatever is changed: against zero
-every component of an untrained model would be significant. It is tested against half of the floor
-that it must reach (:func:`beyond`), as far down as its interval may reach.
+A quantity that can have either sign (a rise of the loss, a difference of two shares) is tested
+against zero. A squared change of the output is never negative, and it is above zero whatever is
+changed: tested against zero, every component of an untrained model would be significant. It is
+therefore tested against half of the floor that it must reach (:func:`beyond`), which is also as far
+down as its interval may reach.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ class RowMean:
     Attributes:
         score: The mean.
         low, high: The 95 % interval of the mean.
-        p: The one-sided p-value that the mean is above the null (zero, or what :func:`over_rows`
-            was given).
-        by_row: The number of each row that was measured; None where they are not kept.
+        p: The one-sided p-value for the mean being above the null, which is zero, or the ``than``
+            of :func:`over_rows`.
+        by_row: The value of each row, whose mean is the score; None where the values are not kept.
     """
 
     score: float
@@ -62,14 +63,18 @@ NONE = RowMean(0.0, 0.0, 0.0, 1.0)
 def over_rows(
     rows: Float[np.ndarray, " row"], *, than: float = 0.0, of: int | None = None
 ) -> RowMean:
-    """A mean over rows with its bootstrap interval, and a one-sided t test that it is above
+    """Compute a mean over rows with its 95 % interval, and a one-sided t test that it is above
     ``than``.
 
     Args:
-        rows: The numbers.
-        than: What p is against.
-        of: How many rows there are, if these are the first of them: the interval is Student's then,
-            and p is paid for the looks.
+        rows: One value per row.
+        than: The value that the mean is tested against.
+        of: The number of rows in all, if ``rows`` holds only the first of them. The interval is
+            then Student's instead of a bootstrap's, and p is multiplied by the number of times at
+            which a decision may be made (:func:`looks_at`).
+
+    Returns:
+        The mean; :data:`NONE` if it is below 1e-9 in size or there are fewer than two rows.
     """
     mean = float(rows.mean())
     if abs(mean) < 1e-9 or len(rows) < 2:
@@ -85,8 +90,8 @@ def from_finding(one: Finding, of: int) -> RowMean:
     """Convert a finding, made after some of the rows, to a mean with interval and p-value.
 
     Args:
-        one: The mean rise under an edit, with its standard error.
-        of: How many rows there are in all.
+        one: The mean rise of the loss under an edit, with its standard error.
+        of: The number of rows in all.
 
     Returns:
         The mean with Student's 95 % interval. Its p-value is that of a one-sided t test against
@@ -103,11 +108,17 @@ def from_finding(one: Finding, of: int) -> RowMean:
 
 
 def looks_at(rows: int) -> list[int]:
-    """After how many rows something may be decided: 8, 16 … and all."""
+    """Return the numbers of rows after which a test may be decided: 8, 16 and so on, and at last
+    all."""
     return [look for look in looks_of(rows) if look >= min(LEAST_ROWS, rows)]
 
 
 def beyond(floor: float, *, squared: bool) -> float:
-    """What a mean is tested against that must be at least the floor: zero, or of squares half of
-    it."""
+    """Return the value that a mean is tested against: 0, or half of the floor for a mean of
+    squares.
+
+    Args:
+        floor: The least mean that passes the test.
+        squared: Whether the rows' values are squares, which are never negative.
+    """
     return floor / 2 if squared else 0.0

@@ -1,43 +1,46 @@
-"""When is a role confirmed? The rule that all roles share, and the row it gives.
+"""When is a role confirmed? The rule that all roles share, and the row of the role table it gives.
 
-    behaviour     what the component is seen to do; without it there is no row
-    cause         what is lost without the component, alone or together with its group
+    behaviour     what the component is observed to do; a component that fails these tests gets
+                  no row
+    cause         what is lost when the component is ablated, alone or together with its group
     specificity   the loss is due to the role: little is lost where the role's event does not happen
-    transfer      the cause holds on rows that the role was not found on
+    transfer      the cause repeats on rows other than those that the role was found on
 
-A test passes with a score of at least its floor, a q below the level, and a 95 % interval that does
-not reach further down than half the floor. One whose score is below its floor has failed; one that
-only lacks rows (q or interval) is undecided. Specificity and transfer fail only by their whole
-interval: that a loss is not due to the role is a claim too, and one that needs to be shown.
+A test passes if its score is at least its floor, its q is below the level, and its 95 % interval
+does not reach below half of the floor. A test whose score is below its floor has failed; a test
+with a good score that only needs more rows (because of q or the interval) is undecided. Tests of
+specificity and transfer fail only if their whole interval is below the floor: that a loss is not
+due to the role is a claim too, and must be shown.
 
-    confirmed                 all pass that were put
-    necessary, not specific   something is lost without the component, and not (or not only)
-                              through this: another test of the cause fails, or specificity does
-    rejected                  nothing is lost without it, or not on other rows: the behaviour is
-                              there, and the model does not rely on it
-    candidate                 a test could not be put, or is undecided: ``missing`` says which
+    confirmed                 all tests that were made pass
+    necessary, not specific   the component is needed, but not (or not only) through this role:
+                              another test of the cause fails, or specificity does
+    rejected                  nothing is lost without the component, or the loss does not repeat
+                              on other rows: the behaviour is there, and the model does not rely
+                              on it
+    candidate                 a test could not be made, or is undecided: ``missing`` says which
 
-q is Benjamini–Hochberg over all components that were asked for the role. Those without its
-behaviour are put to no further test and count there with p = 1: to choose first, and to correct for
-the chosen alone, would be to look twice and pay once. Without a model that can be run (a store
-alone) there is no cause, and nothing is more than a candidate. A role whose event happens at every
-position has no controls: ``missing`` says so, and its other tests decide.
+q is Benjamini–Hochberg's, over all components that were tested for the role. Components without its
+behaviour get no further tests and count in those families with p = 1; correcting for the chosen
+components alone would ignore that they were chosen by looking. Without a model that can be run (a
+store alone) no cause can be tested, and no role is more than a candidate. A role whose event
+happens at every position has no controls: ``missing`` says so, and its other tests decide.
 
-A confirmed role must be stable: where its scores reach their floors on fewer than nine in ten
-resamples of the rows, it is a candidate, and ``missing`` says so.
+A confirmed role must be stable: if its scores reach their floors on fewer than nine in ten
+resamples of the rows, it becomes a candidate, and ``missing`` says so.
 
     stability   the share of 200 resamples of the rows on which every score is at least its floor
-    halves      the share of 100 splits of the rows in two on whose halves the scores say the same:
-                all at least their floors, or not all
+    halves      the share of 100 random splits of the rows into halves on which both halves agree:
+                in both all scores reach their floors, or in neither
 
-There a score is the mean of what its rows showed. That it is significant, and its interval, are
-asked of all rows: both speak of resamples already, and that many components were looked at is paid
-for once. Tests on as many rows are resampled alike; one whose rows are not kept stays as it is.
+In both, a score is the mean of its values by row. Significance and intervals are tested on all rows
+alone, because they account for resampling already. Tests with the same number of rows are resampled
+alike; a test whose values by row are not kept counts with its score on all rows.
 
-    primary       a head that is missed alone
-    secondary     one that is missed only together with its group
-    interferer    without it the model does better, by the floor of a loss at least
-    correlate     it behaves so, and less than the floor is lost without it
+    primary       the model does worse when the head alone is ablated
+    secondary     the model does worse only when the head is ablated together with its group
+    interferer    without the head the model does better, by at least the floor of a loss
+    correlate     the head has the behaviour, and less than the floor is lost without it
     null          none of these is shown on these rows. Heads without the behaviour have no row
 
 A confirmed role says what a component does on these inputs; elsewhere it may do more.
@@ -94,15 +97,19 @@ class Test:
         name: What is measured, in words and with its unit.
         score: The measured score.
         floor: The least score that passes.
-        p: Against the test's null; 0 for a test of size alone.
-        low, high: The score's 95 % interval; NaN where none was taken, as of what is read off
-            weights, of p of a null, and of differences of two scores that have their own.
-        family: Tests of one family are adjusted together for false discovery.
-        untested: Why the test could not be made; it fails then. Empty where it was made.
+        p: The p-value against the test's null; 0 for a test that only compares the score with the
+            floor.
+        low, high: The 95 % interval of the score. NaN where none was computed: for scores read off
+            weights, for the p-value of a null, and for differences of two scores that have their
+            own intervals.
+        family: The family of tests in which p is adjusted for false discovery.
+        untested: Why the test could not be made, in which case it does not pass. Empty where it was
+            made.
         rows: The kind of rows on which a cause was measured; empty where there is one kind.
-        alone: Whether it says that the component is missed when nothing else is taken away.
-        loss: Whether it says that the model's loss rises, or its output changes, without it.
-        by_row: What each row showed, whose mean the score is; None where it is not kept.
+        alone: Whether the test ablates this component alone.
+        loss: Whether the score measures a rise of the loss, or a change of the output, under
+            ablation.
+        by_row: The value of each row, whose mean is the score; None where the values are not kept.
     """
 
     __test__ = False
@@ -122,49 +129,61 @@ class Test:
 
     @classmethod
     def too_few(cls, what: str, needed: int, floor: float, family: str = "") -> Test:
-        """The test that could not be made, because it needs more rows."""
+        """Return a test marked as not made, because it needs more rows.
+
+        Args:
+            what: What would have been measured, in words.
+            needed: The least number of rows.
+            floor: The floor of the test.
+            family: The family of tests in which p is adjusted for false discovery.
+        """
         words = f"too few rows for {what}: needs {needed}"
         return cls(words, 0.0, floor, 1.0, family=family, untested=words)
 
     def is_settled(self, odds: float) -> bool:
-        """Whether more rows would hardly change the result: the test fails with its whole interval
-        below the floor, or it passes with none of it below and a p-value of at most ``odds``."""
+        """Return whether more rows would hardly change the result.
+
+        That is so if the whole interval is below the floor, or none of it is and p is at most
+        ``odds``.
+        """
         return self.high < self.floor or (self.low >= self.floor and self.p <= odds)
 
     @property
     def may_pass(self) -> bool:
-        """Whether the interval of a score below the floor reaches up to it."""
+        """Whether the score is below the floor but its interval includes the floor."""
         return self.score < self.floor <= self.high
 
     @property
     def wide(self) -> bool:
-        """Whether the interval reaches below half the floor although the score is above the
-        floor."""
+        """Whether the score reaches the floor but its interval reaches below half of the floor."""
         return self.score >= self.floor and self.low < self.floor / 2
 
 
 @dataclass(frozen=True)
 class Found:
-    """A role that a component may have: what it does, and what is lost without it.
+    """A role that a component may have, with the tests of its behaviour and of its cause.
 
     Attributes:
-        component, layer, head, group: The component that was tested.
-        role, target: The role that it may play, and for what.
+        component, layer, head, group: The component that was tested; head −1 for a component that
+            is no head.
+        role, target: The role, and what it is for, such as the name of a memory or latent.
         strength: The number by which the role is measured.
         behaviour: The tests that must pass for a row in the role table.
-        cause: Tests that must pass as well to confirm it; None where nothing could be run.
+        cause: The tests that must pass as well to confirm the role; None where no model could be
+            run.
         missing: What could not be tested, and why; empty where everything was.
-        specificity: Tests that ablating it hurts through this role alone.
-        transfer: Tests that the cause holds on other rows.
-        sufficiency: What is told beside, and decides nothing.
-        together: Layer and head of all that the cause took away; empty for the component alone.
-        positions: The first and the last position that the behaviour is there over; empty for all.
-        keys: Kind of rows → the keys that the role is about, ``[row, query, key]``, where they
-            differ from head to head; None where they are one class for all heads.
-        tokens: Kind of rows → the tokens that the head raises in place of those at its keys,
-            ``[row, key]``, −1 for none; None where it raises those.
-        percentile: The share of random sets without which less is lost than without the group; NaN
-            for a single component.
+        specificity: Tests that ablating the component hurts through this role alone.
+        transfer: Tests that the cause repeats on other rows.
+        sufficiency: Tests that are reported beside the others and decide nothing.
+        together: The heads (layer, head) that the test of the cause ablates together; empty if it
+            ablates the component alone.
+        positions: The first and the last position over which the behaviour is shown; empty for all.
+        keys: Kind of rows → the keys that the role is about, ``[row, query, key]``, if each head
+            has its own; None if they are one key set for all heads.
+        tokens: Kind of rows → the tokens whose logits the head raises, ``[row, key]``, −1 for none,
+            if they are not the tokens at its keys; None if they are.
+        percentile: The share of random sets of heads whose ablation costs less than that of the
+            group; NaN for a single component.
     """
 
     component: str
@@ -189,11 +208,11 @@ class Found:
 
 @dataclass(frozen=True)
 class Lacking:
-    """A role that could not be looked for.
+    """A role that could not be tested for.
 
     Attributes:
         role: The name of the role.
-        reason: Why it could not be looked for, in words.
+        reason: Why it could not be tested for, in words.
     """
 
     role: str
@@ -213,26 +232,31 @@ _NO_CAUSE = "cause: no model could be run"
 
 
 def by_status(statuses: pd.Series) -> pd.Series:
-    """The place of each status in :data:`STATUSES`, to sort rows by."""
+    """Return the position of each status in :data:`STATUSES`, to sort rows of a role table by."""
     return statuses.map(STATUSES.index)
 
 
 def holds(tests: Sequence[Test]) -> bool:
-    """Whether the score of every test is at least its floor; p- and q-values are ignored."""
+    """Return whether the score of every test is at least its floor; p- and q-values are ignored."""
     return all(test.score >= test.floor for test in tests)
 
 
 def no_roles() -> pd.DataFrame:
-    """An empty role table."""
+    """Return a role table without rows."""
     return pd.DataFrame(columns=[*ROLE_COLUMNS, "tests"])
 
 
 def decide(found: Sequence[Found], *, level: float = 0.01) -> pd.DataFrame:
-    """Decide the role table from everything that was tested.
+    """Decide the status of every role that was tested, and make the role table.
 
     Args:
-        found: All that were tested, also those without a role: they are part of the families.
+        found: Everything that was tested, including components that fail the behaviour: they count
+            in the families over which q is adjusted.
         level: The false-discovery rate that every q must stay below.
+
+    Returns:
+        The columns :data:`ROLE_COLUMNS` and ``tests``; one row for each finding whose tests of
+        behaviour all reach their floors with q below the level.
     """
     q = _q_values(found)
     rows = [
@@ -242,7 +266,7 @@ def decide(found: Sequence[Found], *, level: float = 0.01) -> pd.DataFrame:
 
 
 def _kinds(one: Found) -> list[tuple[str, Test]]:
-    """Every test with the kind that it is of, in the order of the row's sentence."""
+    """Return every test of a finding with its kind, in the order of the row's sentence."""
     kinds: dict[str, Sequence[Test]] = {
         "behaviour": one.behaviour,
         "cause": one.cause or (),
@@ -254,7 +278,11 @@ def _kinds(one: Found) -> list[tuple[str, Test]]:
 
 
 def _q_values(found: Sequence[Found]) -> list[list[float]]:
-    """The q of every test of everything that was tested, adjusted within each family."""
+    """Return the q of every test of every finding, adjusted within each family.
+
+    A family is the tests of one role and kind with one family name. In all kinds but ``behaviour``,
+    the findings of the role that were not tested count with p = 1.
+    """
     families: dict[tuple[str, str, str], list[tuple[int, int]]] = {}
     tests, asked = [_kinds(one) for one in found], Counter(one.role for one in found)
     for k, one in enumerate(found):
@@ -272,9 +300,15 @@ def _q_values(found: Sequence[Found]) -> list[list[float]]:
 
 @dataclass(frozen=True)
 class _Judged:
-    """The tests of one kind: whether one failed, which could not be put or are undecided, and
-    whether what is lost was tested and is enough (None where it was not tested). Where the loss
-    itself was measured it says so, and no change of the output."""
+    """The result of the tests of one kind.
+
+    Attributes:
+        failed: Whether a test failed.
+        untested: Why tests could not be made, one sentence each.
+        undecided: Which tests need more rows, one sentence each.
+        lost: Whether ablation costs enough; None where that was not tested. A test of the loss
+            itself goes before a test of a change of the output.
+    """
 
     failed: bool
     untested: tuple[str, ...]
@@ -310,7 +344,8 @@ def _judge(
 
 
 def _score_in_words(test: Test) -> str:
-    """``the loss rises, in nats, by 0.17 (−0.02 to 0.36)``: the score with its interval."""
+    """Return a score with its interval in words: ``the loss rises, in nats, by 0.17 (−0.02 to
+    0.36)``."""
     told = f"{test.name.rstrip(' ,:')} {test.score:.2f}"
     return told if test.low != test.low else f"{told} ({test.low:.2f} to {test.high:.2f})"
 
@@ -360,19 +395,25 @@ def _row(one: Found, q: Sequence[float], level: float) -> dict[str, Any] | None:
 
 
 def _member(one: Found) -> bool:
-    """Whether what was found is a head whose cause is that of a group."""
+    """Return whether a finding is a head whose cause is that of a group."""
     return one.component == "head" and bool(one.together)
 
 
 def _last_score(tests: Sequence[Test] | None, *, alone: bool = False) -> float:
-    """The score of the last test that was made (``alone``: of those without one head alone); NaN
-    for none."""
+    """Return the score of the last test; NaN if there is none or it could not be made.
+
+    Args:
+        tests: The tests.
+        alone: Whether to count only the tests that ablate the component alone.
+    """
     some = [test for test in tests or () if test.alone or not alone]
     return some[-1].score if some and not some[-1].untested else float("nan")
 
 
 def _outcome(one: Found, cause: _Judged) -> str:
-    """What a head with the behaviour is to the model, by what is lost without it."""
+    """Return the outcome of a head: ``primary``, ``secondary``, ``interferer``, ``correlate`` or
+    ``null`` (see the module); empty for other components and for heads without a test of the
+    cause."""
     if one.component != "head" or not one.cause:
         return ""
     if cause.lost is None or one.together:
@@ -388,7 +429,8 @@ def _outcome(one: Found, cause: _Judged) -> str:
 
 
 def _status(one: Found, judged: Mapping[str, _Judged]) -> str:
-    """The row's status; what comes first in the module's list of tests decides first."""
+    """Return the row's status. The kinds of tests decide in the order cause, behaviour,
+    specificity, transfer: the first one that fails or is open."""
     cause = judged["cause"]
     if not one.cause or (cause.untested and cause.lost is not False):
         return "candidate"
@@ -406,7 +448,7 @@ def _status(one: Found, judged: Mapping[str, _Judged]) -> str:
 
 
 def _lacking(one: Found, judged: Iterable[_Judged]) -> str:
-    """What could not be tested or is undecided, and why."""
+    """Return which tests could not be made or are undecided, and why, separated by semicolons."""
     if one.cause is None:
         return _NO_CAUSE
     reasons = [reason for some in judged for reason in (*some.untested, *some.undecided)]
@@ -414,7 +456,7 @@ def _lacking(one: Found, judged: Iterable[_Judged]) -> str:
 
 
 def _data(kind: str, test: Test, q: float) -> dict[str, Any]:
-    """A test as JSON data, with null for numbers that were not computed."""
+    """Return a test as JSON data, with None for numbers that were not computed."""
     numbers = {
         "score": test.score,
         "floor": test.floor,
@@ -444,7 +486,10 @@ def _words(test: Test) -> str:
 
 
 def stability(tests: Sequence[Test]) -> float:
-    """The share of resamples on which all scores are at least their floors."""
+    """Return the share of 200 resamples of the rows on which every score is at least its floor.
+
+    Tests without values by row count with their score on all rows.
+    """
     every = np.full(_RESAMPLES, all(one.score >= one.floor for one in tests if one.by_row is None))
     for test in tests:
         if test.by_row is not None:
@@ -455,7 +500,11 @@ def stability(tests: Sequence[Test]) -> float:
 
 
 def halves(tests: Sequence[Test]) -> float:
-    """The share of splits on whose halves the scores say the same; NaN where no test has rows."""
+    """Return the share of 100 random splits of the rows into halves on which both halves agree.
+
+    They agree if in both all scores reach their floors, or in neither. NaN where no test has values
+    by row.
+    """
     kept = [(t.by_row, t.floor) for t in tests if t.by_row is not None and len(t.by_row) > 1]
     passed = np.full((2, _SPLITS), True)
     for rows, floor in kept:

@@ -1,19 +1,20 @@
-"""What a head's write does to the logits at its own position, as the final norm and the unembedding
-read it.
+"""The direct effect of a head: what its output adds to the logits at the same position, through the
+final norm and the unembedding.
 
     logits   write / scale · R,  R the unembedding with the norm's gain, centred over the vocabulary
 
-The norm's scale is held as it is, and what later layers make of the write is left out. The same
-says what is lost when heads no longer raise the tokens that they attend to, and do all else they do
-(:func:`direct_loss_rises`):
+The scale is the final norm's denominator in the clean pass, held fixed; what later layers compute
+from the write is left out. The same formula gives the loss when heads no longer raise the tokens
+that they attend to and all else they do stays in place (:func:`direct_loss_rises`):
 
     whole      logits′ = logits − Σ_h ℓ_h
     attended   logits′(i, t) = logits(i, t) − Σ_h (ℓ_h(i, t) − mean of ℓ_h(i, ·) over other tokens)
 
-for tokens t that a head gives more of its attention at i than even attention would. ℓ_h is what
-head h adds to the logits by itself: an attended token is then neither raised nor lowered against
-those that are not attended to. Of a head that maps tokens, t is the image of the attended token; of
-one that copies what an earlier head fetched, what that head fetched where it attends.
+for the tokens t to which a head gives more attention at i than even attention would. ℓ_h is what
+head h adds to the logits; the edit ``attended`` sets what it adds to an attended token to the mean
+of what it adds to the other tokens. For a head that maps tokens, t is the image of the attended
+token; for a head that copies what an earlier head fetched, t is the token that the earlier head
+fetched at the attended position.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ from probes.roles.writes import Writes
 
 
 class Direct:
-    """The direct effects of the heads of some evidence's model.
+    """The direct effects of heads on the logits, for the model and rows of some evidence.
 
     Args:
-        evidence: The evidence, whose model has a final norm and an unembedding.
+        evidence: The evidence, whose model has an unembedding. Without a final norm the scale is 1.
     """
 
     def __init__(self, evidence: Evidence) -> None:
@@ -46,13 +47,13 @@ class Direct:
     def scaled_write(
         self, kind: str, place: Place, value: Float[Tensor, "row query part"] | None = None
     ) -> Float[Tensor, "row query feature"]:
-        """What a head writes to the residual stream, divided by the final norm's scale.
+        """Return what a head writes to the residual stream, divided by the final norm's scale.
 
         Args:
             kind: The kind of rows.
             place: Layer and number of the head.
-            value: The activation at the head's hook, ``self.evidence.site(place)``; by default
-                that of the clean pass.
+            value: The activation at the head's hook, ``self.evidence.site(place)``; by default that
+                of the clean pass.
         """
         (layer, head), site = place, self.evidence.site(place)
         written = self._writes.of_layer(kind, layer)[:, :, head] if value is None else value
@@ -64,15 +65,22 @@ class Direct:
     def logits(
         self, kind: str, place: Place, tokens: Int[Tensor, " token"]
     ) -> Float[Tensor, "row query token"]:
-        """What a head adds to some tokens' logits, above the mean over the vocabulary."""
+        """Return what a head adds to the logits of some tokens, minus what it adds to the mean
+        logit.
+
+        Args:
+            kind: The kind of rows.
+            place: Layer and number of the head.
+            tokens: The ids of the tokens.
+        """
         return (self.scaled_write(kind, place) @ self.read[:, tokens]).double().cpu()
 
     @torch.no_grad()
     def at(
         self, kind: str, place: Place, tokens: Int[Tensor, "row query"]
     ) -> Float[Tensor, "row query"]:
-        """A head's direct effect on the logit of one token at each query, less the mean over the
-        vocabulary.
+        """Return what a head adds to one token's logit at each query, minus what it adds to the
+        mean logit.
 
         Args:
             kind: The kind of rows.
@@ -83,7 +91,8 @@ class Direct:
 
     @torch.no_grad()
     def _scale(self, kind: str) -> Tensor:
-        """The final norm's denominators, ``[row, query, 1]``; 1 where there is no such norm."""
+        """Return the final norm's denominators, ``[row, query, 1]``; a one if the model has no such
+        norm."""
         if kind not in self._scales:
             known = SCALE in self.evidence.model.hook_dict
             scale = self.evidence.final_scale(kind) if known else torch.ones(())
@@ -99,16 +108,20 @@ def direct_loss_rises(
     named: Mapping[Place, Int[Tensor, "row key"]],
     rows: Sequence[int] | None = None,
 ) -> tuple[Float[Tensor, "_ pos"], Float[Tensor, "_ pos"]]:
-    """By how much the loss rises at scored positions when what heads add to the logits is left out:
-    all of it, and what they add to those of attended tokens.
+    """Compute by how much the loss rises at each scored position without heads' direct effects.
 
     Args:
-        evidence: The evidence, whose model has a final norm and an unembedding.
+        evidence: The evidence, whose model has an unembedding.
         kind: The kind of rows.
-        places: The heads, all at once.
-        named: Head → the tokens that it raises for its keys, −1 for none; the keys' own for a head
-            that is not there.
-        rows: Numbers of the rows; all by default.
+        places: The heads, (layer, head), whose direct effects are removed together.
+        named: Head → the token that it raises for each of its keys, −1 for none. A head that is
+            missing here raises the tokens at its keys.
+        rows: The numbers of the rows; all by default.
+
+    Returns:
+        The rise in nats with the heads' direct effects removed from all logits, and the rise with
+        them removed from the logits of attended tokens alone (see the module); 0 at positions that
+        are not scored.
     """
     direct, run, batch = Direct(evidence), evidence.run(kind), evidence.batch(kind)
     tokens = [named.get(place, batch.inputs) for place in places]
@@ -131,8 +144,12 @@ def direct_loss_rises(
 def _part(
     evidence: Evidence, direct: Direct, kind: str, place: Place, named: Int[Tensor, "row key"]
 ) -> Float[Tensor, "row query key"]:
-    """What a head adds to the logit of the token that is named at each key, at its first
-    occurrence, where it is attended to."""
+    """Return by how much a head raises the logit of the token named at each key above the other
+    logits.
+
+    0 where the head gives the token no more attention than even attention would, and at keys whose
+    token is named at an earlier key already.
+    """
     layer, head = place
     pattern = torch.cat([some[:, head] for some in evidence.patterns(kind, layer)]).double()
     same = (named[:, :, None] == named[:, None, :]) & (named >= 0)[:, None]

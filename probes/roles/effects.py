@@ -1,15 +1,15 @@
-"""What is lost without an attention pattern, a head or a group: the causes that roles rest on.
+"""What is lost when an attention pattern, a head or a group is ablated: the causal tests of roles.
 
     unit variance   change = Σ |out′ − out|² / Σ |out − mean out|²   over scored positions, row by
                     row; where targets are known and a role asks for it, the loss must rise, too.
-                    Where they are tokens, a change too small may still cost right answers: the
-                    share of these that is lost is told, and counts
+                    Where targets are tokens, a change of the output below its floor still counts
+                    if it costs right answers: the test is then of the share of right answers lost
     unit nats       rise of the loss at scored positions, row by row, on the kind of rows where it
-                    is largest; p is taken times the number of kinds. Rows are run while it is open
-                    whether it rises by the floor (:mod:`interp.run.evidence`)
+                    is largest; p is multiplied by the number of kinds. More rows are run until it
+                    is decided whether the rise reaches the floor (:mod:`interp.run.evidence`)
 
-No change is found for a head that others stand in for; a change is not yet one for the worse.
-Every effect is measured once and kept.
+No change is found for a head that other heads stand in for, and a change of the output need not be
+a change for the worse. Every effect is measured once and kept.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ DECISIONS = "decisions"
 
 
 class Effects:
-    """The effects of changing the model of some evidence, each measured once.
+    """The effects of ablations and other edits on the model of some evidence, each measured once.
 
     Args:
         evidence: The evidence, with its model and rows.
@@ -61,12 +61,18 @@ class Effects:
         self._odds_of: dict[tuple[str, Edits], float] = {}
 
     def without_keys(self, place: Place, name: str, own: KeysOf | None = None) -> list[Test]:
-        """The cause of a role that says where a head looks: that attention is taken away.
+        """Test whether ablating a head's attention to a key set matters: the cause of a role that
+        says where a head attends.
+
+        The removed attention goes to the query's other keys, in their proportions.
 
         Args:
             place: Layer and number of the head.
             name: The name of the key set.
-            own: The head's own keys, where they differ from head to head.
+            own: The head's own keys, if each head has its own.
+
+        Returns:
+            One test: that the loss rises (unit nats), or that the output changes (unit variance).
         """
         rows, words = self.evidence.profile.rows, "without that attention"
         kind = rows[name] if name in rows else rows["own"]
@@ -79,18 +85,29 @@ class Effects:
         return [replace(found, rows=kind, alone=True)]
 
     def without_equal(self, place: Place, kind: str) -> Test:
-        """The test that the output changes without attention to equal tokens, on one kind of
-        rows."""
+        """Test whether the output changes when a head's attention to equal tokens is removed.
+
+        Args:
+            place: Layer and number of the head.
+            kind: The kind of rows.
+        """
         words, away = "without attention to equal tokens", self.rises.away(kind, [place], "same")
         return self._output_test(words, kind, "all", away)
 
     def without_head(self, place: Place, *, over: str = "all") -> list[Test]:
-        """The cause of a role that says what a head does: the head is ablated.
+        """Test whether mean ablation of a head matters: the cause of a role that says what a head
+        does.
+
+        The head's output is replaced by its mean over rows. If it is the same on every row of a
+        task, the mean over rows and positions is used instead.
 
         Args:
             place: Layer and number of the head.
-            over: Positions where a change of the output counts, ``all`` that are scored or the
-                ``later`` ones.
+            over: The positions at which a change of the output counts: ``all`` scored positions, or
+                the ``later`` ones. Ignored in the unit nats.
+
+        Returns:
+            One test: that the loss rises (unit nats), or that the output changes (unit variance).
         """
         words = "without the head"
         if (place, over) not in self._known:
@@ -106,7 +123,19 @@ class Effects:
         return [self._known[place, over]]
 
     def losing_keys(self, place: Place, name: str) -> list[Test]:
-        """That the head's attention lowers the loss on the given rows, where targets are known."""
+        """Test whether the loss on the given rows rises when a head's attention to a key set is
+        removed.
+
+        Only queries that have such keys count.
+
+        Args:
+            place: Layer and number of the head.
+            name: The name of the key set.
+
+        Returns:
+            One test. An empty list if the profile's unit is nats, because :meth:`without_keys`
+            tests the loss then, or if the targets are not known.
+        """
         evidence = self.evidence
         if self._nats or not evidence.targets:
             return []
@@ -120,9 +149,9 @@ class Effects:
     def straight(self, places: Sequence[Place]) -> Test:
         """Test whether the output depends on the direct effect of heads of a layer.
 
-        What the heads together write, less its mean over rows, is subtracted from the residual
-        stream after the last layer. So the layers between still read it, and only its direct path
-        to the unembedding is cut.
+        What the heads together write, minus its mean over rows, is subtracted from the residual
+        stream after the last layer. So the layers in between still read it, and only its direct
+        path to the unembedding is cut.
 
         Args:
             places: (layer, head) of heads of one layer.
@@ -134,10 +163,15 @@ class Effects:
         return self._output_test(words, "given", "all", edits)
 
     def part(self, place: Place, places: Sequence[Place]) -> Test:
-        """The test that a head contributes its part to what heads of its layer write together.
+        """Test whether a head contributes a large enough part to what several heads of its layer
+        write.
 
         The score is ⟨own, joint⟩ / ‖joint‖²: the projection of the head's output on the heads'
-        summed output, both less their means over rows, at the scored positions of the given rows.
+        summed output, both minus their means over rows, at the scored positions of the given rows.
+
+        Args:
+            place: Layer and number of the head.
+            places: The heads of the layer, the head itself among them.
         """
         scored = self.evidence.views["given"].batch.mask
         mine, all_ = (self.writes.together(some)[scored] for some in ((place,), tuple(places)))
@@ -145,14 +179,32 @@ class Effects:
         return Test("its part in what they write", found, self._floors.mixed)
 
     def change_test(self, edits: Edits, floor: float, name: str) -> Test:
-        """Test that edits, made together, change the output on the given rows by at least a floor,
-        as a share of its variance; p is computed against half of the floor."""
+        """Test whether edits, made together, change the output on the given rows by at least a
+        floor.
+
+        The p-value is computed against half of the floor.
+
+        Args:
+            edits: The edits.
+            floor: The least change, as a share of the output's variance.
+            name: The name of the test.
+        """
         change = self._change("given", "all", edits, floor).test(name, floor, "changed")
         return replace(change, loss=True)
 
     def worse(self, edits: Edits, words: str, where: Tensor | None = None) -> Test:
-        """The test that the loss on the given rows rises at some positions, at those that are
-        scored by default: in nats, or as a share of the targets' variance."""
+        """Test whether edits, made together, raise the loss on the given rows.
+
+        Args:
+            edits: The edits.
+            words: What is ablated, in words, for the name of the test.
+            where: True at the positions that count, ``[row, pos]``; by default those that are
+                scored.
+
+        Returns:
+            The test. Its score is in nats for token targets, and a share of the targets' variance
+            for real ones.
+        """
         batch = self.evidence.views["given"].batch
         where = batch.mask if where is None else where
         rises = _row_means(self.rises.losses("given", edits), where) / loss_unit(batch)
@@ -163,19 +215,28 @@ class Effects:
 
     @cached_property
     def trials(self) -> tuple[str, ...]:
-        """The kinds of rows on which a rise of the loss counts."""
+        """The kinds of rows on which a rise of the loss counts
+        (:func:`~probes.roles.ability.able_kinds`)."""
         return able_kinds(self.evidence)
 
     def decides(self, kind: str) -> bool:
-        """Whether right answers can be counted on rows of one kind, in a task's profile."""
+        """Return whether a fall of the share of right answers can decide a test on rows of one
+        kind.
+
+        True only for the given rows of a task, if their targets are known and are tokens.
+        """
         given = self.evidence.views.get("given")
         if self._nats or kind != "given" or given is None or not self.evidence.targets:
             return False
         return not given.batch.targets.is_floating_point()
 
     def _output_test(self, words: str, kind: str, over: str, edits: Edits) -> Test:
-        """The test that the output changes where it counts. Of answers that are tokens it is told
-        how many fewer are right; where the output changes less than is asked, they decide."""
+        """Test whether edits change the output at the positions that count.
+
+        Where answers are tokens, the name of the test also says how many fewer are right. If the
+        output changes by less than its floor, but the share of right answers falls by at least its
+        own floor, the test is of that fall instead, with p doubled.
+        """
         name = f"{words} the output changes by a share of its variance of"
         change = self._change(kind, over, edits)
         test = replace(change.test(name, self._floors.change), loss=True)
@@ -193,8 +254,11 @@ class Effects:
         return replace(paid.test(told, floor, DECISIONS), loss=True)
 
     def expect(self, asked: Sequence[tuple[Place, str]]) -> None:
-        """Measure the rises of the loss for many ablations together, so that later tests reuse them
-        (in a profile whose effects are in nats): slopes of many edits cost as much as those of one.
+        """Measure the rises of the loss for many ablations together, so that later tests reuse
+        them.
+
+        The slopes of many edits cost as much as those of one. Nothing is done in a profile whose
+        unit is not nats.
 
         Args:
             asked: Pairs of a head, as (layer, head), and the name of the key set to which its
@@ -218,8 +282,14 @@ class Effects:
             self._gather_many(some)
 
     def _gather_many(self, many: Sequence[Mapping[str, Edits]]) -> None:
-        """Gather evidence for many, of which about half are taken to be needed: the more are, the
-        larger a p each of them can have. Where fewer turn out to be, more rows are run."""
+        """Gather evidence for many ablations, assuming at first that half of them raise the loss.
+
+        The more do, the larger the p-value that each of them may have after the correction for
+        false discovery. While fewer turn out to, the number is lowered and more rows are run.
+
+        Args:
+            many: For each ablation, kind of rows → the edits made there.
+        """
         heads, needed = len(self.evidence.heads), max(1.0, len(many) / 2)
         while True:
             found = self._gather(many, needed / heads)
@@ -232,16 +302,21 @@ class Effects:
             needed = max(1.0, min(needed / 2, float((above & (q < 1)).sum())))
 
     def _kinds_of(self, name: str) -> tuple[str, ...]:
-        """The kinds of rows on which the loss may rise without attention to a key set."""
+        """Return the kinds of rows on which removing attention to a key set may raise the loss."""
         only = self.evidence.profile.rows[name] if name == "after_same" else ""
         return tuple(kind for kind in self.trials if kind == only) if only else self.trials
 
     def worst(self, words: str, edits: Mapping[str, Edits]) -> Test:
-        """The test that the loss rises on the kind of rows where it rises most.
+        """Test whether the loss rises on the kind of rows where it rises most.
 
         Args:
-            words: What is taken away, in words.
-            edits: Kind of rows → what is changed there; p is taken times the number of kinds.
+            words: What is ablated, in words.
+            edits: Kind of rows → the edits made there.
+
+        Returns:
+            The test, with p multiplied by the number of kinds. A test marked as not made if there
+            are no kinds that the model can do, or if each has fewer than eight rows with scored
+            positions.
         """
         (changes,) = self._gather([edits])
         if not edits:
@@ -257,14 +332,19 @@ class Effects:
     def _gather(
         self, many: Sequence[Mapping[str, Edits]], share: float = 0.0
     ) -> list[dict[str, RowMean]]:
-        """By how much the loss rises on rows of each kind, on as many of them as it takes.
+        """Measure by how much the loss rises on rows of each kind, on as many rows as it takes to
+        decide.
 
-        What is asked of a kind is whether the loss rises by the floor, and by more than on the
+        To be decided for each kind is whether the loss rises by the floor, and by more than on the
         kinds before it.
 
         Args:
-            many: For each kind of rows, what is changed.
-            share: The share of heads that are taken to be needed; one of them by default.
+            many: For each ablation, kind of rows → the edits made there.
+            share: The share of the model's heads assumed to be needed; one head by default.
+
+        Returns:
+            For each ablation, kind of rows → the mean rise; kinds with fewer than eight rows with
+            scored positions are left out.
         """
         found: list[dict[str, RowMean]] = [{} for _ in many]
         for kind in many[0]:
@@ -305,8 +385,16 @@ class Effects:
                 self._rises_by[kind, edits[i]] = over_rows(rows.numpy())
 
     def _change(self, kind: str, over: str, edits: Edits, floor: float | None = None) -> RowMean:
-        """How much the output changes where it counts, as a share of the output's variance; on some
-        of the rows where they settle it."""
+        """Compute by how much edits change the output where it counts, as a share of its variance.
+
+        Only some of the rows are run if these settle the test.
+
+        Args:
+            kind: The kind of rows.
+            over: ``all`` scored positions, or the ``later`` ones.
+            edits: The edits, made together.
+            floor: The least change that passes; by default the profile's.
+        """
         least = self._floors.change if floor is None else floor
         scored, variance = self.rises.spread(kind, over)
         if not variance > 0:
@@ -323,5 +411,5 @@ class Effects:
 
 
 def _row_means(values: Float[Tensor, "row pos"], where: Bool[Tensor, "row pos"]) -> Tensor:
-    """The mean over chosen positions of each row that has some."""
+    """Return each row's mean over the chosen positions, for the rows that have some."""
     return ((values * where).sum(1) / where.sum(1).clamp_min(1))[where.any(1)]

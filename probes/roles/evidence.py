@@ -1,9 +1,9 @@
 """The evidence that roles are decided from: a model's clean runs, and causes on demand.
 
 An :class:`Evidence` holds no more than detectors need. Every kind of rows has one run of the model
-(:class:`interp.run.Run`), which remembers what was asked; attention is measured when it is first
-asked for, or read from a store that holds it. What is lost when something is changed are
-:mod:`probes.roles.effects`. Of a store without a model there is behaviour and no cause.
+(:class:`interp.run.Run`), which caches its activations; attention is measured when it is first
+requested, or read from a store that holds it. The effects of edits are in
+:mod:`probes.roles.effects`. A store without a model gives behaviour and no cause.
 """
 
 from __future__ import annotations
@@ -79,19 +79,23 @@ class Evidence:
     """A model (or stores of its activations) on the rows of a profile.
 
     Args:
-        model: The model in evaluation mode; None where there are stores alone.
+        model: The model in evaluation mode; None if there are only stores.
         views: The profile's rows, by kind (:mod:`probes.roles.views`).
-        profile: Says which rows tell what, the unit of effects, and the floors.
-        targets: Whether the rows' targets may be read.
-        stores: Kind of rows → a store of these rows with the patterns in it, read instead of the
-            model's pass.
-        sites: Hooks that are kept, at the sampled positions of the ``given`` rows.
-        mask: Which keys a query may attend to; by default what a spec says, or else causal.
+        profile: The profile: which rows are used for which keys, the unit of effects, the floors.
+        targets: Whether the rows' targets may be used.
+        stores: Kind of rows → a store of these rows that holds the attention patterns, which are
+            then read from it instead of from a pass of the model.
+        sites: Names of the hooks whose activations are kept at the sampled positions of the
+            ``given`` rows.
+        mask: Which keys a query may attend to; by default that of the model's spec or of the store,
+            else causal.
         seed: Seed of the permutations and of the freshly initialised models.
-        exhaustive: Run every change on every row, whether or not it decides anything.
+        exhaustive: Whether to run every edit on all rows, instead of stopping when a test is
+            settled.
 
     Attributes:
-        tables: Kind of rows → what every head does there; filled when it is asked for.
+        tables: Kind of rows → the head table of attention there; filled on request by
+            :meth:`table`.
     """
 
     def __init__(
@@ -123,7 +127,7 @@ class Evidence:
 
     @property
     def floors(self) -> Floors:
-        """The floors of the profile."""
+        """The floors of the profile: the least scores that pass."""
         return self.profile.floors
 
     @property
@@ -134,7 +138,7 @@ class Evidence:
 
     @cached_property
     def heads(self) -> tuple[Place, ...]:
-        """The layer and number of every head that can be seen."""
+        """The layer and number of every head whose attention can be read."""
         if self.model is not None:
             return tuple((s.layer, s.head) for s in head_sites(self.model) if s.head is not None)
         table = self.table(self.profile.rows["own"])
@@ -143,22 +147,30 @@ class Evidence:
 
     @cached_property
     def fresh(self) -> ReinitNull:
-        """The null of models with fresh weights, on the first of the given rows."""
+        """The null distribution of scores under freshly initialised weights, on the first of the
+        given rows."""
         batch = self.views["given"].batch
         # half the level, since a score is looked at twice
         far = 0.0 if self.exhaustive else self.profile.level / 2
         return ReinitNull(self.model, batch.inputs, batch.mask, seed=self.seed, far=far)
 
     def kind(self, keys: str) -> str:
-        """The rows on which attention to a class of keys is read: the profile's, or the given ones
-        where tokens are too few, or rows too short, to repeat."""
+        """Return the kind of rows on which attention to a key set is read.
+
+        It is the one that the profile names, or ``given`` if the model has no rows of that kind
+        because its tokens are too few, or its rows too short, to be repeated.
+
+        Args:
+            keys: The name of the key set.
+        """
         kind = self.profile.rows.get(keys, self.profile.rows["own"])
         if kind not in self.views and self.model is not None and "given" in self.views:
             return "given"
         return kind
 
     def table(self, kind: str) -> pd.DataFrame:
-        """What every head does with keys on rows of one kind, with nulls (a head table)."""
+        """Return the head table of attention on rows of one kind: every head's scores with their
+        nulls."""
         if kind not in self.tables:
             if kind in self.stores:
                 self.tables[kind] = self._stored_looks(kind)
@@ -167,11 +179,19 @@ class Evidence:
         return self.tables[kind]
 
     def share(self, place: Place, keys: str, null: str = "positions") -> Share | None:
-        """A head's share of attention on a class of keys, against the null of permuted
-        ``positions`` or of other rows' ``tokens``; None where it was not measured.
+        """Return the share of a head's attention that goes to a key set, compared with a null.
+
+        Args:
+            place: Layer and number of the head.
+            keys: The name of the key set.
+            null: ``positions`` for attention permuted over positions, or ``tokens`` for the keys
+                that other rows' tokens give.
+
+        Returns:
+            The share; None where it was not measured.
 
         Raises:
-            ArgumentError: for a class of keys that no profile has.
+            ArgumentError: if no profile has a key set of this name.
         """
         self._need_known(keys)
         kind = self.kind(keys)
@@ -191,12 +211,22 @@ class Evidence:
 
     @property
     def _placed(self) -> tuple[str, ...]:
-        """The key sets that follow from places and tokens alone."""
+        """The names of the key sets that are computed from positions and tokens alone."""
         return (*_KEYS, *single_lags(self.floors.window))
 
     def acting(self, place: Place, keys: str) -> Acting | None:
-        """Over which positions a head gives its attention to a class of keys (:data:`WITHIN`); None
-        if it does so over all alike, or over too few, or no model shows it."""
+        """Find the range of positions over which a head attends to a key set
+        (:func:`probes.roles.acting.acting`).
+
+        Args:
+            place: Layer and number of the head.
+            keys: The name of the key set.
+
+        Returns:
+            The range and its scores. None if the range covers all counted positions or too few, if
+            the key set is not one of :data:`WITHIN`, if the share over all positions is less than a
+            quarter of its floor, or if there is no model.
+        """
         whole, kind = self.share(place, keys), self.kind(keys)
         few = whole is None or whole.score < self.floors.share * LEAST
         if self.model is None or keys not in WITHIN or few:
@@ -206,8 +236,16 @@ class Evidence:
         return acting(seen, chosen, self.floors.share, tokens=tokens)
 
     def score(self, place: Place, metric: str, kind: str) -> Share | None:
-        """A head's ``positional`` or ``copying`` score on rows of one kind, against its null; None
-        where it was not measured."""
+        """Return a head's score of a metric on rows of one kind, compared with its null.
+
+        Args:
+            place: Layer and number of the head.
+            metric: ``positional`` or ``copying``.
+            kind: The kind of rows.
+
+        Returns:
+            The score; None where it was not measured.
+        """
         if kind not in self.views:
             return None
         if (kind, metric) not in self._by_null:
@@ -215,8 +253,12 @@ class Evidence:
         return self._by_null[kind, metric].get((*place, ""))
 
     def batch(self, kind: str) -> Batch:
-        """The rows of one kind; ``KIND elsewhere`` are those that transfer is tested on
-        (:func:`probes.roles.views.elsewhere`)."""
+        """Return the rows of one kind.
+
+        Args:
+            kind: The kind of rows. ``KIND elsewhere`` is the rows on which the transfer of a cause
+                found on KIND is tested (:func:`probes.roles.views.elsewhere`).
+        """
         return self._view(kind).batch
 
     def _view(self, kind: str) -> View:
@@ -228,9 +270,14 @@ class Evidence:
         return self._elsewhere[kind] if kind in self._elsewhere else self.views[kind]
 
     def run(self, kind: str, *, everywhere: bool = False) -> Run:
-        """The model's run on the rows of one kind; ``everywhere``: scored at the positions that
-        have a target (:func:`probes.roles.views.positions_scored`), and not only where the rows
-        are scored."""
+        """Return the model's run on the rows of one kind.
+
+        Args:
+            kind: The kind of rows.
+            everywhere: Whether to score all positions of the rows (with a very large vocabulary
+                some of them, :func:`probes.roles.views.positions_scored`), and not only those of
+                the rows' mask.
+        """
         if (kind, everywhere) not in self._runs:
             if everywhere:
                 own, size = self.batch(kind).mask, vocabulary_of(self.model) or 0
@@ -241,7 +288,8 @@ class Evidence:
         return self._runs[kind, everywhere]
 
     def _new(self, batch: Batch) -> Run:
-        """A run, whose streams are kept if there is room for them beside those of other runs."""
+        """Return a run of the model on some rows, which caches residual streams as far as the
+        memory left allows."""
         cfg = self.model.cfg
         width, layers = (int(getattr(cfg, name, 1) or 1) for name in ("d_model", "n_layers"))
         kept = len(range(0, layers + 1, stride_of(layers)))
@@ -251,7 +299,7 @@ class Evidence:
         return Run(self.model, batch, causal=self.causal, tokens=tokens, room=room)
 
     def close_controls(self) -> None:
-        """Give back the memory of the rows that transfer was tested on."""
+        """Free the cached streams of the rows on which transfer was tested."""
         for (kind, _), run in self._runs.items():
             if kind.endswith(ELSEWHERE):
                 run.forget(streams=True)
@@ -267,8 +315,14 @@ class Evidence:
         return sum(run.passes for run in runs) / max(sum(map(len, runs)), 1)
 
     def looks(self, kind: str) -> list[list[int] | None]:
-        """The rows of one kind on which something may be decided: few of them first, at last all
-        (None)."""
+        """Return the sets of rows after which a test may be decided: few at first, and at last all.
+
+        Args:
+            kind: The kind of rows.
+
+        Returns:
+            The row numbers of each set; None stands for all rows.
+        """
         count = len(self.batch(kind))
         first = 1 if self._compared else _OUTPUTS_FIRST // LEAST_ROWS
         looks = [first * look for look in looks_of(-(-count // first)) if look >= LEAST_ROWS]
@@ -277,14 +331,22 @@ class Evidence:
         return [*some, None]
 
     def odds(self, kind: str, share: float = 0.0) -> float:
-        """The p with which something passes on some of the rows: looks pay for it, and the heads,
-        of which that share passes (one of them by default)."""
+        """Return the p-value at which a test on some of the rows counts as settled.
+
+        It is the profile's level times ``share``, divided by the number of times at which the test
+        may be decided.
+
+        Args:
+            kind: The kind of rows.
+            share: The share of the model's heads assumed to pass; one head by default.
+        """
         share = max(share, 1 / max(len(self.heads), 1))
         return self.profile.level * share / len(self.looks(kind))
 
     def site(self, place: Place) -> Site:
-        """The hook site of a head's output, at which it can be replaced: ``result`` for a model
-        whose spec has ``identity_ov``, else ``z``.
+        """Return the hook site of a head's output, at which it can be replaced.
+
+        It is ``result`` for a model whose spec has ``identity_ov``, else ``z``.
 
         Args:
             place: Layer and number of the head.
@@ -292,14 +354,15 @@ class Evidence:
         return output_site(self.model, *place)
 
     def blocks(self, kind: str) -> list[range]:
-        """The rows of one kind, as many at a time as leave all heads' patterns in memory."""
+        """Return the rows of one kind in blocks for which all heads' attention patterns fit in
+        memory."""
         count, length = self.batch(kind).inputs.shape[:2]
         block = max(1, min(_BLOCK, _PATTERNS // max(len(self.heads) * length**2, 1)))
         return [range(at, min(at + block, count)) for at in range(0, count, block)]
 
     def _look(self, kind: str) -> None:
-        """Look at the model's attention on rows of one kind, some rows at a time, and at the
-        ``sites`` on the given rows."""
+        """Measure the model's attention on rows of one kind, in blocks of rows, and on the given
+        rows keep the activations of ``sites`` as well."""
         view, seen = self._view(kind), kind in {*self.tables, *self.stores}
         looks = None if seen else self._looks(kind)
         sites = self._features if kind == "given" else {}
@@ -325,12 +388,18 @@ class Evidence:
             self.tables[kind] = looks.table()
 
     def _without_pads(self, site: Site, value: Tensor) -> Tensor:
-        """A pattern without the heads that only pad a narrower layer."""
+        """Return an attention pattern without the padding heads of a layer that has fewer heads
+        than others."""
         spec = getattr(self.model, "spec", None)
         return value[:, : spec.heads[site.layer]] if spec and site.kind == "pattern" else value
 
     def final_scale(self, kind: str, rows: Sequence[int] | None = None) -> Tensor:
-        """The final norm's denominators, ``[row, query, 1]``."""
+        """Return the denominators of the final norm in the clean pass, ``[row, query, 1]``.
+
+        Args:
+            kind: The kind of rows.
+            rows: The numbers of the rows; all by default.
+        """
         last = Site(self.model.cfg.n_layers - 1, "resid_post")
         found: list[Tensor] = []
         stream = self.run(kind).at([last], rows)[last]
@@ -349,13 +418,22 @@ class Evidence:
         return sample_positions(mask, inputs, causal=self.causal, seed=self.seed)
 
     def sampled_activation(self, hook: str) -> NDArray[np.float64]:
-        """The activation of one of the ``sites`` at the sampled positions of the given rows."""
+        """Return the activation of one of the ``sites`` at the sampled positions of the given rows,
+        ``[row, sample, feature]``."""
         if not self._features[hook]:
             self._look("given")
         return np.concatenate(self._features[hook])
 
     def at_places(self, rows: slice, value: Tensor) -> NDArray[np.float64]:
-        """Some rows' activations at their sampled positions, ``[row, sample, feature]``."""
+        """Return an activation at the sampled positions of some of the given rows.
+
+        Args:
+            rows: The range of rows.
+            value: The activation on these rows, ``[row, pos, feature]``.
+
+        Returns:
+            The activation ``[row, sample, feature]``.
+        """
         kept = (self.places.rows >= rows.start) & (self.places.rows < rows.stop)
         which = torch.from_numpy(self.places.rows[kept] - rows.start)[:, None]
         found: NDArray[np.float64] = value[which, self.places.positions[kept]].double().numpy()
@@ -368,8 +446,8 @@ class Evidence:
         return spec is None or spec.normalizer == "softmax"
 
     def head_attention(self, place: Place, kind: str = "given") -> Seen:
-        """One head's attention on all rows of one kind, divided by its sum over the keys, with the
-        rows' inputs and the queries that count."""
+        """Return one head's attention on all rows of one kind, normalised to sum to one over the
+        keys, with the rows' inputs and the queries that count."""
         layer, head = place
         view, inputs = self.views[kind], self.views[kind].batch.inputs
         pattern = torch.cat([some[:, head] for some in self.patterns(kind, layer)])
@@ -380,7 +458,8 @@ class Evidence:
         return Seen(share, inputs, view.counted, allowed, begun)
 
     def patterns(self, kind: str, layer: int) -> list[Float[Tensor, "row head query key"]]:
-        """The attention of a layer's heads on a model's rows of one kind, some rows at a time."""
+        """Return the attention patterns of a layer's heads on rows of one kind, as a list of blocks
+        of rows."""
         if kind not in {*self.tables, *self.stores} and self._looks(kind) is not None:
             self._look(kind)  # and keeps them, where they are few numbers
         if (kind, layer) not in self._patterns:
@@ -390,7 +469,8 @@ class Evidence:
         return self._patterns[kind, layer]
 
     def _keep(self, kind: str, activations: Mapping[str, Tensor], times: float) -> None:
-        """Keep the patterns of some rows of a task where those of all rows are few numbers."""
+        """Keep the attention patterns of some rows, if those of all rows together are small; only
+        in a profile whose unit is not nats."""
         named = {Site.of(name): value for name, value in activations.items()}
         found = {site.layer: value for site, value in named.items() if site.kind == "pattern"}
         size = times * sum(pattern.numel() for pattern in found.values())
@@ -428,18 +508,20 @@ class Evidence:
         return positional_key_sets(1, inputs.shape[1], window, causal=self.causal)[name]
 
     def key_array(self, kind: str, name: str, own: KeysOf | None = None) -> Array:
-        """A key set as what edits are made of."""
+        """Return a key set (:meth:`keys`) as an array with a name, from which edits can be made."""
         if (kind, name, own) not in self._arrays:
             self._arrays[kind, name, own] = Array(self.keys(kind, name, own), _KEYS.get(name, name))
         return self._arrays[kind, name, own]
 
     @property
     def _compared(self) -> bool:
-        """Whether attention is also compared between rows, and heads' writes are read as logits."""
+        """Whether attention is also compared between rows and heads' outputs are read as logits: in
+        unit nats."""
         return self.profile.unit == "nats"
 
     def _looks(self, kind: str) -> Looks | None:
-        """What is measured in the pass over rows of one kind; None where no role asks for it."""
+        """Return the accumulator of what is measured on rows of one kind; None if no role uses this
+        kind."""
         if kind not in {*self.profile.rows.values(), "text", "rows"}:
             return None
         writes = self.model if self._compared and has_readout(self.model) else None
@@ -459,6 +541,9 @@ class Evidence:
 
 
 def has_readout(model: Any) -> bool:
-    """Whether a head's output can be read as logits: the model has the weights ``W_O``, ``W_U``
-    and the norm ``ln_final``, by these names of TransformerLens."""
+    """Return whether a head's output can be read as logits.
+
+    It can if the model has the weights ``W_O``, ``W_U`` and the norm ``ln_final``, by these names
+    of TransformerLens.
+    """
     return all(hasattr(model, name) for name in ("W_O", "W_U", "ln_final"))

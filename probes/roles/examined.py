@@ -1,4 +1,5 @@
-"""What a detector is given: evidence, effects of changes, a reader of latents; what it gives."""
+"""What detectors of roles are given (evidence, effects of edits, a reader of latents), and the
+finding that they return."""
 
 from __future__ import annotations
 
@@ -18,16 +19,16 @@ Watch = Callable[[Sequence[Any]], Iterable[Any]]
 
 @dataclass(frozen=True)
 class Examined:
-    """A model, or stores of its activations, as detectors see it.
+    """A model, or stores of its activations, as detectors of roles are given it.
 
     Attributes:
-        evidence: What heads do, on the rows of each kind.
-        effects: What is lost without a component; None without a model.
-        reader: What probes read; None without a model or latents.
+        evidence: The model and its rows, with the attention of its heads.
+        effects: The effects of ablations and other edits; None without a model.
+        reader: Linear probes for latents; None without a model or without latents to look for.
         memories: The contents that the task says are fetched.
-        answers: Latent → what the task says that it is computed from.
-        sought: Latents by whose exchange the role of a head is decided.
-        watch: Wraps the loop over heads, for a progress bar.
+        answers: Latent → the names of the latents that the task says it is computed from.
+        sought: Latents whose exchange between rows decides the role of a head.
+        watch: A wrapper around the loop over heads, for a progress bar.
     """
 
     evidence: Evidence
@@ -47,13 +48,13 @@ def of_head(
     strength: float | None = None,
     **more: Any,
 ) -> Found:
-    """What was found of a head.
+    """Make the finding that a head may play a role.
 
     Args:
-        place: The head.
-        role: The role that it may play.
-        tests: The tests of its behaviour.
-        cause: The tests of its cause; None where nothing could be run.
+        place: Layer and number of the head.
+        role: The name of the role.
+        tests: The tests of the behaviour.
+        cause: The tests of the cause; None where no model could be run.
         strength: The number by which the role is measured; the first test's score by default.
         more: Other fields of :class:`~probes.roles.decision.Found`.
     """

@@ -1,11 +1,11 @@
-"""The cause by exchange: a head's output, or its attention, is exchanged between rows, and answers
-move as if a latent had been.
+"""The cause by interchange intervention: a head's output, or its attention pattern, is exchanged
+between rows, and the answers change as if a latent variable had been exchanged.
 
     share   how far the answers move towards those of the exchanged latent; 1 is all the way
-    leak    how far those answers move that must stay
+    leak    how far answers move that should stay the same
 
-This is :func:`probes.locate.locate` of one head and one latent. That answers move so says that the
-latent passes there; it does not say that it passes nowhere else.
+This is :func:`probes.locate.locate` for one head and one latent. A large share says that the latent
+passes through the head; it does not say that it passes nowhere else.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def exchange_tests(
         variable: The latent variable.
 
     Returns:
-        Two tests: of the share of the way that answers move towards the expected ones, and of 1
-        minus the leak, which is how far answers move that should stay. The second is left out where
-        of fewer than 16 pairs the answer should stay: nothing was measured then. If fewer than 16
-        pairs differ in the latent, or the clean outputs already equal the expected answers, one
-        test that could not be made and fails.
+        Two tests. The score of the first is the share of the way that answers move towards the
+        expected ones; that of the second is 1 minus the leak, which is how far answers move that
+        should stay. The second is left out if fewer than 16 pairs have an answer that should stay.
+        If fewer than 16 pairs differ in the latent, or if the clean outputs already equal the
+        expected answers, the only test returned is one marked as not made.
     """
     model, floor = evidence.model, evidence.floors.exchange
     part, batch = Component("head", *place), evidence.views["given"].batch

@@ -1,18 +1,18 @@
-"""Find the role of every component of a model, or as far as a store can tell.
+"""Find the role of every component of a model, or as far as a store of activations allows.
 
     find_roles(model, rows, profile=TASK, memories=…, answers=…)    from a model that can be run
     find_roles(store, profile=…), candidates(store)                 behaviour alone: no causes
 
-A role table has a row a component and role: strength is the role's own number, p and q the largest
-of the tests it rests on, ``effect`` the last cause's score, ``evidence`` a sentence with all of
-them, ``missing`` what could not be tested. Which roles there are is in
-:mod:`probes.roles.registry`; on which rows, in which unit and with which floors they are sought, in
-the profile (:mod:`probes.roles.profile`).
+A role table has one row per component and role. ``strength`` is the role's own number, ``p`` and
+``q`` are the largest of the tests that the role rests on, ``effect`` is the score of the last
+causal test, ``evidence`` a sentence with all tests, ``missing`` what could not be tested. The roles
+are listed in :mod:`probes.roles.registry`; the rows on which they are tested, the unit of effects
+and the floors are in the profile (:mod:`probes.roles.profile`).
 
-Several roles describe the same head more or less strictly: a head that compares tokens is no longer
-only ``dense``, one that has its part in a memory's kernel neither that nor ``local``, and one that
-shares several memories with others has none of its own. The loose names are left out of the table;
-that a head bears a strict one does not show that it does nothing else.
+Several roles describe the same head more or less strictly. A head that compares tokens is no longer
+only ``dense``; a head with a part in a memory's kernel is neither ``dense`` nor ``local``; a head
+that shares several memories with others has none of its own. The looser roles are left out of the
+table. That a head has the stricter role does not show that it does nothing else.
 """
 
 from __future__ import annotations
@@ -87,36 +87,36 @@ def find_roles(
     """Find the roles of every head, FFN and layer.
 
     Args:
-        model: A hooked model; it is run in evaluation mode. Of a wrapped module the attention roles
-            are told; those that are read off weights are not.
-        rows: Rows of a task, with the latents that are named: at least two, and at least eight for
-            memories and answers. For the profile ``language``: tokens that repeat, or rows by kind
-            (:func:`probes.roles.trials.token_trials`). Token ids ``[row, pos]``, or what a
-            tokenizer gives, are rows whose targets are the next tokens.
-        profile: Says on which rows roles are looked for, the unit of effects, and the floors; or
-            its name, ``task`` or ``language``. By default ``language`` where the rows' targets are
-            the next tokens, nothing of a task is named and the model can predict every token, else
-            ``task``.
+        model: A hooked model; it is run in evaluation mode. A wrapped module gets only the roles
+            that need no weights, such as the attention roles.
+        rows: Rows of a task, with the latents that ``memories``, ``answers`` and ``sought`` name:
+            at least two, and at least eight for those. For the profile ``language``: tokens that
+            repeat, or rows by kind (:func:`probes.roles.trials.token_trials`). Token ids ``[row,
+            pos]``, or what a tokenizer returns, are rows whose targets are the next tokens.
+        profile: The profile, or its name, ``task`` or ``language``: on which rows roles are tested,
+            the unit of effects, and the floors. By default ``language`` if the rows' targets are
+            the next tokens, no memories, answers or sought latents are given and the model can
+            predict every token, else ``task``.
         memories: The contents that the task says are fetched.
         answers: Latent → the latents that it is computed from.
-        sought: Latents by whose exchange the role of a head is decided
+        sought: Latents whose exchange between rows decides the role of a head
             (:func:`interp.tasks.counterfactual.role_variables`).
-        targets: Whether the targets may be read. One role of a task needs them: without an
-            induction head's attention the loss must rise. If they are not known, a change of the
-            output must do.
-        seed: Seed of the permutations, the repeated rows and the fresh models.
-        watch: Wraps the loops over kinds of roles and over heads, for a progress bar.
+        targets: Whether the targets may be used. Of a task's roles only induction needs them:
+            without the head's attention the loss must rise. If they may not be used, the output
+            must change instead.
+        seed: Seed of the permutations, the repeated rows and the freshly initialised models.
+        watch: A wrapper around the loops over kinds of roles and over heads, for a progress bar.
 
     Returns:
         Columns :data:`~probes.roles.decision.ROLE_COLUMNS`, and ``tests``: JSON text, every test
         that a row rests on with its score, floor, p, q and 95 % interval. ``attrs["lacks"]`` names
-        roles that could not be looked for, with the reason.
+        the roles that could not be tested for, with the reason.
 
     Raises:
-        ArgumentError: for a module without hooks; for latents to be read of a wrapped one; for
-            too few rows, or rows that do not fit the profile; for a model whose attention or output
-            is not finite on them.
-        HookError: for a model whose attention patterns no hook shows.
+        ArgumentError: for a module without hooks; for memories, answers or sought latents of a
+            wrapped module; for too few rows, or rows that do not fit the profile; for a model whose
+            attention or output is not finite on them.
+        HookError: for a model without hooks at its attention patterns.
     """
     known = memories, answers or {}, sought
     given, chosen = _rows_and_profile(model, rows, profile, of_task=any(map(bool, known)))
@@ -130,7 +130,7 @@ def find_roles(
 def _rows_and_profile(
     model: Any, rows: Any, profile: Profile | str | None, *, of_task: bool
 ) -> tuple[Batch | Named, Profile]:
-    """The rows and the profile that were meant."""
+    """Return the rows as a batch (or batches by kind) and the profile, with defaults filled in."""
     ids = isinstance(rows, Tensor | list) or (isinstance(rows, Mapping) and "input_ids" in rows)
     if isinstance(profile, str):
         rule = f"must be one of {', '.join(PROFILES)}"
@@ -154,15 +154,15 @@ def examine(
     *,
     watch: Watch = iter,
 ) -> list[Found | Lacking]:
-    """Run the tests of every role that the profile has, on every component.
+    """Run the tests of every role of the profile on every component.
 
     Args:
         evidence: The model and its rows, or the stored attention of its heads.
         memories, answers, sought, watch: As for :func:`find_roles`.
 
     Returns:
-        What was tested and by which tests, whether they pass or not; then the roles that could not
-        be looked for, with the reason.
+        One finding for each component and role that was tested, whether its tests pass or not; then
+        the roles that could not be tested for, with the reason.
     """
     effects = Effects(evidence) if evidence.model is not None else None
     reader = None
@@ -186,7 +186,16 @@ def examine(
 
 
 def role_table(told: Sequence[Found | Lacking], profile: Profile) -> pd.DataFrame:
-    """The role table of what :func:`examine` told."""
+    """Make the role table of what :func:`examine` returned.
+
+    Args:
+        told: The findings, and the roles that could not be tested for.
+        profile: The profile, whose level every q must stay below.
+
+    Returns:
+        The role table, without the looser roles of components that have a stricter one.
+        ``attrs["lacks"]`` holds role → why it could not be tested for.
+    """
     lacks = {one.role: one.reason for one in told if isinstance(one, Lacking)}
     found = [one for one in told if isinstance(one, Found)]
     table = _without_loose_names(decide(found, level=profile.level), lacks)
@@ -195,8 +204,11 @@ def role_table(told: Sequence[Found | Lacking], profile: Profile) -> pd.DataFram
 
 
 def _without_loose_names(roles: pd.DataFrame, lacks: Mapping[str, str]) -> pd.DataFrame:
-    """The table without loose names of heads that have a stricter one. Where the stricter role
-    could not be looked for (``lacks``), the loose row stays, and ``missing`` says so."""
+    """Return the role table without the looser roles of components that have a stricter one.
+
+    If the stricter role could not be tested for (``lacks``), the looser one stays, and ``missing``
+    says so.
+    """
     where = ["component", "layer", "head"]
     places = pd.MultiIndex.from_frame(roles[where])
     loose = pd.Series(False, index=roles.index)
@@ -210,7 +222,8 @@ def _without_loose_names(roles: pd.DataFrame, lacks: Mapping[str, str]) -> pd.Da
 
 
 def _standing_in(roles: pd.DataFrame, lacks: Mapping[str, str]) -> pd.DataFrame:
-    """The table, in which rows of a loose name say which stricter roles could not be looked for."""
+    """Return the role table with a note in ``missing`` of looser roles on which stricter ones could
+    not be tested for."""
     for role, strict in _LOOSE.items():
         unseen = [one for one in strict if one in lacks]
         reasons = [f"{one} (in whose place this may stand): {lacks[one]}" for one in unseen]

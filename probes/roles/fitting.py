@@ -1,4 +1,5 @@
-"""What a program is made from: a confirmed role, and the model on the rows it is fitted on."""
+"""What the surrogate of a component is made from: its confirmed role, and the model on the rows for
+fitting."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from probes.roles.views import first_alone
 
 
 def pattern_of(run: Run, layer: int, head: int) -> Float[Tensor, "row query key"]:
-    """A head's attention on the rows of a run."""
+    """Return a head's attention pattern on the rows of a run, on the CPU."""
     site = Site(layer, "pattern", head)
     return run.at(site)[site].float().cpu()
 
@@ -43,12 +44,12 @@ def read_places(run: Run, layer: int) -> Bool[Tensor, "row pos"]:
 
 @dataclass(frozen=True)
 class Fitting:
-    """What a role's surrogate is made from.
+    """What a role's surrogate, which runs in the component's place, is made from.
 
     Attributes:
         role: The confirmed row of the role table.
-        run: The model on the rows that numbers are fitted on.
-        changed: The same with programs, or means, in place of all components before this one.
+        run: The model on the rows for fitting.
+        changed: The same run with surrogates, or means, in place of all components before this one.
         memories: The contents that the task says are fetched.
         answers: Latent → the latents that it is computed from.
     """
@@ -61,16 +62,16 @@ class Fitting:
 
     @property
     def mask(self) -> AttentionMask:
-        """Which keys a query may attend to."""
+        """The rule that says which keys a query may attend to."""
         return attention_mask_of(self.run.model) or AttentionMask(self.run.causal)
 
     @property
     def tokens(self) -> Tensor:
-        """The tokens of the rows."""
+        """The inputs of the rows, ``[row, pos]`` for token ids."""
         return self.run.batch.inputs
 
     def head_attention(self) -> Seen:
-        """The head's attention on the rows."""
+        """Return the attention of the role's head on the rows for fitting; every query counts."""
         pattern = pattern_of(self.run, self.role.layer, self.role.head)
         inputs = self.run.batch.inputs
         begun = inputs.ndim == 2 and first_alone(inputs)

@@ -1,9 +1,9 @@
-"""What the evidence for a model's roles is gathered from: rows, residual sites, the attention mask.
+"""Gather the evidence for a model's roles: its rows, residual-stream sites, and attention mask.
 
     evidence_of(model, rows, profile) → Evidence
 
-Everything that can be wrong with the model and the rows is found here, before anything is measured.
-The rows are those that the profile names: one batch of a task, or tokens that repeat, by kind.
+All checks of the model and the rows are made here, before anything is measured. The rows are those
+that the profile requires: one batch of a task, or repeated tokens, by kind.
 """
 
 from __future__ import annotations
@@ -44,18 +44,20 @@ def evidence_of(
     seed: int = 0,
     exhaustive: bool = False,
 ) -> Evidence:
-    """Prepare the evidence for a model on a profile's rows; nothing is run yet.
+    """Prepare the evidence for a model on a profile's rows.
 
-    With a very large vocabulary losses are measured at some positions of each row alone
-    (:func:`probes.roles.views.positions_scored`); attention is read at all.
+    The model is run only if its spec does not give the attention mask, on four rows. With a very
+    large vocabulary losses are measured only at some positions of each row
+    (:func:`probes.roles.views.positions_scored`); attention is read at all positions.
 
     Args:
         model, rows, profile, targets, seed: The arguments of :func:`probes.roles.find.find_roles`.
-        latents: Whether the residual stream is to be read by probes.
-        exhaustive: Whether every change is run on every row.
+        latents: Whether the residual stream will be read by probes.
+        exhaustive: Whether to run every edit on all rows.
 
     Raises:
-        ArgumentError, HookError: as :func:`probes.roles.find.find_roles`, before anything is run.
+        ArgumentError, HookError: as :func:`probes.roles.find.find_roles`, before anything is
+            measured.
     """
     need_hooks(model)
     rule, advice = "must be a Batch, token ids [row, pos], or a Batch by kind", "see pl.next_tokens"
@@ -95,7 +97,8 @@ def evidence_of(
 
 
 def _mask_of(model: Any, rows: Batch, hooks: Sequence[str]) -> AttentionMask:
-    """Which keys a query may attend to: what the model's spec says, or what its patterns show."""
+    """Return which keys a query may attend to, from the model's spec or else from its attention
+    patterns on the first rows."""
     told = attention_mask_of(model)
     if told is not None:
         return told
@@ -119,7 +122,11 @@ def _check(model: Any, rows: int, latents: bool, profile: Profile) -> None:
 
 
 def _pattern_hooks(model: Any, parts: Sequence[Component]) -> list[str]:
-    """The hooks of the attention patterns of all layers that have heads."""
+    """Return the names of the attention-pattern hooks of all layers that have heads.
+
+    Raises:
+        HookError: if the model lacks one of them.
+    """
     layers = sorted({part.layer for part in parts if part.kind == "head"})
     patterns = [Site(layer, "pattern").name for layer in layers]
     lacking = [name for name in patterns if name not in model.hook_dict]

@@ -1,29 +1,33 @@
-"""Heads that share one job: groups without which something is lost that no member is missed for.
+"""Groups of heads that do one job together: something is lost when all are ablated, and more than
+when each is ablated alone.
 
     candidates   heads with the behaviour of one role
-    search       all lose their attention to the role's keys (or are replaced by their means)
-                 together; then half of them gets it back, and is left out of the group unless less
-                 is lost with it back, when its halves are asked one after the other, down to
-                 single heads. Of what stays each head brings something back: a least set that must
-                 be taken away together
-    parting      members that bring back losses at the same positions are one group, others another
-    judged       joint  N(G), and  excess  N(G) − Σ N(g):  what no head alone is missed for;
-                 and beyond what is lost without any of ten random sets of as many heads of the
-                 same layers that do not behave so, where there are so many
+    search       ablate the candidates together (their attention to the role's keys, or their
+                 outputs by their means). Then restore half of them. If the loss hardly falls,
+                 that half is left out of the group; otherwise its halves are tried one after the
+                 other, down to single heads. What remains is a minimal set: restoring any head
+                 of it lowers the loss
+    splitting    heads whose restoring lowers the loss at the same positions form one group
+    judged       joint  N(G), the loss rise when the group is ablated, and  excess
+                 N(G) − Σ N(g), the part beyond the sum of single ablations; and N(G) beyond what
+                 is lost without any of ten random sets with as many heads of each layer that do
+                 not have the behaviour, if there are enough of them
 
-The search uses every second row (of language models the first eight of these), and the judgement
-the rows in between, so that p need not pay for the search; q is taken over the groups of a role. A
-member's row has the group's cause in place of its own, and what it brings back by itself; what is
-lost without it alone is told beside.
+The search uses every second row (for language models the first eight of these), and the judgement
+uses the other rows, so that p need not be corrected for the search; q is taken over the groups of a
+role. In a member's row the group's cause stands in place of its own, together with how much the
+loss falls when it alone is restored; the effect of ablating it alone is reported as well.
 
     share of g = ½ (N(g) + N(G) − N(G without g)) / the sum of these over the group
 
-the mean of what a head adds first and last; of two heads that is their Shapley value.
+which is the mean of what a head adds when it is ablated first and when it is ablated last; for two
+heads this is their Shapley value.
 
-In the profile ``task`` groups are sought by the change of the output; where that finds none and
-answers are tokens, by the share of right answers that is lost, as single heads are.
+In the profile ``task`` groups are searched by the change of the output. If that finds none and
+answers are tokens, they are searched by the share of right answers that is lost, as for single
+heads.
 
-A least set is one of several where jobs overlap: that a head is in no group does not say that it
+A minimal set is one of several where jobs overlap: that a head is in no group does not show that it
 backs up none.
 """
 
@@ -54,8 +58,16 @@ _ALIKE = 0.5
 
 
 def with_groups(found: Sequence[Found], effects: Effects) -> list[Found]:
-    """What was found, with the groups of heads that share a job of one role, and with their cause
-    in place of the members' own where these are not missed alone."""
+    """Search for groups of heads that do one job of a role together, and add them to the findings.
+
+    Args:
+        found: The findings for single components.
+        effects: The effects of ablations on the model.
+
+    Returns:
+        The findings in their order, with the cause of each group member replaced by that of its
+        group, followed by one finding for each group.
+    """
     result = list(found)
     for role in ROLES.values():
         if not role.control:
@@ -76,8 +88,8 @@ def with_groups(found: Sequence[Found], effects: Effects) -> list[Found]:
 
 
 def _can_share(one: Found, role: Role) -> bool:
-    """Whether a head has the behaviour of a role, and its cause says what is lost without it
-    alone."""
+    """Return whether a head may be a member of a group of a role: it has the behaviour, its cause
+    includes a test that ablates it alone, and all its other tests reach their floors."""
     if one.role != role.name or one.component != "head" or not one.cause:
         return False
     others = [test for test in one.cause if not test.alone]
@@ -85,8 +97,15 @@ def _can_share(one: Found, role: Role) -> bool:
 
 
 class _Search:
-    """The search for groups among the heads that have the behaviour of one role; by right answers
-    (``decisions``) where nothing was found in the profile's unit."""
+    """The search for groups among the heads that have the behaviour of one role.
+
+    Args:
+        effects: The effects of ablations on the model.
+        role: The role.
+        mine: Place of each head with the behaviour → its finding.
+        decisions: Whether to measure loss by the share of right answers that is lost, instead of in
+            the profile's unit.
+    """
 
     def __init__(
         self, effects: Effects, role: Role, mine: dict[Place, Found], *, decisions: bool
@@ -130,7 +149,13 @@ class _Search:
         return [kind for kind in trials if kind == only]
 
     def _half(self, kind: str, half: int, *, few: bool) -> range:
-        """The rows that are searched (0) or judged (1); of language models few of them."""
+        """Return the numbers of the rows for the search (``half`` 0) or for the judgement (1).
+
+        Args:
+            kind: The kind of rows.
+            half: 0 or 1.
+            few: Whether to return only the first eight of them, in a profile whose unit is nats.
+        """
         rows = range(half, len(self._effects.evidence.batch(kind)), 2)
         return rows[:LEAST_ROWS] if self._nats and few else rows
 
@@ -143,9 +168,20 @@ class _Search:
         few: bool = False,
         own: Own | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """What is lost without heads (without the keys that are the role's, or of other heads
-        their ``own``) at each scored place, and in each row, of the rows that are searched (0) or
-        judged (1)."""
+        """Measure what is lost when heads are ablated together, on the rows of the search or the
+        judgement.
+
+        Args:
+            heads: The heads. Their attention to the role's keys is removed, or, for a role without
+                keys, their outputs are replaced by their means.
+            kind: The kind of rows.
+            half: 0 for the rows of the search, 1 for those of the judgement.
+            few: Whether to use only the first eight of these rows, in a profile whose unit is nats.
+            own: Each head's own keys; by default those of the candidates.
+
+        Returns:
+            The loss at each scored position of these rows, flattened, and each row's mean.
+        """
         rows = self._half(kind, half, few=few or not half)
         mask = self._effects.evidence.batch(kind).mask[rows.start : rows.stop : 2]
         if not heads:
@@ -155,18 +191,20 @@ class _Search:
         return values[mask], (values * mask).sum(1) / mask.sum(1).clamp_min(1)
 
     def _loss_without(self, heads: Sequence[Place], kind: str = "") -> float:
-        """What is lost on the rows that are searched."""
+        """Return what is lost, on average over the rows of the search, when heads are ablated
+        together."""
         return float(self._without(heads, kind or self._kind, 0)[1].mean())
 
     def _places(self, heads: Sequence[Place]) -> Tensor:
         return self._without(heads, self._kind, 0)[0]
 
     def _judging(self, heads: Sequence[Place]) -> Tensor:
-        """What is lost in each of the rows that are judged."""
+        """Return what is lost in each row of the judgement when heads are ablated together."""
         return self._without(heads, self._kind, 1)[1]
 
     def _least(self) -> tuple[Place, ...]:
-        """The heads of which each brings something back, the weakest asked first."""
+        """Return a minimal set of heads, each of which lowers the loss when it is restored; weak
+        heads are tried first."""
         left = self._heads
         asked = [sorted(left, key=lambda place: abs(self._mine[place].strength))]
         while asked:
@@ -181,7 +219,8 @@ class _Search:
         return left
 
     def _split_heads(self, heads: tuple[Place, ...]) -> Iterator[tuple[Place, ...]]:
-        """The heads by the positions at which each brings something back."""
+        """Split heads into groups whose members lower the loss at the same positions when restored;
+        yield the groups of two or more."""
         whole = self._places(heads)
         back = [whole - self._places([one for one in heads if one != head]) for head in heads]
         left = list(range(len(heads)))
@@ -195,8 +234,12 @@ class _Search:
                 yield tuple(heads[i] for i in sorted(group))
 
     def _judge(self, group: tuple[Place, ...]) -> tuple[list[Test], float]:
-        """The tests of a group, on the rows that the search did not use, what is lost without it
-        last; and the share of random sets without which less is lost."""
+        """Test a group on the rows of the judgement.
+
+        Returns:
+            The tests, the joint loss last; and the share of random sets whose ablation costs less
+            than the group's, NaN if there are no random sets.
+        """
         joint = self._judging(group)
         alone = torch.stack([self._judging([head]) for head in group]).sum(0)
         names = " and ".join(_name(head) for head in group)
@@ -216,7 +259,7 @@ class _Search:
         return tests, sum(below) / len(below)
 
     def _random(self, group: tuple[Place, ...]) -> list[Tensor]:
-        """What is lost without each random set, in each row that it is asked of."""
+        """Return, for each random set of heads, what is lost in each row when it is ablated."""
         first = self._own[group[0]]
         return [
             self._without(heads, self._kind, 1, few=True, own=dict.fromkeys(heads, first))[1]
@@ -226,22 +269,26 @@ class _Search:
     def _beyond_random(
         self, group: tuple[Place, ...], joint: Tensor, random: Sequence[Tensor]
     ) -> Test:
-        """That more is lost than without the random set that costs most."""
+        """Test whether more is lost without the group than without the random set that costs
+        most."""
         most = max(random, key=lambda lost: float(lost.mean()))
         words = f"random sets of {len(group)} other heads of the same layers"
         name = f"beyond what is lost without any of {len(random)} {words} {self._unit}"
         return self._test(over_rows((joint[: len(most)] - most).numpy()), name, "random")
 
     def _test(self, change: RowMean, name: str, family: str) -> Test:
-        """One of a group's tests; p of right answers is paid twice, since the output's change was
-        looked at first."""
+        """Make one of a group's tests; for right answers p is doubled, because the change of the
+        output was tested first."""
         if self._decisions:
             change, family = replace(change, p=min(1.0, 2 * change.p)), f"{DECISIONS} {family}"
         return replace(change.test(name, self._floor, family), rows=self._kind)
 
     def _random_sets(self, group: tuple[Place, ...]) -> list[tuple[Place, ...]]:
-        """Sets with as many heads of each layer as the group, none of which behaves so; none where
-        a layer has too few."""
+        """Draw ten different sets of heads without the behaviour, with as many heads of each layer
+        as the group.
+
+        Empty if a layer has too few such heads; fewer than ten if there are not so many sets.
+        """
         evidence, sets = self._effects.evidence, set[tuple[Place, ...]]()
         others = [place for place in evidence.heads if place not in self._mine]
         counts = Counter(layer for layer, _ in group)

@@ -1,12 +1,12 @@
-"""Where every head looks on some rows, from patterns that are seen once: shares of attention by
-class of key with their nulls, how alike attention is on different rows, and how much a head raises
-the tokens that it attends to.
+"""Where every head attends on some rows, in one pass over the attention patterns: the share of
+attention on each key set with its nulls, how similar attention is on different rows, and how much a
+head raises the logits of the tokens that it attends to.
 
-    AttentionMass      shares by class (:mod:`interp.attention.attention_to_keys`)
+    AttentionMass      shares of attention (:mod:`interp.attention.attention_to_keys`)
     Alike, Copying     :mod:`interp.attention.behaviour`
 
-A :class:`Looks` is told of rows, some at a time, from a model's clean pass or from a store, and
-holds no row.
+A :class:`Looks` is given rows in batches, from a model's clean pass or from a store, and keeps none
+of them.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ from probes.roles.decision import Test
 
 @dataclass(frozen=True)
 class Share:
-    """The share of a head's attention that goes to some keys, compared with a null.
+    """The share of a head's attention that goes to a key set, or another score, compared with a
+    null.
 
     Attributes:
         score: The share.
-        effect: By how much it exceeds the null's.
+        effect: By how much it exceeds the null's mean.
         p: The p-value of the excess.
-        low, high: The interval of the excess.
+        low, high: The 95 % interval of the excess.
     """
 
     score: float
@@ -49,12 +50,13 @@ class Share:
     high: float
 
     def test(self, name: str, floor: float) -> Test:
-        """The test that the share is at least the floor, and more than the null gives."""
+        """Make the test that the share is at least the floor; its p-value is that of the excess
+        over the null."""
         null = self.score - self.effect
         return Test(name, self.score, floor, self.p, null + self.low, null + self.high)
 
     def beyond(self, name: str, floor: float) -> Test:
-        """The test that the excess over the null reaches the floor."""
+        """Make the test that the excess over the null is at least the floor."""
         return Test(name, self.effect, floor, self.p, self.low, self.high)
 
 
@@ -63,7 +65,13 @@ NO_KEYS = Share(0.0, 0.0, 1.0, nan, nan)
 
 
 def hooks_to_read(model: Any, *, behaviour: bool) -> list[str]:
-    """The hooks whose activations :class:`Looks` reads during a model's pass."""
+    """Return the names of the hooks whose activations :class:`Looks` reads during a model's pass.
+
+    Args:
+        model: The model.
+        behaviour: Whether to include the heads' outputs and the norms' scales, beside the attention
+            patterns.
+    """
     layers = range(model.cfg.n_layers)
     known = model.hook_dict
     names = [Site(layer, "pattern").name for layer in layers]
@@ -74,16 +82,17 @@ def hooks_to_read(model: Any, *, behaviour: bool) -> list[str]:
 
 
 def single_lags(window: int) -> tuple[str, ...]:
-    """The names of the key sets with a single key within the window."""
+    """Return the names of the key sets with one key each, within the window: ``own``, ``previous``,
+    ``lag 2`` and so on."""
     return ("own", "previous", *(f"lag {s}" for s in range(2, window)))
 
 
 class Looks:
-    """Where heads attend on the rows of one kind, added up batch by batch.
+    """Measure where heads attend on the rows of one kind, batch by batch.
 
     Args:
-        window: Positions that count as local, the query's own included.
-        model: The model, to measure how much heads raise the tokens they attend to
+        window: How many positions count as local, the query's own included.
+        model: The model, to measure how much heads raise the logits of the tokens they attend to
             (:class:`Copying`); None to leave this out.
         behaviour: Whether to compare attention between rows too.
     """
@@ -94,11 +103,11 @@ class Looks:
         self._copying = Copying(model) if model is not None else None
 
     def add(self, rows: Rows, counted: Bool[Tensor, "row pos"]) -> None:
-        """Add some rows.
+        """Add a batch of rows to the measurement.
 
         Args:
             rows: The rows, with their attention patterns.
-            counted: True for the queries that count for shares.
+            counted: True for the queries over which shares are averaged.
         """
         hooks = {n: v for n, v in rows.activations.items() if n.endswith("attn.hook_pattern")}
         patterns = {Site.of(hook).layer: value for hook, value in hooks.items()}
@@ -118,13 +127,21 @@ class Looks:
             self._copying.add(rows)
 
     def table(self) -> pd.DataFrame:
-        """A head table of everything that was measured."""
+        """Return the head table of everything that was measured."""
         more = [one.table() for one in (self._alike, self._copying) if one is not None]
         return pd.concat([self._mass.table(), *more], ignore_index=True)
 
 
 def shares_of(table: pd.DataFrame, null: str) -> dict[tuple[int, int, str], Share]:
-    """(layer, head, key set) → its share, against the null ``positions`` or ``tokens``."""
+    """Look up every head's share of attention on every key set, compared with one null.
+
+    Args:
+        table: A head table.
+        null: The null: ``positions`` or ``tokens``.
+
+    Returns:
+        (layer, head, key set) → the share.
+    """
     return _by_head(table[(table["metric"] == "attention_mass") & (table["null"] == null)])
 
 

@@ -1,14 +1,14 @@
-"""A profile says on which rows roles are sought, in which unit an effect is measured, and how large
+"""A profile says on which rows roles are tested, in which unit an effect is measured, and how large
 a score must be.
 
     TASK       rows of a task. An effect is a change of the output, as a share of its variance;
-               an induction head's attention must lower the loss as well, where targets are known
+               an induction head's attention must lower the loss as well, if targets are known
     LANGUAGE   random tokens that repeat and the same tokens in random order, in-context templates,
-               text. An effect is a rise of the loss, in nats a token
+               text. An effect is a rise of the loss, in nats per token
 
 The rules are the same in both: a role is one entry of :mod:`probes.roles.registry`. A floor of 0
-asks nothing. Floors were chosen on other models than those that the detection of roles is scored
-on; the level bounds the false-discovery rate of every test.
+demands nothing. The floors were chosen on other models than those that the benchmark of role
+detection uses. The level bounds the false-discovery rate of every test.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Floors:
-    """The least scores that count, for all roles; the values are those of :data:`TASK`.
+    """The least scores that pass, for all roles; the defaults are those of :data:`TASK`.
 
     Attributes:
         share: Least share of a head's attention that goes to the role's keys.
@@ -31,57 +31,64 @@ class Floors:
         even: Least closeness to even attention, 1 − total variation.
         local: Least share of attention within the window.
         elsewhere: Least share of attention that is not on the query's own position, for roles that
-            look elsewhere.
+            attend elsewhere.
         selected: Least closeness to even attention over the keys that a rule selects.
         window: How many positions count as local, the query's own included.
-        writer: Least share of attention to the previous token by which an earlier head counts as a
-            writer that others may read.
-        fall: Least fall of the attention share when the heads that it reads are ablated.
+        writer: Least share of attention to the previous token for an earlier head to count as one
+            whose output later heads may read.
+        fall: Least fall of the attention share when the earlier heads that the head reads from are
+            ablated.
         identity: Least share of a token circuit's energy that c·I explains, relative to what the
             circuit's rank allows.
         leading: Least share of tokens whose own entry of the circuit is the largest of its row.
         positive: Least positive share of the circuit's eigenvalues, Σ Re λ / Σ |λ| along the
             diagonal's sign.
         copying: Least rise of the attended tokens' logits above those of other rows' tokens.
-        mapped: Least share of tokens whose image under a map must be the same on other rows and
-            another token, and of images that must be one token's alone.
-        gated: Least AUC with which attention on the first position tells an event, and least share
-            of queries that give nearly all of their attention to it, or nearly none.
+        mapped: Least share of tokens that a map must send to the same image on other rows, and to
+            another token than themselves; also the least share of images that belong to one token
+            only.
+        gated: Least AUC with which attention on the first position predicts an event, and least
+            share of queries that give nearly all of their attention to it, or nearly none.
         positional: Least cosine of a head's attention on different rows, above permuted attention.
         concentration: Least concentration of a layer's summed kernel at a memory (or cosine with
             the task's kernel).
         kernel_share: Least share of a head in the kernels' absolute weight.
         kernel_part: Least part of a head's own kernel at the memory, relative to the sum there.
-        mixed: Least share of a head in the kernel of a memory that it serves beside another, in
-            what copying heads write together, or in what an average's heads do to the output.
-        carried: Least part of what heads do to the output that is left in place when what they
-            write is replaced by what an average says of it.
-        alone: Least part of an FFN's effect on the output that is left when what it writes is
-            replaced by what a latent says of it.
-        passed: Least part of the change of the output with an FFN blind to something that is there,
-            too, when that is taken out of the stream as a whole.
+        mixed: Least share of a head in the kernel of a second memory that it serves, in what
+            copying heads write together, or in what the heads of an average do to the output; of
+            what an FFN writes that depends on a source; and of queries in the rarer state of a
+            gated head.
+        carried: Least part of the heads' effect on the output that remains when what they write is
+            replaced by its linear fit on an average, or their attention is moved to a memory's
+            location alone.
+        alone: Least part of an FFN's effect on the output that remains when what it writes is
+            replaced by its linear fit on a latent.
+        passed: Least share of the output change that removing a source from the FFN's input alone
+            causes which also appears when the source is removed from the whole stream.
         mixture: Least r², before an FFN that unmixes them, of a memory and of another content.
         kernel_beside: Least kernel weight of a head, relative to that for the memory it serves
             most.
         decodable: Least r² that counts as decodable.
-        determined: Least r² with which a network reads what is counted from a head's output.
-        exchange: Least share of the way to the expected answers that an exchange must go.
-        absent: Largest r² that may be there before; it is not 0 because nested locations can
-            coincide.
-        gain: Least rise of r² where an average is half there already.
+        determined: Least r² with which a network predicts the counted quantity from a head's
+            output.
+        exchange: Least share of the way to the expected answers that an interchange intervention
+            must move them.
+        absent: Largest r² before a layer at which a latent counts as absent there; it is not 0
+            because nested locations can coincide.
+        gain: Least rise of r² for an average that is half decodable already.
         drop: Least fall of r² that counts as lost.
         stops: Least fall of r² after which a round is no longer decodable.
         readout_gain: Least rise of r² at a readout, as a share of what was missing.
         readout_drop: Least fall of r² without a readout, as a share of that rise.
         written: Least share of what an FFN writes that its answer explains.
-        kept: Largest fall of an argument's r² that counts as kept.
+        kept: Largest fall of an argument's r² at which the argument counts as kept.
         change: Least change of the output without a component, as a share of its variance.
-        memory_change: The floor of the change of the output, for memories and readouts.
+        memory_change: Least change of the output, for the roles of memories and readouts.
         decisions: Least share of answers that are no longer right, where answers are tokens and the
             output changes by less than ``change``.
         loss: Least rise of the loss, in nats, or as a share of a real target's variance.
-        specific: Least share of what is lost through a role that is not lost in its controls, too.
-        joint: Least part that a head must bring back of what its group does together.
+        specific: Least share of the loss through a role that is not lost in its controls as well.
+        joint: Least part of a group's joint effect that a head must restore.
     """
 
     share: float = 0.6
@@ -130,15 +137,15 @@ class Floors:
 
 @dataclass(frozen=True)
 class Profile:
-    """Which rows roles are looked for on, the unit of an effect, and the floors.
+    """The rows on which roles are tested, the unit of an effect, and the floors.
 
     Attributes:
         name: ``task`` or ``language``.
         unit: The unit of effects: ``variance`` (a change of the output, as a share of its variance)
             or ``nats`` (a rise of the loss).
-        rows: Class of keys → the rows on which attention to it is read
-            (:mod:`probes.roles.evidence` has the names).
-        floors: The least scores that count.
+        rows: Key set → the kind of rows on which attention to it is read
+            (:mod:`probes.roles.evidence` has the names of the key sets).
+        floors: The least scores that pass.
         level: The false-discovery rate that every q must stay below.
     """
 
@@ -189,7 +196,7 @@ PROFILES: Mapping[str, Profile] = {profile.name: profile for profile in (TASK, L
 
 
 def outputs_of(model: Any) -> int | None:
-    """The number of outputs (logits) that a model has at each position, read off ``spec.d_out``.
+    """Return the number of outputs (logits) of a model at each position, ``spec.d_out``.
 
     None for a model without that, such as a language model, which has an output for each token.
     """
@@ -198,13 +205,15 @@ def outputs_of(model: Any) -> int | None:
 
 
 def profile_of(batch: Batch, outputs: int | None = None) -> Profile:
-    """The profile that rows ask for: ``LANGUAGE`` where each scored target is the next token of its
-    row, so that an effect is a rise of the loss in nats; ``TASK`` for all other targets, and for
-    rows with tokens that are no outputs of the model, which cannot be copied.
+    """Return the profile that fits some rows.
+
+    It is ``LANGUAGE`` if each scored target is the next token of its row, so that an effect is a
+    rise of the loss in nats. It is ``TASK`` for all other targets, and for rows with token ids that
+    the model has no output for, which it cannot copy.
 
     Args:
         batch: The rows.
-        outputs: How many outputs the model has; None for as many as tokens.
+        outputs: How many outputs the model has; None if it has one for each token.
     """
     if batch.inputs.ndim != 2 or batch.targets.shape != batch.inputs.shape:
         return TASK

@@ -1,8 +1,8 @@
 """Read latents from a model's activations on a task's rows, with and without components.
 
-Activations are those of the evidence's clean pass at the sampled positions
-(:mod:`probes.activations`). Without some components the model runs once, from their first layer on,
-and everything that is asked about that run is read from it.
+Activations are those of the evidence's clean pass, at the sampled positions
+(:mod:`probes.activations`). When components are ablated, the model is run once from the first of
+their layers on, and all activations under this ablation are taken from that run.
 """
 
 from __future__ import annotations
@@ -47,8 +47,13 @@ _LAG = re.compile(r"x\[t-\d+\]")
 
 @dataclass(frozen=True)
 class _Without:
-    """A run without some components: activations at the sampled positions, by hook, how much the
-    output changes, and how much the loss rises, where targets are known."""
+    """The results of a run in which some components are mean-ablated.
+
+    Attributes:
+        features: Hook → the activation at the sampled positions.
+        changed: The test that the output changes.
+        worse: The test that the loss rises; None where targets are not known.
+    """
 
     features: Mapping[str, Features]
     changed: Test
@@ -56,17 +61,20 @@ class _Without:
 
 
 class Reader:
-    """Probes on a model's activations, for rows with latents.
+    """Linear probes on a model's activations, for rows with latents.
 
     Args:
-        evidence: The evidence, with the activations of its clean pass (``latents``).
-        effects: The effects of changes to the same model.
-        memories: The task's memories, for ``contents``.
+        evidence: The evidence, with the activations of its clean pass (``sites``).
+        effects: The effects of edits on the same model.
+        memories: The task's memories, which determine ``contents``.
 
     Attributes:
-        contents: Latents that the rows do not name: the content of each lag that a memory may have.
-        lags: Names of the contents of lags: those that memories have, and the first twelve where
-            the rows say what stands now (``x[t]``).
+        contents: Name → ``[row, pos]``: for each lag that a memory may have, the content at this
+            lag, which the rows' own latents need not include.
+        latents: Name → ``[row, pos]``: the rows' latents, ``contents``, and the contents of
+            ``lags``.
+        lags: The names of the contents of lags: those of memories, and, where the rows have the
+            latent ``x[t]``, the first twelve.
     """
 
     def __init__(
@@ -84,11 +92,12 @@ class Reader:
         self._inside: dict[tuple[int, tuple[str, ...]], Mapping[str, Tensor]] = {}
 
     def features(self, hook: str) -> Features:
-        """The clean activation of a hook at the sampled positions, ``[row, sample, feature]``."""
+        """Return the clean activation of a hook at the sampled positions, ``[row, sample,
+        feature]``."""
         return self.evidence.sampled_activation(hook)
 
     def truth(self, latent: str) -> Features:
-        """The values of a latent at the sampled positions."""
+        """Return the values of a latent at the sampled positions, ``[row, sample]``."""
         found: Features = self.places.of(self.latents[latent]).double().numpy()
         return found
 
@@ -97,7 +106,7 @@ class Reader:
         return torch.from_numpy(folds_of(self.places.groups))
 
     def of_first_rows(self, value: Tensor, latent: str) -> tuple[Tensor, Tensor, Tensor]:
-        """The samples of some first rows from which a latent is probed.
+        """Return what is needed to probe a latent on the first rows alone.
 
         Args:
             value: The activation on the first rows, ``[row, pos, feature]``.
@@ -114,7 +123,16 @@ class Reader:
         return value[rows, at], self.latents[latent][rows, at].double(), folds
 
     def probe_samples(self, hook: str, latent: str) -> tuple[Tensor, Tensor, Tensor]:
-        """The clean activation, the latent and the folds of all rows, at the sampled positions."""
+        """Return what is needed to probe a latent on all rows.
+
+        Args:
+            hook: The hook whose clean activation is probed.
+            latent: The name of the latent.
+
+        Returns:
+            The activation ``[row, sample, feature]`` and the latent ``[row, sample]`` at the
+            sampled positions, and the number of each row's cross-validation fold.
+        """
         value, truth = self.features(hook), self.truth(latent)
         return torch.from_numpy(value), torch.from_numpy(truth), self._folds
 
@@ -148,7 +166,15 @@ class Reader:
         return found
 
     def present(self, hook: str, latent: str, *, lens: bool = False) -> Test:
-        """The test that a latent is decodable at a hook."""
+        """Test whether a latent is linearly decodable at a hook; the score is the probe's held-out
+        r².
+
+        Args:
+            hook: The hook whose clean activation is probed.
+            latent: The latent that the probe predicts.
+            lens: Whether to probe the logits that final norm and unembedding make of the
+                activation, instead of the activation itself.
+        """
         found = self.read(hook, latent, lens=lens)
         truth = self.truth(latent)
         p = decodability_null(found.predicted, truth).p
@@ -166,9 +192,9 @@ class Reader:
         lens: bool = False,
         same: bool = False,
     ) -> Test:
-        """The test that a latent is less decodable at a hook without some components.
+        """Test whether a latent is less decodable at a hook when some components are mean-ablated.
 
-        The score is the loss of r², before minus after; p is that of
+        The score is the fall of r², before minus after; p is that of
         :func:`interp.stats.nulls.swaps_null`.
 
         Args:
@@ -176,9 +202,10 @@ class Reader:
             latent: The latent that the probe predicts.
             without: The components whose outputs are replaced by their means over rows.
             floor: The least score that passes.
-            lens: Probe the logits that the unembedding makes of the activation, instead of itself.
-            same: Keep the direction that was fitted on the clean activations, as later layers keep
-                theirs, instead of fitting a new probe.
+            lens: Whether to probe the logits that the unembedding makes of the activation, instead
+                of the activation itself.
+            same: Whether to keep the direction that was fitted on the clean activations, as later
+                layers keep theirs, instead of fitting a new probe.
         """
         truth, before = self.truth(latent), self.read(hook, latent, lens=lens)
         there = self._features(self._run(without).features[hook], lens)
@@ -196,9 +223,19 @@ class Reader:
         return Test(name, drop, floor, p, low, high, f"lost without {min(len(without), 2)}")
 
     def drop_without_location(self, layer: int, hook: str, latent: str, location: str) -> Test:
-        """The test that a latent is less decodable there when the stream that enters the layer has
-        lost where it is: what the location's classes predict of the stream (their means) is
-        exchanged for what they predict on another row."""
+        """Test whether a latent is less decodable at a hook when a layer's input has the location
+        of another row.
+
+        A linear fit predicts the residual stream that enters the layer from the classes of the
+        location. The part of the stream that it predicts is replaced by what it predicts on another
+        row. The score is the fall of r², before minus after, with a new probe.
+
+        Args:
+            layer: The layer whose input is changed.
+            hook: The hook whose activation is probed.
+            latent: The latent that the probe predicts.
+            location: The name of the latent that says where the content lies.
+        """
         truth, before = self.truth(latent), self.read(hook, latent)
         entering = Site(layer, "resid_pre").name
         stream = self.inside(layer, (entering,))[entering]
@@ -219,7 +256,7 @@ class Reader:
     def effect_through_latent(self, group: Sequence[Component], latent: str) -> Test:
         """Test whether heads of a layer, or an FFN, affect the output through one latent alone.
 
-        What they write, less its mean over rows, is replaced by its least-squares fit as a linear
+        What they write, minus its mean over rows, is replaced by its least-squares fit as a linear
         function of the latent. The score is 1 − (change of the output by this) / (change of the
         output when they are ablated): 1 if their whole effect is kept.
 
@@ -245,20 +282,21 @@ class Reader:
         return self.effects.writes.together([(part.layer, part.head) for part in group])
 
     def _ffn_write(self, layer: int) -> Tensor:
-        """What an FFN writes on the given rows, less its mean over rows."""
+        """Return what an FFN writes on the given rows, minus its mean over rows."""
         site = Site(layer, "mlp_out")
         written = self.evidence.run("given").at([site])[site].double().cpu()
         return written - written.mean(0)
 
     def effect_through_keys(self, part: Component, keys: Tensor) -> Test:
-        """The test that a head acts on the output by its attention to some keys alone.
+        """Test whether a head affects the output through its attention to some keys alone.
 
-        All its attention goes there. The score is the part of its effect (the change of the output
-        without it) that this leaves in place.
+        All its attention is moved to these keys. The score is 1 − (change of the output by this) /
+        (change of the output when the head is ablated): 1 if its whole effect is kept.
 
         Args:
             part: The head.
-            keys: ``[row, query, key]``; queries without keys keep their attention.
+            keys: True for the keys, ``[row, query, key]``; queries without keys keep their
+                attention.
         """
         name = "of what it does to the output, kept with its attention at the location alone"
         return self._kept_output(
@@ -271,21 +309,42 @@ class Reader:
     def _kept_output(
         self, group: Sequence[Component], edits: Edits, name: str, floor: float
     ) -> Test:
-        """The test that edits leave in place what a group does to the output."""
+        """Test how much of a group's effect on the output is left when edits are made.
+
+        The score is 1 − (change of the output by the edits) / (change of the output when the group
+        is ablated); 0 if ablating the group changes nothing.
+        """
         left = self.effects.change_test(edits, 0.0, "")
         whole = self.necessity_tests(group)[-1].score
         return Test(name, 1 - left.score / whole if whole > 0 else 0.0, floor)
 
     def necessity_tests(self, without: Sequence[Component]) -> list[Test]:
-        """The tests that the loss rises, where targets are known, and that the output changes."""
+        """Test whether the output changes when components are mean-ablated.
+
+        Args:
+            without: The components, ablated together.
+
+        Returns:
+            The test that the loss rises, if targets are known, then the test that the output
+            changes.
+        """
         found = self._run(without)
         return [*([found.worse] if found.worse is not None else []), found.changed]
 
     def first_site(
         self, latent: str, *, lens: bool = False, level: float = 1.0
     ) -> tuple[int, str] | None:
-        """Where, in order, a latent first becomes decodable, and with a p of at most ``level``:
-        (layer, hook)."""
+        """Find the first residual-stream site, in order of the layers, at which a latent is
+        decodable.
+
+        Args:
+            latent: The latent that the probe predicts.
+            lens: Whether to probe the logits made of the stream, instead of the stream itself.
+            level: The largest p-value at which the latent counts as decodable.
+
+        Returns:
+            (layer, hook); None if there is no such site.
+        """
         for layer, hook in self.sites():
             if self.read(hook, latent, lens=lens).score < self.floors.decodable:
                 continue
@@ -311,8 +370,16 @@ class Reader:
         )
 
     def beyond_fresh_ffns(self, layer: int, latent: str) -> Beyond:
-        """Compare what a layer's FFN says of a latent with what fresh FFNs in its place say, which
-        read the same stream (:meth:`probes.roles.fresh_ffns.FreshFFNs.compare_latent`)."""
+        """Compare how well a layer's FFN encodes a latent with freshly initialised FFNs in its
+        place.
+
+        The fresh FFNs read the same residual stream
+        (:meth:`probes.roles.fresh_ffns.FreshFFNs.compare_latent`).
+
+        Args:
+            layer: The layer.
+            latent: The name of the latent.
+        """
         stream = torch.from_numpy(self.features(read_by_ffn(self.model, layer).name))
         truth = torch.from_numpy(self.truth(latent))
         return FreshFFNs(self.model, seed=self.seed).compare_latent(
@@ -320,18 +387,21 @@ class Reader:
         )
 
     def is_run_apart(self, part: Component) -> bool:
-        """Whether an FFN can be run by itself: its norm and its network, applied to the stream
-        that it reads, reproduce what it writes in the model."""
+        """Return whether an FFN can be run by itself.
+
+        It can if its norm and its network, applied to the residual stream that it reads, reproduce
+        what it writes in the model.
+        """
         hooks = read_by_ffn(self.model, part.layer).name, Site(part.layer, "mlp_out").name
         stream, written = (torch.from_numpy(self.features(hook)) for hook in hooks)
         return FreshFFNs(self.model).writes(part.layer, stream, written)
 
     def before(self, layer: int) -> str:
-        """The hook of the stream that enters a layer, which is the last site before the layer."""
+        """Return the hook of the residual stream that enters a layer."""
         return [hook for at, hook in self.sites() if at < layer][-1]
 
     def inside(self, layer: int, hooks: tuple[str, ...]) -> Mapping[str, Tensor]:
-        """The clean activations of one layer's hooks on all rows, on the CPU."""
+        """Return the clean activations of some hooks of one layer on all rows, on the CPU."""
         if (layer, hooks) not in self._inside:
             found = self.evidence.run("given").at(hooks)
             held = {site.name: value.cpu() for site, value in found.items()}
@@ -339,12 +409,13 @@ class Reader:
         return self._inside[layer, hooks]
 
     def sites(self) -> Iterator[tuple[int, str]]:
-        """The sites of the residual stream: where it begins, and after each sublayer."""
+        """Yield the (layer, hook) of each site of the residual stream: before layer 0, as layer −1,
+        and after each sublayer."""
         yield -1, Site(0, "resid_pre").name
         yield from stream_after(self.model)
 
     def _run(self, without: Sequence[Component]) -> _Without:
-        """The run without some components, made once."""
+        """Run the model with some components mean-ablated; each set of components is run once."""
         key = tuple(without)
         if key not in self._without:
             edits = tuple(Mean(output_site(self.model, part.layer, part.head)) for part in without)
@@ -361,7 +432,7 @@ class Reader:
         return self._without[key]
 
     def _features_with(self, edits: Edits, hooks: Sequence[str]) -> dict[str, Features]:
-        """Activations at the sampled positions with something changed."""
+        """Return the activations of hooks at the sampled positions under some edits."""
         found = self.evidence.run("given").with_(*edits).at(hooks)
         at_places, every = self.evidence.at_places, slice(0, len(self.batch))
         return {site.name: at_places(every, value.cpu()) for site, value in found.items()}
@@ -372,7 +443,8 @@ def _names_of(parts: Sequence[Component]) -> str:
 
 
 def _first_lags(batch: Batch) -> dict[str, Tensor]:
-    """What stood at each of the first lags, where the rows say what stands now."""
+    """Return the contents of the first twelve lags, by name, if the rows have the latent
+    ``x[t]``."""
     now = batch.latents.get(_NOW)
     if now is None or now.ndim != 2:
         return {}
@@ -384,8 +456,20 @@ def _delay(now: Tensor, lag: int) -> Tensor:
 
 
 def lagged_contents(batch: Batch, memories: Sequence[Memory]) -> dict[str, Tensor]:
-    """Name → ``[row, pos]``: the contents of each lag that a memory may be at. Of locations that
-    are read, those of the first round; later ones are counted from elsewhere."""
+    """Return the contents of each lag at which a memory may lie.
+
+    For a memory at a fixed lag, this is the memory itself. For a memory whose lag is a latent, it
+    is the content of each of the first twelve lags that occur, if the rows have the latent
+    ``x[t]``. Of nested memories only those of the first round are used, because the lags of later
+    rounds are counted from another position.
+
+    Args:
+        batch: The rows, with their latents.
+        memories: The memories.
+
+    Returns:
+        Name, such as ``x[t-3]`` → the content, ``[row, pos]``.
+    """
     found: dict[str, Tensor] = {}
     for memory in memories:
         if isinstance(memory.location, int):

@@ -1,9 +1,10 @@
-"""Every role, once: what it means, what is asked of a component for it, and where that is from.
+"""The registry of roles: what each role means, which tests a component must pass for it, and where
+it was described.
 
-A role's *behaviours* must all hold for a row of a role table, and its *causes* for a row that is
-``confirmed`` (:mod:`probes.roles.decision`). A new role is an entry of :data:`SHIPPED` and a
-detector that gives its tests (:mod:`probes.roles.detectors`); an installed package adds one under
-the entry points ``prooflens.roles`` (:mod:`interp.plugins`).
+A component gets a row in the role table if a role's *behaviours* all hold, and the row is
+``confirmed`` if its *causes* hold as well (:mod:`probes.roles.decision`). A new role is an entry of
+:data:`SHIPPED` and a detector that makes its tests (:mod:`probes.roles.detectors`); an installed
+package adds one under the entry points ``prooflens.roles`` (:mod:`interp.plugins`).
 """
 
 from __future__ import annotations
@@ -51,14 +52,14 @@ CONTROLS = {
 
 @dataclass(frozen=True)
 class RoleCase:
-    """A model in which it is known what plays a role, for judging the role's detector.
+    """A model of which it is known what plays a role, for judging the role's detector.
 
     Attributes:
-        name: What the model is called in the benchmark.
+        name: The name of the model in the benchmark.
         model: A hooked model.
-        rows: The rows to look for the role on.
-        plays: The component, layer and head of each that plays it, head −1 for what is no head;
-            empty for a decoy, in which nothing plays it.
+        rows: The rows on which the role is tested.
+        plays: (component, layer, head) of each component that plays the role, head −1 for one that
+            is no head; empty for a decoy, in which nothing plays it.
     """
 
     name: str
@@ -77,19 +78,19 @@ class Role:
         behaviours: What must be observed of the component.
         causes: What must be lost without it.
         floors: Names of the :class:`~probes.roles.profile.Floors` that its tests are compared with.
-        strength: What the column ``strength`` holds; ``effect`` holds the last cause.
+        strength: What the column ``strength`` holds; ``effect`` holds the score of the last cause.
         source: The publication that describes the role.
-        profiles: The profiles in which the role is looked for.
-        detectors: The detectors that give its tests; each is asked once for all roles that name it.
-        keys: The class of keys that the role is about, if it says where a head looks.
-        control: What a cause must be specific against, one of :data:`CONTROLS`; empty if it has
-            none.
-        uncontrolled: Why it has none, or none in the profile ``task``.
-        cases: Models of known truth that a package's role is judged on
-            (``python -m analyses benchmark plugin_roles``); shipped roles have their own
-            benchmark.
-        surrogate: What runs in the component's place (:mod:`probes.roles.explanation`); None where
-            the role does not say.
+        profiles: The names of the profiles in which the role is tested.
+        detectors: The detectors that make its tests; each is called once for all roles that name
+            it.
+        keys: The key set that the role is about, if it says where a head attends.
+        control: What a cause must be specific against, one of :data:`CONTROLS`; empty if there is
+            no control.
+        uncontrolled: Why there is no control, or none in the profile ``task``.
+        cases: Models of known truth on which a package's role is judged (``python -m analyses
+            benchmark plugin_roles``); shipped roles have their own benchmark.
+        surrogate: The surrogate that can run in the component's place
+            (:mod:`probes.roles.explanation`); None if the role does not define one.
     """
 
     name: str
@@ -628,7 +629,7 @@ SHIPPED = (
 
 
 def _problem(name: str, role: object) -> str:
-    """Why a role of an installed package cannot be looked for, or ``""``."""
+    """Return why a role of an installed package cannot be used; empty if it can."""
     if not isinstance(role, Role):
         return f"it must be a Role (pl.roles.Role), got {type(role).__name__}"
     floors = {field.name for field in fields(Floors)}
@@ -649,7 +650,7 @@ ROLES: Registry[Role] = Registry({role.name: role for role in SHIPPED}, "proofle
 
 
 def markdown() -> str:
-    """The shipped roles as a Markdown table for the documentation."""
+    """Return the shipped roles as a Markdown table for the documentation."""
     lines = ["| role | what it is | behaviour | cause | specific | `strength` | profiles | from |"]
     lines.append("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for role in SHIPPED:

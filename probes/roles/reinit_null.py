@@ -1,33 +1,37 @@
-"""The null of heads in models that nobody trained, for roles that untrained heads have too.
+"""The null distribution of heads' scores in untrained models, for roles that untrained heads have
+too.
 
 Untrained attention is nearly even, and in narrow networks much depends on it. Two scores of a head
-are therefore compared with those of the same layer's heads in models with fresh weights:
+are therefore compared with those of the same layer's heads in freshly initialised models:
 
     gain        max over steps s of  Σ |out_s − out|² / Σ |s·(mean − written)|²   the steepest
-                change of the output per what was moved, when what the head writes goes s of the
-                way to its mean over rows
-    unevenness  total variation of its attention from even attention, over the later positions
+                change of the output relative to the size of the edit, when the head's output is
+                moved a share s of the way to its mean over rows
+    unevenness  total variation distance of its attention from even attention, over the later
+                half of the positions
 
-A count is met by a threshold, and whichever step crosses it is steep, be the margin wide or narrow;
-a fresh network answers every step alike. The null is exact for fresh models whatever the score.
+Several steps are tried because a model that compares a count with a threshold changes steeply at
+the step that crosses it, whether its margin is wide or narrow; a fresh network responds to every
+step alike. For fresh models the null is exact, whatever the score.
 
 Fresh weights are those of :mod:`probes.fresh_models`; where the spec draws them, many models run in
-one pass. What is moved is run on from its layer, in models that are not ours where they can be run
-from the middle (:mod:`interp.interventions.prefix_reuse`). A thousand heads are pooled over the
-layer's heads and over models, fewer of very wide models (a hundred at ten million weights), and a
-quarter of them where these settle it: where p is large, or so small that Benjamini and Hochberg's
-rule holds with the heads asked before it alone (those that are still to come can but help it). p is
-that of their logarithms (:mod:`interp.stats.p_values`).
+one pass. After the edit the model is run on from the head's layer; foreign models too, if they can
+be run from the middle (:mod:`interp.interventions.prefix_reuse`). A thousand fresh heads are pooled
+over the layer's heads and over models, fewer for very wide models (a hundred at ten million
+weights). A quarter of them is enough where it settles the result: where p is large, or so small
+that it passes Benjamini and Hochberg's rule given only the heads asked before (further heads can
+only make it pass more easily). p is computed on logarithms of the scores
+(:mod:`interp.stats.p_values`).
 
-Evenness itself is compared where fresh heads are not even, as with the large weights of compiled
-programs: which of the two is compared is decided by the fresh heads alone.
+If fresh heads are not even, as with the large weights of compiled programs, evenness itself is
+compared instead of the gain. Which of the two is compared is decided by the fresh heads alone.
 
-A dense head is judged by both together: by the product of the two shares of fresh heads that reach
-its gain and its unevenness, compared with that product of each fresh head.
+A dense head is judged by both scores together: by the product of the shares of fresh heads that
+reach its gain and its unevenness, compared with this product for each fresh head.
 
-Shares of an activation that is not a head's own (:meth:`ReinitNull.odds`) have the same null.
+Scores in [0, 1] of other activations (:meth:`ReinitNull.odds`) are compared with the same null.
 
-A small p says that a head is not as it was initialised. It says nothing about what it does.
+A small p says that a head is not as it was initialised. It says nothing about what the head does.
 """
 
 from __future__ import annotations
@@ -70,8 +74,15 @@ Run = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class _Seen:
-    """The output of a pass; what was kept: heads' writes, the stream, the pattern; and layers with
-    the stream that enters one, where a model that is not ours can be run on from its middle."""
+    """The activations of one pass of a model.
+
+    Attributes:
+        output: The output.
+        kept: The heads' outputs (``written``), the stream after attention (``stream``) and the
+            attention pattern (``pattern``), as far as they were requested.
+        entering: The layers of a foreign model and the stream that enters the head's layer; None
+            where the model cannot be run on from there.
+    """
 
     output: Tensor
     kept: Mapping[str, Tensor]
@@ -79,7 +90,8 @@ class _Seen:
 
 
 class _Passes(nn.Module):
-    """A model of ours, from its inputs or from between a layer's attention and its FFN."""
+    """A SequenceTransformer that is run from its inputs, or from between a layer's attention and
+    its FFN."""
 
     def __init__(self, model: SequenceTransformer) -> None:
         super().__init__()
@@ -100,7 +112,7 @@ class _Passes(nn.Module):
 
 @dataclass(frozen=True)
 class Beyond:
-    """How extreme a score is among those of random draws, such as models with fresh weights.
+    """A score compared with random draws of it, such as those of freshly initialised models.
 
     Attributes:
         p: The p-value of the score.
@@ -114,21 +126,22 @@ class Beyond:
 
 
 def beyond(score: float, draws: Float[np.ndarray, " draw"]) -> Beyond:
-    """The p-value of a positive score against draws of it, computed on logarithms."""
+    """Compute the p-value of a positive score against draws of it, on logarithms."""
     logs = np.log(np.maximum(draws, _TINY))
     return Beyond(from_draws(float(np.log(max(score, _TINY))), logs).p, len(draws), score)
 
 
 class ReinitNull:
-    """A model's heads beside those of fresh models, on the first rows of some inputs.
+    """Compares a model's heads with those of freshly initialised models, on the first rows of some
+    inputs.
 
     Args:
-        model: A model with our spec, or any other hooked model.
+        model: A SequenceTransformer, or any other hooked model.
         inputs: The inputs, ``[row, pos]`` tokens or ``[row, pos, channel]``.
-        scored: Where the output counts.
+        scored: True at the positions where the output counts.
         seed: Seed of the fresh weights.
-        far: The false discovery rate at which a p is far out; a quarter of the draws is enough
-            where it is, beside those of the heads asked before. At 0 none is.
+        far: The false-discovery rate at which a p-value, together with those of the heads asked
+            before, is small enough for a quarter of the draws to do. At 0 no p-value is.
     """
 
     def __init__(
@@ -157,12 +170,16 @@ class ReinitNull:
 
     @torch.no_grad()
     def odds(self, hook: str, share: Callable[[Tensor], Tensor]) -> Beyond:
-        """How far out the model's value is among fresh models', for a share s in [0, 1] that is
-        computed from an activation; compared as s / (1 − s), so that shares near 1 differ too.
+        """Compare a share s in [0, 1], computed from an activation, with the same in fresh models.
+
+        The odds s / (1 − s) are compared, so that shares near 1 differ too.
 
         Args:
             hook: The hook of the activation.
             share: A function from the activation on :attr:`inputs`, on the CPU, to the share.
+
+        Returns:
+            The odds in this model, their p-value and the number of draws.
         """
 
         def measure(run: Run) -> Tensor:
@@ -181,7 +198,7 @@ class ReinitNull:
         return self._sequential(at)
 
     def gain(self, layer: int, head: int) -> Beyond:
-        """How far out the head's gain is among fresh heads."""
+        """Compare a head's gain (see the module) with that of fresh heads of its layer."""
         return self._in_family(_GAIN, lambda draws: self._beyond(layer, head, draws, _GAIN)[_GAIN])
 
     def evenness(self, layer: int, head: int, even: float) -> Beyond | None:
@@ -212,7 +229,10 @@ class ReinitNull:
         return found
 
     def both(self, layer: int, head: int) -> Beyond:
-        """How far out the head's gain and unevenness are together."""
+        """Compare a head's gain and unevenness together with those of fresh heads of its layer.
+
+        The score is −ln of the product of the two p-values.
+        """
 
         def at(draws: int) -> Beyond:
             found = self._beyond(layer, head, draws, _GAIN, _UNEVENNESS)
@@ -224,18 +244,20 @@ class ReinitNull:
         return self._in_family(_BOTH, at)
 
     def _in_family(self, name: str, at: Callable[[int], Beyond]) -> Beyond:
-        """How far out one head's score is, beside those of the heads that were asked before."""
+        """Compare one head's score with fresh heads, given the p-values of the heads asked
+        before."""
         before = self._asked[name]
         found = self._sequential(at, before)
         before.append(found.p)
         return found
 
     def _sequential(self, at: Callable[[int], Beyond], before: Sequence[float] = ()) -> Beyond:
-        """How far out a score is, by a quarter of the draws where these settle it, or by all.
+        """Compute a p-value with a quarter of the draws where these settle it, or else with all.
 
         Args:
-            at: How far out it is by so many draws.
-            before: The p of other heads of the same family; without any the bound is Bonferroni's.
+            at: A function from the number of draws to the score compared with them.
+            before: The p-values of other heads of the same family; without any the bound is
+                Bonferroni's.
         """
         most = draws_of(self.model)
         first = most // 4
@@ -249,8 +271,8 @@ class ReinitNull:
 
     @torch.no_grad()
     def _beyond(self, layer: int, head: int, draws: int, *names: str) -> dict[str, Beyond]:
-        """How far out some scores of a head are; missing draws are made in one pass over fresh
-        models."""
+        """Compare some scores of a head with fresh heads; draws that are missing are made in one
+        pass over fresh models."""
         heads = [p.head for p in components(self.model) if (p.kind, p.layer) == ("head", layer)]
         models, nothing = ceil(draws / len(heads)), np.empty(0)
         known = {name: self._drawn.get((name, layer), nothing) for name in names}
@@ -276,7 +298,7 @@ class ReinitNull:
         return {name: beyond(score, self._drawn[name, layer][:count]) for name, score in pairs}
 
     def _scored_pass(self, run: Run, layer: int, names: Sequence[str]) -> _Seen:
-        """One pass, keeping what the scores of a layer's heads need."""
+        """Run a model once, keeping the activations that the scores of a layer's heads need."""
         ours = isinstance(self.model, SequenceTransformer)
         hooks = {"written": hook_of(self.model, Component("head", layer))} if _GAIN in names else {}
         if hooks and ours:
@@ -303,8 +325,15 @@ class ReinitNull:
         return torch.stack(found)
 
     def _runs(self, measure: Callable[[Run], Tensor], start: int, stop: int) -> Iterator[Tensor]:
-        """Measure fresh models by their numbers: drawn from the spec's initialisation, as many at
-        once as memory allows, or copies in which the entries of each weight matrix are shuffled."""
+        """Yield a measurement of each fresh model, or of several at once.
+
+        Fresh models are drawn from the spec's initialisation, as many at once as memory allows.
+        Without a spec they are copies in which the entries of each weight matrix are shuffled.
+
+        Args:
+            measure: A function from a run of a model to the measurement.
+            start, stop: The numbers of the first fresh model and of the one after the last.
+        """
         if self.spec is None:
             for model in fresh_models(self.model, stop - start, seed=self.seed + start):
                 yield measure(_run_of(model))
@@ -321,7 +350,7 @@ class ReinitNull:
 
 @dataclass(frozen=True)
 class _Foreign:
-    """A model that is not ours, from its inputs."""
+    """A hooked model that is no SequenceTransformer, run from its inputs."""
 
     model: Any
 
@@ -330,7 +359,8 @@ class _Foreign:
         return output
 
     def entering(self, inputs: Tensor, layer: int) -> tuple[HookedLayers, Tensor] | None:
-        """The layers, and the stream that enters one; None where streams are not finite."""
+        """Return the model's layers and the stream that enters one of them; None where streams are
+        not finite."""
         layers = HookedLayers(self.model)
         streams = layers.streams(inputs)
         finite = all(bool(stream.isfinite().all()) for stream in streams)
@@ -355,7 +385,7 @@ def _run_with(model: SequenceTransformer, weights: Mapping[str, Tensor]) -> Run:
 
 
 def _output_and_hooks(run: Run, inputs: Tensor, *names: str) -> tuple[Tensor, list[Tensor]]:
-    """The output, and the activations of some hooks."""
+    """Run a model and return the output and the activations of some hooks."""
     kept: dict[str, Tensor] = {}
 
     def keep(value: Tensor, hook: Any, name: str) -> None:
@@ -395,7 +425,8 @@ def _gains(
 def _step_outputs(
     run: Run, place: str, layer: int, head: int, seen: _Seen, inputs: Tensor, moved: Tensor
 ) -> Tensor:
-    """The output for each step, with what the head writes moved where it stands by itself."""
+    """Return the output for each step, when a head's output is moved by ``moved`` at the hook
+    ``place``."""
 
     def move(value: Tensor, hook: Any) -> Tensor:
         value = value.clone()

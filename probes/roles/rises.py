@@ -1,17 +1,17 @@
-"""By how much the model does worse at each position when something in it is changed, and by how
-much the attention of a later head falls: who is needed, and who feeds whom.
+"""By how much the model does worse at each position under edits, and by how much the attention of a
+later head falls: which heads are needed, and which heads feed others.
 
-    nats       loss without − loss with it
+    nats       loss with the edits − clean loss
     variance   |out′ − out|² / the mean squared distance of the output from its mean
-    decisions  1 where an answer that was right is wrong, −1 where one that was wrong is right
-    fall       share of the attention on a key set, at queries that have such keys, row by row:
-               as it is − with the change
+    decisions  1 where a right answer becomes wrong, −1 where a wrong one becomes right
+    fall       the share of attention on a key set, at queries that have such keys, row by row:
+               clean − with the edits
 
-Changes are edits of the engine (:mod:`interp.run.edits`), named by what is taken away: a head's
-attention to some keys, or the head. A head may lose nothing here because another does the same
-work; :mod:`probes.roles.groups` looks for those. A fall says that the change reaches the head's
-scores. It does not say by which input of the head, and a head whose attention does not fall may be
-fed by several that stand in for each other.
+Edits are those of :mod:`interp.run.edits`; here they are made from what is ablated: a head's
+attention to some keys, or the head. Ablating a head may cost nothing because another head does the
+same work; :mod:`probes.roles.groups` looks for such heads. A fall says that the edit reaches the
+head's attention scores. It does not say through which input of the head, and a head whose attention
+does not fall may be fed by several heads that stand in for each other.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from probes.roles.views import later
 
 @dataclass(frozen=True)
 class _LossAndChange(Metric):
-    """The loss, how far the output is from the clean one, and of tokens whether the answer is
-    wrong, of one run."""
+    """Three metrics of one run: the loss, the squared distance of the output from the clean output
+    and, for token targets, whether the answer is wrong."""
 
     @property
     def compares(self) -> bool:
@@ -57,11 +57,12 @@ _ALIKE: Own = MappingProxyType({})
 
 
 class LossRises:
-    """Changes of the output of the model of some evidence, position by position.
+    """Measures, position by position, how much worse a model does under edits.
 
     Args:
         evidence: The evidence, with its model and rows.
-        decisions: Whether to count wrong answers, of token targets, in place of the profile's unit.
+        decisions: Whether to count wrong answers, for token targets, instead of using the profile's
+            unit.
     """
 
     def __init__(self, evidence: Evidence, *, decisions: bool = False) -> None:
@@ -72,14 +73,15 @@ class LossRises:
     # What is changed.
 
     def away(self, kind: str, places: Sequence[Place], name: str = "", own: Own = _ALIKE) -> Edits:
-        """The edits that take some heads' attention to a key set away, all at once; without a name
-        of a key set the heads themselves are replaced by their means.
+        """Return the edits that remove some heads' attention to a key set, all at once.
+
+        Without the name of a key set they replace the heads' outputs by their means over rows.
 
         Args:
             kind: The kind of rows.
             places: Layer and number of each head.
             name: The name of the key set.
-            own: Keys of that name where they differ from head to head.
+            own: The heads' own keys, if each head has its own.
         """
         if not name:
             return tuple(Mean(self.evidence.site(place)) for place in places)
@@ -87,28 +89,47 @@ class LossRises:
         return tuple(DropKeys(_pattern(p), array(kind, name, own.get(p))) for p in places)
 
     def only(self, kind: str, places: Sequence[Place], name: str, own: Own = _ALIKE) -> Edits:
-        """The edits that leave some heads nothing but their attention to a key set, at the queries
-        that have such keys."""
+        """Return the edits that leave some heads only their attention to a key set.
+
+        Queries without such keys keep their attention.
+
+        Args:
+            kind: The kind of rows.
+            places: Layer and number of each head.
+            name: The name of the key set.
+            own: The heads' own keys, if each head has its own.
+        """
         array = self.evidence.key_array
         return tuple(KeepKeys(_pattern(p), array(kind, name, own.get(p))) for p in places)
 
     def only_keys(self, place: Place, keys: Tensor) -> Edits:
-        """The edits that leave one head nothing but its attention to these keys, ``[row, query,
-        key]``, at the queries that have such keys."""
+        """Return the edits that leave one head only its attention to some keys.
+
+        Args:
+            place: Layer and number of the head.
+            keys: True for the keys, ``[row, query, key]``; queries without keys keep their
+                attention.
+        """
         return (KeepKeys(_pattern(place), Array(keys)),)
 
     def exchange_edits(self, kind: str, places: Sequence[Place]) -> Edits:
-        """The edits that replace what some heads write on a row by what they write on the next."""
+        """Return the edits that replace some heads' outputs on each row by those on the row before
+        it.
+
+        Args:
+            kind: The kind of rows.
+            places: Layer and number of each head.
+        """
         count = len(self.evidence.batch(kind))
         others = tuple((row - 1) % count for row in range(count))
         return tuple(Swap(self.evidence.site(place), others) for place in places)
 
     def average_edits(self, places: Sequence[Place]) -> Edits:
-        """The edits that replace some heads' attention by its mean over rows."""
+        """Return the edits that replace some heads' attention patterns by their means over rows."""
         return tuple(Mean(_pattern(place)) for place in places)
 
     def level_edits(self, place: Place) -> Edits:
-        """The edit with which a head writes its mean over rows and positions."""
+        """Return the edit that replaces a head's output by its mean over rows and positions."""
         return (Mean(self.evidence.site(place), level=True),)
 
     # What is lost.
@@ -116,7 +137,7 @@ class LossRises:
     def at(
         self, kind: str, edits: Edits, rows: Rows = None, *, everywhere: bool = False
     ) -> Float[Tensor, "row pos"]:
-        """How much worse the model does at each scored position under some edits.
+        """Return how much worse the model does at each scored position under some edits.
 
         Args:
             kind: The kind of rows.
@@ -138,16 +159,21 @@ class LossRises:
         return found[..., 1] / (self.spread(kind, "all")[1] or 1.0)
 
     def losses(self, kind: str, edits: Edits) -> Float[Tensor, "row pos"]:
-        """By how much the loss rises at each scored position of rows of one kind."""
+        """Return by how much the loss rises under edits at each scored position of rows of one
+        kind."""
         run = self.evidence.run(kind)
         return run.rise(edits) if self._nats else run.rise(edits, _LossAndChange())[..., 0]
 
     def spread(self, kind: str, over: str) -> tuple[Bool[Tensor, "row pos"], float]:
-        """Where the output counts, and its mean squared distance there from its mean.
+        """Return the positions at which the output counts, and the output's variance there.
 
         Args:
             kind: The kind of rows.
             over: ``all`` scored positions, or the ``later`` ones.
+
+        Returns:
+            True at the positions that count; and the mean squared distance of the output from its
+            mean.
         """
         if (kind, over) not in self._spreads:
             scored = self.evidence.batch(kind).mask
@@ -170,10 +196,10 @@ def _pattern(place: Place) -> Site:
 
 
 class AttentionFalls:
-    """Falls of attention in the model of some evidence, each measured once.
+    """Measures how much heads' attention to key sets falls under edits; each measurement is kept.
 
     Args:
-        rises: The changes that are made, with the evidence.
+        rises: Makes the edits, and has the evidence.
     """
 
     def __init__(self, rises: LossRises) -> None:
@@ -181,11 +207,21 @@ class AttentionFalls:
         self._known: dict[tuple[str, str, Edits], dict[Place, Float[np.ndarray, " row"]]] = {}
 
     def without(self, place: Place, name: str, others: Sequence[Place], lost: str) -> RowMean:
-        """How much a head's attention to a key set falls when earlier heads lose another attention.
+        """Return how much a head's attention to a key set falls when other heads lose another
+        attention.
 
-        All the other heads lose their attention to the second key set together. What they wrote
-        of it is then gone, and everything else that they write stays. Those that are not in earlier
-        layers make no difference.
+        All the other heads lose their attention to the key set ``lost`` together. What they wrote
+        because of it is then gone, and everything else that they write stays. Heads that are not in
+        earlier layers make no difference.
+
+        Args:
+            place: Layer and number of the head.
+            name: The key set whose share of attention may fall.
+            others: Layer and number of the other heads.
+            lost: The key set that the others lose their attention to.
+
+        Returns:
+            The mean over rows of the share of attention before minus after.
         """
         kind = self.evidence.profile.rows[name]
         edits = self._rises.away(kind, others, lost)
@@ -193,16 +229,28 @@ class AttentionFalls:
         return over_rows(before - after)
 
     def with_edits(self, place: Place, kind: str, keys: Keys, edits: Edits) -> RowMean:
-        """How much a head's attention to some keys, on rows of one kind, falls with some edits of
-        an earlier place."""
+        """Return how much a head's attention to some keys falls under edits.
+
+        Args:
+            place: Layer and number of the head.
+            kind: The kind of rows.
+            keys: True for the keys, ``[row, query, key]``.
+            edits: The edits, made at an earlier site.
+
+        Returns:
+            The mean over rows of the share of attention before minus after.
+        """
         site, run = Site(place[0], "pattern", place[1]), self.evidence.run(kind)
         patterns = (run.with_(*some).at([site])[site] for some in ((), edits))
         before, after = (_share(pattern.cpu(), keys) for pattern in patterns)
         return over_rows((before - after).numpy())
 
     def _shares(self, kind: str, name: str, edits: Edits) -> dict[Place, Float[np.ndarray, " row"]]:
-        """The share of each head's attention that goes to a key set, row by row, with some edits
-        made; of all heads in layers behind these, whose patterns cost no more than one's."""
+        """Return the share of attention on a key set under edits, row by row, for each head of
+        later layers.
+
+        All these heads are measured together, because that costs no more than measuring one.
+        """
         if (kind, name, edits) not in self._known:
             first = min((edit.site.layer for edit in edits), default=-1)
             heads = [place for place in self.evidence.heads if place[0] > first]
@@ -221,7 +269,8 @@ class AttentionFalls:
 
 
 def _share(pattern: Float[Tensor, "row query key"], keys: Keys) -> Float[Tensor, " row"]:
-    """The share of a head's attention that goes to some keys, at queries that have such keys."""
+    """Return each row's share of attention on some keys, averaged over the queries that have such
+    keys."""
     pattern, weight = pattern.double(), keys.any(-1).double()
     share = (pattern * keys).sum(-1) / pattern.sum(-1).clamp_min(1e-12)
     return (share * weight).sum(1) / weight.sum(1).clamp_min(1)

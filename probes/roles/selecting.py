@@ -1,24 +1,25 @@
-"""Attention that a rule selects: even over the keys that the rule names, and nowhere else.
+"""Attention that a predicate selects: even over the keys for which the predicate holds, and nowhere
+else.
 
 A compiled head attends to all keys for which a predicate of query and key holds, in equal parts.
-How near a head comes to that is the overlap of its attention with the even one,
+How near a head comes to that is the overlap of its attention with this even attention,
 
     closeness = mean over queries of  Σ_j min(p(i, j), [j selected] / c_i)
 
-for c_i selected keys: 1 minus the total variation between the two. Predicates that are tried:
+for c_i selected keys: 1 minus the total variation distance between the two. The predicates are:
 
     fixed      one position j = f(i), whatever f is
-    related    the key's token is smaller than, greater than, equal to, … the query's, by the
-               numbers of the tokens
+    related    the key's token is smaller than, greater than, equal to, … the query's token, as
+               numbers
     periodic   j ≡ i + r, or j ≡ r, modulo some p ≥ 2
     even       all keys, or all up to the query; with or without the first position
 
-A predicate is chosen on some rows and judged on others, so that trying many costs nothing. Where
-one token begins every row, predicates are tried with and without that position: compilers let heads
-rest there that select nothing else.
+A predicate is chosen on some rows and tested on others, so that the number of predicates that are
+tried does not bias the test. If one token begins every row, predicates are tried with and without
+its position, because compiled heads attend there when they select nothing else.
 
-A query counts if some key that it may attend to is selected and some other is not. Not for
-attention that is not normalised.
+A query counts if some of the keys that it may attend to are selected and some are not. Attention
+must be normalised.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ class Chosen:
     """A predicate of query and key.
 
     Attributes:
-        words: What the choice says, in a few words.
-        selects: Tokens ``[row, pos]`` → the selected keys.
+        words: The predicate in a few words.
+        selects: A function from the tokens ``[row, pos]`` to a mask of the selected keys.
     """
 
     words: str
@@ -66,11 +67,11 @@ class Seen:
     """One head's attention on some rows.
 
     Attributes:
-        pattern: Attention as shares of one.
+        pattern: The attention pattern, normalised to sum to one over keys.
         inputs: The rows' inputs.
         counted: True for the queries that count.
         allowed: True for the keys that a query may attend to.
-        begun: Whether one token begins every row, and stands nowhere else.
+        begun: Whether one token begins every row and occurs nowhere else.
     """
 
     pattern: Float[Tensor, "row query key"]
@@ -80,7 +81,8 @@ class Seen:
     begun: bool
 
     def half(self, which: int) -> Seen:
-        """The same head's attention on every second row, starting at row ``which`` (0 or 1)."""
+        """Return the same head's attention on every second row, starting at row ``which`` (0 or
+        1)."""
         rows = slice(which, None, 2)
         return replace(
             self,
@@ -90,14 +92,15 @@ class Seen:
         )
 
     def fixed(self) -> Chosen:
-        """The position to which each query attends most, over all rows."""
+        """Return the predicate that selects, for each query, the position with most attention on
+        average over rows."""
         at = (self.pattern.mean(0) * self.allowed).argmax(-1)
         table = torch.nn.functional.one_hot(at, len(at)).bool()[None]
         queries = (self.counted.any(0) & (self.allowed.sum(-1) > 1)).nonzero()[:, 0]
         return Chosen(formula(at[queries], queries), partial(_whatever, keys=table))
 
     def related(self) -> Chosen:
-        """The relation of tokens to whose keys attention is closest."""
+        """Return the relation between tokens whose keys the attention is closest to."""
         return self._closest(
             one
             for words in _RELATIONS
@@ -105,7 +108,8 @@ class Seen:
         )
 
     def periodic(self) -> Chosen:
-        """The period to whose keys attention is closest, over all rows."""
+        """Return the period and shift whose keys the attention, averaged over rows, is closest
+        to."""
         counted = self.counted.double()
         mean = (self.pattern * counted[..., None]).sum(0) / counted.sum(0).clamp_min(1)[:, None]
         scores, shifts = self._by_period(mean), _shifts(len(mean))
@@ -116,7 +120,8 @@ class Seen:
         return list(self._period(period, shift, own=own))[which % ends]
 
     def even(self) -> Chosen:
-        """The class of positions over which attention is closest to even."""
+        """Return the set of positions (all, or all up to the query; with or without the first) over
+        which attention is closest to even."""
         return self._closest(self._classes(), whole=True)
 
     def _closest(self, tried: Iterable[Chosen], *, whole: bool = False) -> Chosen:
@@ -129,7 +134,8 @@ class Seen:
     def _first_variants(
         self, words: str, selects: Callable[[Tensor], Selected]
     ) -> Iterator[Chosen]:
-        """A predicate; without, and with, the position of a token that begins every row."""
+        """Yield a predicate; if one token begins every row, yield it without and with the first
+        position instead."""
         if not self.begun:
             yield Chosen(words, selects)
             return
@@ -138,7 +144,8 @@ class Seen:
         yield Chosen(words, partial(_with_first, selects=selects, first=True))
 
     def _period(self, period: int, shift: int, *, own: bool) -> Iterator[Chosen]:
-        """Every p-th position, from one after the query's own or from one in the row."""
+        """Yield the predicates that select every p-th position, counted from the query's own or
+        from position 0."""
         place = torch.arange(self.allowed.shape[-1])
         keys = _remainders(place, period, own=own) == shift
         words = f"every {_ORDINALS.get(period, f'{period}th')} position"
@@ -149,10 +156,11 @@ class Seen:
         return self._first_variants(words, partial(_whatever, keys=keys[None]))
 
     def _by_period(self, mean: Float[Tensor, "query key"]) -> Float[Tensor, " tried"]:
-        """The closeness of mean attention to that over every p-th position: of :func:`_shifts` each
-        in turn, without and with the first position where one token begins every row.
+        """Return the closeness of mean attention to even attention over every p-th position.
 
-        A key belongs to one shift of a period: all shifts are measured at once.
+        One number for each period and shift, in the order of :func:`_shifts`; if one token begins
+        every row, two: without and with the first position. All shifts of a period are measured at
+        once, since each key belongs to one of them.
         """
         place, counted = torch.arange(len(mean)), self.counted.any(0)
         inner = self.allowed.double()
@@ -194,12 +202,13 @@ _TIE = 1e-12
 
 
 def _periods(size: int) -> int:
-    """The least period too long to be told: three of its positions are not in a row."""
+    """Return the smallest period that is not tried, because fewer than three of its positions fit
+    in a row."""
     return max(3, (size + 1) // 2)
 
 
 def _shifts(size: int) -> list[tuple[int, int, bool]]:
-    """Period, shift, and whether it is counted from the query's own position."""
+    """Return every (period, shift, whether the shift is counted from the query's own position)."""
     return [
         (period, shift, own)
         for period in range(2, _periods(size))
@@ -209,7 +218,7 @@ def _shifts(size: int) -> list[tuple[int, int, bool]]:
 
 
 def _remainders(place: Int[Tensor, " key"], period: int, *, own: bool) -> Int[Tensor, "query key"]:
-    """Which shift of a period each key belongs to, for each query."""
+    """Return, for each query, which shift of a period each key belongs to."""
     ahead = place - place[:, None] if own else place.expand(len(place), -1)
     return ahead % period
 
@@ -220,15 +229,15 @@ def closeness(
     *,
     whole: bool = False,
 ) -> Float[Tensor, " row"]:
-    """How close attention is to even attention over the selected keys, row by row.
+    """Return how close attention is to even attention over the selected keys, row by row.
 
     Args:
         seen: A head's attention on some rows.
-        selected: The keys.
-        whole: Whether queries count that have all their keys selected.
+        selected: True for the selected keys.
+        whole: Whether queries count whose keys are all selected.
 
     Returns:
-        NaN for a row in which no query counts.
+        A number in [0, 1] for each row, 1 for equal; NaN for a row in which no query counts.
     """
     selected = selected & seen.allowed
     count = selected.sum(-1)
@@ -266,7 +275,7 @@ def formula(keys: Int[Tensor, " query"], queries: Int[Tensor, " query"]) -> str:
 
 
 def _whatever(inputs: Tensor, keys: Selected) -> Selected:
-    """The keys of a rule that asks for positions alone: they do not depend on the tokens."""
+    """Return the keys as they are: the mask of a predicate that does not depend on the tokens."""
     return keys
 
 

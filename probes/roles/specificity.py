@@ -1,47 +1,49 @@
-"""Is what is lost lost through the role? Specificity, transfer and sufficiency of a cause.
+"""Is the loss under ablation due to the role? Necessity, specificity, transfer and sufficiency.
 
-    necessity     attention that is taken away goes to other keys, and may do harm there: a head
-                  that can be spared is told by its mean, and another row's write, in its place
-    specificity   a head can be needed for everything: its ablation raises the loss on a role's
-                  tokens, and on all others as much
+    necessity     attention that is removed goes to other keys, and may do harm there. So the head
+                  must also be missed when its output is replaced by its mean, or by its output on
+                  another row
+    specificity   a head can be needed for everything: ablating it raises the loss on a role's
+                  tokens, and as much on all others
 
-For specificity every role says (:class:`probes.roles.registry.Role`) what is compared with what:
+For specificity, each role names its control (:class:`probes.roles.registry.Role`):
 
     events     E  positions where the role's event happens, C  positions where it does not. Heads
                are replaced by their means: rise(E) − rise(C)
-    keys       the event happens at every position. Attention to the role's keys is taken away, or
+    keys       the event happens at every position. Attention to the role's keys is removed, or
                all other attention: rise(without them) − rise(without the others)
-    straight   heads are replaced by their means, everywhere or for later layers alone, with what
-               they write straight to the output left there: rise(heads) − rise(later layers).
-               Of what is lost without what they add to the logits by themselves, half at least
-               must be lost with the attended tokens' (or these tokens' images') logits alone
+    straight   heads are replaced by their means, either everywhere or for later layers alone,
+               with what they write straight to the output left there: rise(heads) −
+               rise(later layers). Of the loss when their direct effect on the logits is removed,
+               at least half must be due to the logits of the attended tokens (or of these tokens'
+               images) alone
     pattern    heads are replaced by their means, or their attention by its mean over rows:
                rise(heads) − rise(mean attention)
 
-*Specificity* is the difference, in nats or as a share of the output's variance, and as a share of
-the first term. Controls are matched: E and C lie on the same rows, at the same positions, and
-where that can be had in the same band of loss. That is the band of the loss that the model expects
-(the entropy of its prediction) if the loss that it gets is alike; bands of the latter would choose
-the positions at which it happens to be right. Where the model gets nothing right but the event, no
-control has its loss: the test's name says so, and asks only that nothing gets worse there. An
-output that changes need not get worse: in the unit ``variance`` a role of events is compared by
+*Specificity* is this difference, in nats or as a share of the output's variance, and as a share of
+the first term. Controls are matched: E and C lie on the same rows, at the same positions and, where
+possible, in the same band of loss. The bands are of the expected loss (the entropy of the model's
+prediction), provided that the actual loss is alike in them; bands of the actual loss would select
+the positions at which the model happens to be right. If the model gets nothing right but the event,
+no control has its loss: the test's name says so, and it tests only that nothing gets worse there.
+An output that changes need not get worse: in the unit ``variance`` a role of events is compared by
 ``keys``.
 
-All this is asked of few rows first (:meth:`probes.roles.evidence.Evidence.looks`), then of twice as
-many, until every test is settled: necessity, then specificity, then transfer. Where a test of one
-fails by its whole interval, those after it are not put: the status follows from the first.
+All this is run on few rows first (:meth:`probes.roles.evidence.Evidence.looks`), then on twice as
+many, until every test is settled: necessity, then specificity, then transfer. If a test of one
+fails by its whole interval, the later ones are not run: the status follows from the first.
 
-*Same answer* (arXiv 2606.08292): of what is lost with another row's write in place of a head's,
-the share that is not lost with its write where another route leads to the same next token
-(:func:`probes.roles.views.other_routes`), at the positions where it does. It is told of roles whose
-write is the answer, in nats, and decides nothing.
+*Same answer* (arXiv 2606.08292): the loss when a head's output is replaced by that on another row,
+and the share of it that is avoided when the other row leads to the same next token by another route
+(:func:`probes.roles.views.other_routes`), at the positions where it does. It is reported for roles
+whose output is the answer, in the unit nats, and decides nothing.
 
 *Transfer* is the same cause on rows with other tokens, offsets and lengths
-(:func:`probes.roles.views.elsewhere`). *Sufficiency* is the share of the loss without a head that
-the role's keys alone bring back; it decides nothing.
+(:func:`probes.roles.views.elsewhere`). *Sufficiency* is the share of the head's effect that
+attention to the role's keys alone preserves; it decides nothing.
 
-A specific cause says that the role is what the head is needed for on these rows. Controls of
-another loss leave open that there was less to lose.
+A specific cause says that the head is needed for the role on these rows. Controls with another loss
+leave open whether there was less to lose at them.
 """
 
 from __future__ import annotations
@@ -86,11 +88,18 @@ Numbers = Float[Tensor, "row pos"]
 
 
 def with_controls(found: Sequence[Found], effects: Effects) -> list[Found]:
-    """The role candidates in their order, with the tests that separate a role from other effects.
+    """Add the tests that separate a role from other effects to the findings.
 
     Tests of necessity, specificity, transfer and sufficiency are added to each head or group of
     heads that has passed its tests of behaviour and of causal effect (``cause``), if its role has
     controls on those rows. If it has none, ``missing`` says why. All others are returned unchanged.
+
+    Args:
+        found: The findings.
+        effects: The effects of edits on the model.
+
+    Returns:
+        The findings in their order.
     """
     cases = {key: one for one in found if (key := _case_of(one)) is not None}
     known: dict[_Key, _Controls] = {}
@@ -117,7 +126,10 @@ _Key = tuple[str, tuple[Place, ...], str]
 
 
 def _case_of(one: Found) -> _Key | None:
-    """What controls are asked of; None where the cause fails or the role has none."""
+    """Return the key under which a finding's controls are run.
+
+    None where the behaviour or the cause fails, or where the role has no controls on these rows.
+    """
     role = ROLES.get(one.role)
     if role is None or not one.cause or not holds([*one.behaviour, *one.cause]):
         return None
@@ -130,10 +142,15 @@ def _case_of(one: Found) -> _Key | None:
 def _of_role(
     effects: Effects, cases: Mapping[_Key, Found], heads: Mapping[Place, Found]
 ) -> dict[_Key, _Controls]:
-    """The controls of all that may play a role, on as many rows as it takes.
+    """Run the controls of all findings of one role, on as many rows as it takes.
 
-    About half of them are taken to pass: the more do, the larger a p each can have. Where fewer
-    turn out to, more rows are asked.
+    At first about half of them are assumed to pass: the more do, the larger a p each may have. If
+    fewer pass, the controls are run again with that number, which needs more rows.
+
+    Args:
+        effects: The effects of edits on the model.
+        cases: Key → a finding of the role.
+        heads: Place of each head tested for the role → its finding.
     """
     passing = max(1, len(cases) // 2)
     while True:
@@ -150,8 +167,8 @@ def _of_role(
 
 @dataclass(frozen=True)
 class _Controls:
-    """The tests of one cause that decide: by ablation, of specificity, and of transfer; and the
-    heads, on the rows that it took."""
+    """The deciding tests of one cause: necessity (ablation of the output), specificity and
+    transfer; and the heads, with the rows that were run."""
 
     case: _Case
     necessity: Sequence[Test]
@@ -164,13 +181,15 @@ class _Controls:
         return [*self.necessity, *self.specificity, *self.transfer]
 
     def asides(self, kind: str) -> list[Test]:
-        """What decides nothing; none where a test fails by its whole interval."""
+        """Return the tests that decide nothing; none if a deciding test fails by its whole
+        interval."""
         if _failing(self.tests):
             return []
         return [*self.case.sufficiency(kind), *self.case.same_answer(kind)]
 
     def is_settled(self, odds: float) -> bool:
-        """Whether more rows would hardly change the status: what fails first decides it."""
+        """Return whether more rows would hardly change the status: a kind of test fails and all
+        kinds before it are settled, or all are settled."""
         before: list[Test] = []
         for tests in (self.necessity, self.specificity, self.transfer):
             if all(test.is_settled(odds) for test in before) and _failing(tests):
@@ -182,7 +201,7 @@ class _Controls:
 def _run_controls(
     effects: Effects, key: _Key, members: Sequence[Found], one: Found, share: float
 ) -> _Controls:
-    """The tests of one cause, on as many rows as it takes."""
+    """Run the tests of one cause on more and more rows, until they are settled."""
     name, _, kind = key
     cause, odds = (one.cause or ())[-1], effects.evidence.odds(kind, share)
     for rows in effects.evidence.looks(kind):
@@ -194,8 +213,8 @@ def _run_controls(
 
 
 def _controls(case: _Case, cause: Test) -> _Controls:
-    """The tests on some rows, up to the first kind of which one fails by its whole interval: that
-    decides, and what comes after it is not asked."""
+    """Run the tests of one cause on some rows, up to the first kind of which a test fails by its
+    whole interval."""
     kind = cause.rows
     necessity = case.necessity(kind, cause)
     if _failing(necessity):
@@ -231,7 +250,7 @@ _UNMOVED = "transfer: the task's rows have no other tokens or offsets"
 
 
 def _unput(role: Role, kind: str) -> str:
-    """Why a role's specificity and transfer are not tested, which is a property of the role."""
+    """Return why a role's specificity and transfer are not tested, in words."""
     none = "its cause is measured on the task's rows" if role.control else "it names no control"
     reason = role.uncontrolled or none
     return (
@@ -241,14 +260,20 @@ def _unput(role: Role, kind: str) -> str:
 
 @dataclass(frozen=True)
 class _Side:
-    """Numbers at positions, and how much each counts."""
+    """One side of a comparison.
+
+    Attributes:
+        values: The loss rise (or change of the output) at each position.
+        weights: The weight of each position.
+    """
 
     values: Numbers
     weights: Numbers
 
 
 class _Case:
-    """The heads that play a role, alone or together, and what is compared, on some of the rows."""
+    """The heads that may play a role, alone or together, and the comparisons made for them on some
+    rows."""
 
     def __init__(
         self,
@@ -280,7 +305,7 @@ class _Case:
         return self._control == "events"
 
     def cause(self, kind: str, found: Test) -> Test:
-        """The cause again, on rows of another kind."""
+        """Test the cause again, on rows of another kind."""
         mask = self._mask(kind)
         chosen = mask.any(1)
         if int(chosen.sum()) < _FEWEST:
@@ -292,9 +317,17 @@ class _Case:
         return again.test(found.name, found.floor, family="elsewhere")
 
     def necessity(self, kind: str, found: Test) -> list[Test]:
-        """The cause by ablation: what the heads write is replaced by its mean, and exchanged for
-        what they write on the next row. What a head writes of the first position is the same in
-        every row, so that neither changes it."""
+        """Test the cause by ablating the heads' outputs instead of their attention.
+
+        The outputs are replaced by their means over rows, and by those on the row before. What a
+        head writes from the first position is the same in every row, so that neither changes it: a
+        role about the first position has no such tests. For a role without a key set, whose cause
+        is mean ablation already, only the second test is made.
+
+        Args:
+            kind: The kind of rows.
+            found: The cause that was found, whose floor is used.
+        """
         if self._role.keys == "first":
             return []
         if self._unhooked:
@@ -314,7 +347,8 @@ class _Case:
         return tests if self._role.keys else tests[1:]
 
     def _loss_rises(self, kind: str, edits: Edits | None = None) -> Numbers:
-        """What is lost at each position without the heads, or with other edits."""
+        """Return what is lost at each position when the heads are mean-ablated, or under other
+        edits."""
         if edits is not None:
             return self._rises.at(kind, edits, self._rows)
         away = self._rises.away(kind, self._heads)
@@ -322,13 +356,14 @@ class _Case:
         return self._rises.at(kind, away, self._rows, everywhere=self.by_events)
 
     def _over(self, kind: str, values: Numbers, mask: Marks, floor: float) -> RowMean:
-        """The mean over rows of what is lost, tested against what the floor asks."""
+        """Return the mean over rows of what is lost, tested against the null that belongs to the
+        floor."""
         rows = (values * mask).sum(1) / mask.sum(1).clamp_min(1)
         than = beyond(floor, squared=not self._nats and not self._decisions)
         return over_rows(rows[mask.any(1)].numpy(), than=than, of=self._of(kind))
 
     def _of(self, kind: str) -> int | None:
-        """How many rows there are, where these are some of them."""
+        """Return the number of rows of a kind, if only some of them are used; else None."""
         return None if self._rows is None else len(self._evidence.batch(kind))
 
     def _unhooked_test(self, floor: float) -> Test:
@@ -336,7 +371,17 @@ class _Case:
         return Test(words, 0.0, floor, 1.0, untested=words)
 
     def specificity(self, kind: str) -> list[Test]:
-        """The difference of both sides, and as a share of the first."""
+        """Test the difference of the two sides that the role's control compares, and its share of
+        the first.
+
+        Args:
+            kind: The kind of rows.
+
+        Returns:
+            The tests. For the control ``straight`` they begin with the share of the direct effect
+            that is due to attended tokens. If there are too few controls, or a hook is missing, one
+            test marked as not made.
+        """
         if self._unhooked and self._control != "keys":
             return [self._unhooked_test(self._evidence.floors.loss)]
         found: tuple[_Side, _Side, str] | None = getattr(self, f"_{self._control}")(kind)
@@ -361,8 +406,11 @@ class _Case:
         ]
 
     def _logit_tests(self, kind: str) -> list[Test]:
-        """The share of what is lost without what the heads add to the logits that is lost with the
-        attended tokens' logits alone."""
+        """Test which share of the direct effect's loss is due to the attended tokens' logits.
+
+        Both losses are rises: when what the heads add to all logits is removed, and when what they
+        add to the attended tokens' logits is.
+        """
         named = {place: one.tokens(kind) for place, one in self._members.items() if one.tokens}
         whole, some = direct_loss_rises(self._evidence, kind, self._heads, named, self._rows)
         mask = self._mask(kind).double()
@@ -392,8 +440,20 @@ class _Case:
         return [share.test("with its keys alone it keeps, of what is lost without them,", 0.0)]
 
     def same_answer(self, kind: str) -> list[Test]:
-        """The share of what is lost with another answer's write that is not lost with the same
-        answer's, by another route."""
+        """Test how much of the loss is avoided when a head's output comes from a row with the same
+        answer.
+
+        The score is 1 − b / a: a is the loss rise when the output is replaced by that on another
+        row, b the one when it is replaced by that on a row that leads to the same next token by
+        another route (:func:`probes.roles.views.other_routes`).
+
+        Args:
+            kind: The kind of rows.
+
+        Returns:
+            One test; none for roles whose output is not the answer, in other units than nats, or
+            with too few positions.
+        """
         writes = self._role.keys == "after_same" or self._role.control == "straight"
         if not self._nats or not writes or self._unhooked:
             return []
@@ -411,8 +471,8 @@ class _Case:
         return [share.test(name, self._evidence.floors.specific, SAME_ANSWER)]
 
     def _exchanges(self, kind: str, where: Marks, many: Sequence[Array]) -> Iterator[Edits]:
-        """For each of many other inputs the edits with which heads write at some positions what
-        they write there on these."""
+        """Yield, for each of several other inputs, the edits that replace the heads' outputs at
+        some positions by their outputs there on these inputs."""
         run, sites = self._evidence.run(kind), [self._evidence.site(head) for head in self._heads]
         rows = torch.arange(len(where)) if self._rows is None else torch.tensor(self._rows)
         whole = run.at(sites, rows.tolist())
@@ -427,7 +487,8 @@ class _Case:
             yield tuple(found)
 
     def _mask(self, kind: str) -> Marks:
-        """The scored positions: of a head that acts over some, these."""
+        """Return the scored positions of the rows that are used; for a head that acts over a range,
+        those in it."""
         mask = self._some(self._evidence.batch(kind).mask)
         if not self._positions:
             return mask
@@ -435,16 +496,22 @@ class _Case:
         return mask & (at >= first) & (at <= last)
 
     def _some(self, values: Tensor) -> Tensor:
-        """The rows that are asked of, of values on all rows of a kind."""
+        """Return the rows that are used, of values on all rows of a kind."""
         rows = self._within(len(values))
         return values if rows is None else values[rows]
 
     def _within(self, size: int) -> list[int] | None:
-        """The rows that are asked of, where a kind has no more than so many."""
+        """Return the numbers of the rows that are used and that a kind with ``size`` rows has; None
+        for all."""
         return None if self._rows is None else [row for row in self._rows if row < size]
 
     def _sides(self, kind: str, name: str, other: Edits) -> tuple[_Side, _Side] | None:
-        """What is lost without the key set (without a name: the heads), and with other edits."""
+        """Return both sides of a comparison of two ablations.
+
+        The first side is what is lost without attention to the key set ``name`` (without a name:
+        when the heads are mean-ablated), the second what is lost under other edits. None if too few
+        rows are scored.
+        """
         mask = self._mask(kind).double()
         if int(mask.any(1).sum()) < _FEWEST:
             return None
@@ -473,7 +540,11 @@ class _Case:
         return _Side(whole, mask), _Side(later, mask), "what is lost through later layers"
 
     def _events(self, kind: str) -> tuple[_Side, _Side, str] | None:
-        """Controls are also taken from the text or rows given, where more can be predicted."""
+        """Compare positions where the role's event happens with controls; None if they cannot be
+        matched.
+
+        Controls are also taken from the kinds ``text`` and ``rows``, where more can be predicted.
+        """
         views = self._evidence.views
         kinds = [kind, *(one for one in ("text", "rows") if one in views and one != kind)]
         sides = [self._happens(one) for one in kinds]
@@ -498,7 +569,8 @@ class _Case:
         return _Side(values, found[0]), _Side(values, found[1]), f"what is lost at {found[2]}"
 
     def _happens(self, kind: str) -> tuple[Marks, Marks]:
-        """Where the role's event happens, and where it does not."""
+        """Return where the role's event happens, and where it does not and can serve as a
+        control."""
         batch, name = self._evidence.batch(kind), self._role.keys
         keys = reduce(or_, (self._evidence.keys(kind, name, own) for own in self._own.values()))
         any_, first = keys.any(-1), torch.arange(keys.shape[1]) == 0
@@ -511,13 +583,14 @@ class _Case:
 
 
 def _entropy(output: Tensor, targets: Tensor) -> Tensor:
-    """The loss that the model itself expects: the entropy of its prediction, in nats."""
+    """Return the entropy of the model's prediction in nats: the loss that the model itself
+    expects."""
     logs = output.float().log_softmax(-1)
     return -(logs.exp() * logs).sum(-1)
 
 
 def _stack_rows(kinds: Sequence[Tensor]) -> Tensor:
-    """Rows of several kinds below one another, shorter ones filled up with zeros."""
+    """Stack rows of several kinds, padding shorter ones with zeros."""
     longest = max(some.shape[1] for some in kinds)
     return torch.cat([functional.pad(some, (0, longest - some.shape[1])) for some in kinds])
 
@@ -525,18 +598,21 @@ def _stack_rows(kinds: Sequence[Tensor]) -> Tensor:
 def match_controls(
     happens: Marks, absent: Marks, losses: Numbers, expected: Numbers
 ) -> tuple[Numbers, Numbers, str] | None:
-    """Weights of the positions of an event and of its controls, as alike as can be had.
+    """Weight the positions of an event and control positions so that the two are alike.
+
+    Controls are tried in this order: of the same band of loss at the same positions, of the same
+    band, at the same positions, all. The first kind that covers half of the event's positions is
+    taken.
 
     Args:
-        happens: Where the event happens.
-        absent: Where it does not.
+        happens: True where the event happens.
+        absent: True at positions that may serve as controls.
         losses: The clean loss.
-        expected: The loss that the model expects.
+        expected: The entropy of the model's prediction.
 
     Returns:
-        Weights ``[row, pos]`` of both, and what the controls are, in words: of the same bands of
-        loss at the same positions, of the same bands, or at the same positions, where that covers
-        half of the event's positions; else all. None where either is found in too few rows.
+        The weights ``[row, pos]`` of the event's positions and of the controls, and the kind of
+        controls in words. None if no kind has at least eight rows of both.
     """
     place = torch.arange(happens.shape[1]).expand(happens.shape)
     bands = (expected / _BAND).long()
@@ -557,9 +633,13 @@ def match_controls(
 def _balance_classes(
     happens: Marks, absent: Marks, classes: Tensor, losses: Numbers | None
 ) -> tuple[Numbers, Numbers] | None:
-    """The positions of classes that both sides have, with losses alike if they are given; controls
-    weigh as much in every class as the event does. None if that leaves less than half of the
-    event's positions, or too few rows, or if the controls of one row stand for most of the rest."""
+    """Weight controls so that in every class they weigh as much as the event's positions.
+
+    Only classes that both sides have are used and, if losses are given, only those in which the two
+    mean losses differ by at most one nat. None if that leaves less than half of the event's
+    positions, if either side has too few rows, or if the controls of one row have more than a
+    quarter of all weight.
+    """
     size = int(classes.max()) + 1
     own, other = (torch.bincount(classes[side], minlength=size) for side in (happens, absent))
     kept = (own > 0) & (other > 0)
@@ -581,8 +661,11 @@ def _balance_classes(
 
 
 def _compare(own: _Side, control: _Side, of: int | None) -> tuple[RowMean, RowMean]:
-    """own − control and 1 − control / own, of weighted means, each with what every row adds to it
-    (to first order)."""
+    """Return the difference own − control and the share 1 − control / own of two weighted means.
+
+    Both have values by row: what each row contributes, to first order. A control below 0 counts as
+    0 in the share.
+    """
     means, parts = [], []
     for side in (own, control):
         total = side.weights.sum()

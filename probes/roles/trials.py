@@ -1,16 +1,18 @@
 """The kinds of rows on which a pretrained model is run, each with its control.
 
-    repeated   random tokens that repeat with a period of each row's own; control: the block in a
-               new order every time
+    repeated   a block of random tokens that repeats, with a period that differs from row to row;
+               control: the block in a new order at every repetition
     aba, same  in-context templates on fresh random tokens; control: without the rule
-    text       pieces of the user's text, where the model has a tokenizer; control: none
-    passages   passages of the user's text or rows, each repeated; control: another passage every
-               time
+    text       pieces of the user's text, if the model has a tokenizer; control: none
+    passages   passages of the user's text or rows, each repeated; control: another passage at
+               every repetition
+    again      rows given by the user that repeat themselves; control: their tokens in random
+               order
 
-Random tokens need no tokenizer and leave a model nothing but its context. Where tokens' counts in
-some text or rows are known, each row's tokens are drawn by them (without replacement); otherwise
-all are as likely. Sizes follow the model's vocabulary and context; what does not fit is left out
-with a reason.
+Random tokens need no tokenizer and leave a model nothing but its context to predict from. If the
+tokens' counts in some text or rows are known, each row's tokens are drawn in proportion to them
+(without replacement); otherwise all tokens are equally likely. Sizes follow the model's vocabulary
+and context; a kind that does not fit is left out with a reason.
 """
 
 from __future__ import annotations
@@ -40,11 +42,11 @@ class Trial:
     """One kind of rows, with its control.
 
     Attributes:
-        name: ``repeated``, ``aba``, ``same``, ``text`` or ``passages``.
+        name: ``repeated``, ``aba``, ``same``, ``text``, ``passages`` or ``again``.
         title: The trial's name in words, with which a sentence can begin.
         about: What the rows are, in words.
         batch: The tokens, the targets, and which positions are scored.
-        control: The same tokens without the rule; None where there is no control.
+        control: The control rows, without the rule; None where there is no control.
     """
 
     name: str
@@ -128,8 +130,11 @@ def token_trials(
 
 
 def rows_of(trials: Sequence[Trial]) -> dict[str, Batch]:
-    """The trials' rows by kind, as :func:`probes.roles.find_roles` takes them for profile
-    ``language``; the control of ``repeated`` is ``shuffled``."""
+    """Return the trials' rows by kind, as :func:`probes.roles.find_roles` takes them for profile
+    ``language``.
+
+    The control of ``repeated`` is included as ``shuffled``; other controls are left out.
+    """
     found = {trial.name: trial.batch for trial in trials}
     for trial in trials:
         if trial.name == "repeated" and trial.control is not None:
@@ -140,7 +145,16 @@ def rows_of(trials: Sequence[Trial]) -> dict[str, Batch]:
 def text_trial(
     model: Pretrained, text: str, *, rows: int = ROWS, length: int = LENGTH
 ) -> Trial | None:
-    """Pieces of a text, each after BOS; None where the model has no tokenizer.
+    """Make a trial of consecutive pieces of a text, each after BOS if the model has one.
+
+    Args:
+        model: The model, whose tokenizer, context length and BOS token are used.
+        text: The text.
+        rows: The most pieces.
+        length: The positions of a piece, BOS included; reduced to the model's context.
+
+    Returns:
+        The trial, scored at all positions but the last; None if the model has no tokenizer.
 
     Raises:
         ArgumentError: if the text gives fewer than four pieces.
@@ -164,7 +178,8 @@ def text_trial(
 
 
 def text_ids(model: Pretrained, text: str) -> Tensor | None:
-    """A text's token ids, ``[pos]``; None where the model has no tokenizer."""
+    """Return a text's token ids, ``[pos]``, without special tokens; None if the model has no
+    tokenizer."""
     if model.tokenizer is None:
         return None
     return torch.tensor(model.tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -173,16 +188,20 @@ def text_ids(model: Pretrained, text: str) -> Tensor | None:
 def passage_trial(
     model: Pretrained, given: Tensor, *, rows: int = ROWS, length: int = LENGTH, seed: int = 0
 ) -> Trial | None:
-    """Passages of what was given, each repeated to the end of its row; control: another passage in
-    place of every repeat. Scored from the second passage on.
+    """Make a trial of passages of given rows, each repeated to the end of its row.
+
+    The control has another passage in place of every repetition. Positions are scored from the
+    second passage on.
 
     Args:
-        model: The model, whose context and BOS are used.
+        model: The model, whose context length and BOS token are used.
         given: Token ids ``[piece, pos]``; a passage lies within a piece.
-        rows, length, seed: Handed to :func:`token_trials`.
+        rows: How many rows are made.
+        length: The most positions in a row; reduced to the model's context.
+        seed: Seed of the random draws.
 
     Returns:
-        None where no piece has passages of four tokens or more.
+        The trial; None if no passage of at least four tokens fits twice.
     """
     if model.bos >= 0 and bool((given[:, 0] == model.bos).all()):
         given = given[:, 1:]
@@ -215,13 +234,17 @@ def passage_trial(
 
 
 def repeats_given(batch: Batch, *, seed: int = 0) -> Trial | None:
-    """Rows given that repeat themselves: their positions with an earlier equal token, where these
-    are many and mostly the same token follows; control: each row's tokens in another order. None
-    for other rows.
+    """Make a trial of given rows, if these repeat themselves.
+
+    They do if enough scored positions have an earlier equal token, and mostly the same token
+    follows. Only these positions are scored. The control has each row's tokens in random order.
 
     Args:
         batch: Rows of token ids whose targets are the next tokens.
-        seed: Seed of the order.
+        seed: Seed of the random order.
+
+    Returns:
+        The trial; None for rows that do not repeat themselves.
     """
     inputs, places = batch.inputs, torch.arange(batch.inputs.shape[1])
     last = torch.stack([_last_equal(row) for row in inputs])
@@ -241,20 +264,21 @@ def repeats_given(batch: Batch, *, seed: int = 0) -> Trial | None:
 
 
 def _last_equal(row: Tensor) -> Tensor:
-    """For each position the last earlier one with an equal token, −1 for none."""
+    """Return, for each position, the last earlier position with an equal token; −1 if there is
+    none."""
     places = torch.arange(len(row))
     earlier = (row[:, None] == row) & (places[:, None] > places)
     return torch.where(earlier, places, -1).amax(-1)
 
 
 def _after_bos(model: Pretrained, rows: Tensor) -> Tensor:
-    """Rows after the model's BOS, if it has one."""
+    """Return the rows with the model's BOS token in front, if it has one."""
     first = torch.full((len(rows), int(model.bos >= 0)), model.bos, dtype=rows.dtype)
     return torch.cat([first, rows], dim=1)
 
 
 def _drawable(model: Pretrained, counts: Tensor | None) -> Tensor:
-    """The ids that rows are made of, sorted, BOS among them."""
+    """Return the token ids that may be drawn, sorted, with BOS among them."""
     if counts is None:
         return torch.arange(model.vocabulary)
     begin = torch.tensor([model.bos] if model.bos >= 0 else [], dtype=torch.long)
@@ -264,8 +288,13 @@ def _drawable(model: Pretrained, counts: Tensor | None) -> Tensor:
 def _by_count(
     model: Pretrained, counts: Tensor, ids: Tensor, rows: int, most: int, seed: int
 ) -> Tensor:
-    """For every row some ids, BOS first if there is one, then others drawn by their counts
-    (exponential keys: the smallest are a draw without replacement)."""
+    """Draw token ids for every row in proportion to their counts, without replacement.
+
+    BOS comes first if the model has one. The draw takes the smallest exponential keys.
+
+    Returns:
+        Token ids, ``[row, drawn]``.
+    """
     others = ids[(ids != model.bos) & (counts[ids] > 0)]
     generator = torch.Generator().manual_seed(seed)
     keys = torch.empty(rows, len(others), dtype=torch.float64).exponential_(generator=generator)
@@ -281,7 +310,10 @@ def _trial(
     seed: int,
     names: Tensor,
 ) -> Trial:
-    """The rows of a task and of its control, whose tokens are places in each row's ``names``."""
+    """Sample the rows of a task and of its control.
+
+    The tasks' token ids are indices into each row's ``names``, and are replaced by the ids there.
+    """
     batch, control = (
         _rename_tokens(task.sample(rows, seed=seed + i), names) for i, task in enumerate(tasks)
     )

@@ -1,17 +1,17 @@
-"""The rows of each kind on which roles are looked for, and which positions count.
+"""The rows of each kind on which roles are tested, and which positions count.
 
 TASK       given      the task's rows; attention counts over the later half of positions
            repeated   rows made of the same tokens that repeat, each with its own period
-LANGUAGE   repeated   tokens that repeat; attention counts where the repeat can be known
-           shuffled   the same tokens, with nothing to continue
-           others     templates, text: for effects alone
+LANGUAGE   repeated   tokens that repeat; attention counts at the scored positions
+           shuffled   the same tokens in random order, so that there is no repetition to continue
+           others     templates, text: used only to measure effects
 
-Of a role's cause it is asked whether it holds on rows that the role was not found on. Such rows
-are made of rows of the same kind (:func:`elsewhere`):
+Whether a role's cause transfers is tested on other rows than those on which the role was found.
+These are made from rows of the same kind (:func:`elsewhere`):
 
-    other tokens    all tokens exchanged for others of the rows, where they were drawn at random
-    other offset    the first eighth is left out, so that what follows stands elsewhere
-    other length    rows are so much shorter
+    other tokens    the rows' tokens are permuted among themselves, if they were drawn at random
+    other offset    the first eighth is left out, so that what follows is at other positions
+    other length    rows are shorter by as much
 """
 
 from __future__ import annotations
@@ -56,7 +56,15 @@ class View:
 
 
 def task_views(batch: Batch, *, causal: bool = True, seed: int = 0) -> dict[str, View]:
-    """The rows of a task, and rows of its tokens that repeat, where there are any."""
+    """Return the rows of a task as ``given``, and rows of its tokens that repeat as ``repeated``.
+
+    ``repeated`` is missing if no such rows can be made (:func:`repeated_rows`).
+
+    Args:
+        batch: The rows of the task.
+        causal: Whether attention is causal.
+        seed: Seed of the repeated rows.
+    """
     late = later(batch.inputs.shape[1])
     found = {"given": View(batch, late.expand(batch.inputs.shape[:2]))}
     repeated = repeated_rows(batch.inputs, seed=seed)
@@ -67,10 +75,11 @@ def task_views(batch: Batch, *, causal: bool = True, seed: int = 0) -> dict[str,
 
 
 def language_views(rows: Batch | Mapping[str, Batch], *, seed: int = 0) -> dict[str, View]:
-    """The rows by kind; for a single batch, its tokens in random order serve as ``shuffled``.
+    """Return the rows by kind, with ``shuffled`` rows made from the ``repeated`` ones if they are
+    missing.
 
     Args:
-        rows: ``repeated``, ``shuffled`` and others by name; or rows that repeat.
+        rows: Rows by kind, ``repeated`` among them; or one batch of rows that repeat.
         seed: Seed of the random order.
 
     Raises:
@@ -88,17 +97,17 @@ def language_views(rows: Batch | Mapping[str, Batch], *, seed: int = 0) -> dict[
 
 
 def elsewhere(batch: Batch, *, renamed: bool, seed: int = 0) -> Batch:
-    """Rows on which a role's cause is tested again: other tokens, another offset, another length.
+    """Make the rows on which the transfer of a cause is tested: other tokens, another offset,
+    another length.
+
+    The first eighth of each row is left out. Positions are scored where they were, except those
+    before the first position at which rows were scored, and those whose token had occurred earlier
+    in the row and, after the cut, no longer has: what their target follows from may be gone.
 
     Args:
         batch: Rows of tokens. A token that begins every row stays where it is.
-        renamed: Whether tokens are exchanged for others that the rows hold, all rows alike.
-        seed: Seed of the exchange.
-
-    Returns:
-        Rows scored where they were, but for positions before the first that rows are scored at,
-        and those whose token had come before and now comes for the first time: they have lost
-        what the token due follows from.
+        renamed: Whether the tokens are permuted among those that the rows hold, in all rows alike.
+        seed: Seed of the permutation.
     """
     inputs, start = batch.inputs, int(first_alone(batch.inputs))
     length = inputs.shape[1]
@@ -121,12 +130,17 @@ def elsewhere(batch: Batch, *, renamed: bool, seed: int = 0) -> Batch:
 
 
 def other_routes(inputs: Int[Tensor, "row pos"], *, seed: int = 0) -> Int[Tensor, "row pos"]:
-    """The rows with every second of their tokens (in the order in which they first come) exchanged
-    for one that the row does not hold: what follows is then often the same token by another route.
+    """Replace every second distinct token of each row by a token that the row does not hold.
+
+    Distinct tokens are counted in the order of their first occurrence. A token that stays then
+    often follows another token than before: the same answer is reached by another route.
 
     Args:
         inputs: Rows of tokens. A token that begins every row stays where it is.
-        seed: Seed of the tokens that come instead, which other rows hold.
+        seed: Seed of the choice of the new tokens, which are tokens of other rows.
+
+    Returns:
+        The rows with the tokens replaced.
     """
     start, found = int(first_alone(inputs)), inputs.clone()
     used = inputs[:, start:].unique()
@@ -140,8 +154,15 @@ def other_routes(inputs: Int[Tensor, "row pos"], *, seed: int = 0) -> Int[Tensor
 
 
 def positions_scored(mask: Bool[Tensor, "row pos"], vocabulary: int) -> Bool[Tensor, "row pos"]:
-    """The positions at which losses are measured: all that are scored, or with a very large
-    vocabulary (131,072 tokens or more) at most 24 of each row, spread evenly over them."""
+    """Return the positions at which losses are measured.
+
+    These are all scored positions; with a very large vocabulary (131,072 tokens or more) at most 24
+    of them in each row, spread evenly.
+
+    Args:
+        mask: True at the scored positions.
+        vocabulary: The size of the vocabulary.
+    """
     if vocabulary < WIDE:
         return mask
     place, count = mask.long().cumsum(1) - 1, mask.sum(1, keepdim=True).clamp_min(1)
@@ -151,13 +172,23 @@ def positions_scored(mask: Bool[Tensor, "row pos"], vocabulary: int) -> Bool[Ten
 
 
 def later(length: int) -> Bool[Tensor, " pos"]:
-    """Which positions are in the later half of a row."""
+    """Return a mask that is True at the positions in the later half of a row of some length."""
     return torch.arange(length) >= length // 2
 
 
 def repeated_rows(inputs: Tensor, *, seed: int = 0) -> Int[Tensor, "row pos"] | None:
-    """Rows like ``inputs`` that repeat, made of the same tokens; None for real or short inputs or
-    few tokens. A token that stands first in every row and nowhere else stays there."""
+    """Make rows that repeat from the tokens of other rows.
+
+    A token that begins every row and occurs nowhere else stays in front.
+
+    Args:
+        inputs: The rows whose tokens and shape are used.
+        seed: Seed of the random draws.
+
+    Returns:
+        The rows; None for inputs that are no tokens, for rows of fewer than nine positions, or for
+        fewer than four different tokens.
+    """
     if inputs.ndim != 2 or inputs.shape[1] < _SHORTEST:
         return None
     seen, alone = inputs[:, 1:].unique(), first_alone(inputs)
@@ -170,14 +201,16 @@ def repeated_rows(inputs: Tensor, *, seed: int = 0) -> Int[Tensor, "row pos"] | 
 
 
 def first_alone(inputs: Int[Tensor, "row pos"]) -> bool:
-    """Whether all rows begin with the same token, such as BOS, and it occurs nowhere else."""
+    """Return whether all rows begin with the same token, such as BOS, which occurs nowhere else."""
     first = inputs[:, 0].unique()
     return len(first) == 1 and not bool((inputs[:, 1:] == first).any())
 
 
 def _shuffle_tokens(batch: Batch, seed: int) -> Batch:
-    """The same tokens of each row in random order, so that nothing follows from what came before;
-    scored where the rows were."""
+    """Return each row's tokens in random order, so that nothing follows from what came before.
+
+    The same positions are scored as in the rows given.
+    """
     generator = torch.Generator().manual_seed(seed)
     start = int(first_alone(batch.inputs))
     order = torch.rand(batch.inputs[:, start:].shape, generator=generator).argsort(1) + start

@@ -1,10 +1,10 @@
-"""What heads write into the stream on the rows of some evidence: together, and on average.
+"""What heads write into the residual stream on the rows of some evidence.
 
-    together   Σ over heads of what they write, less its mean over rows
+    together   the sum over heads of what they write, minus its mean over rows
     same       Σ |write − mean over rows|² ≤ 1e-9 Σ |write|²: the head writes the same on every row
 
-That a head writes the same on every row says nothing of other rows, and not that the model could do
-without it.
+That a head writes the same on every row says nothing of other rows, and does not show that the
+model could do without it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,16 @@ class Writes:
         self._same: dict[tuple[str, int], Bool[Tensor, " head"]] = {}
 
     def of_layer(self, kind: str, layer: int) -> Float[Tensor, "row pos head part"]:
-        """What each head of a layer writes, at the site at which it can be replaced."""
+        """Return the output of each head of a layer, at the hook site at which it can be replaced.
+
+        Args:
+            kind: The kind of rows.
+            layer: The layer.
+
+        Returns:
+            ``z`` (before ``W_O``) or, for models whose spec has ``identity_ov``, what each head
+            writes to the stream.
+        """
         site = self.evidence.site((layer, 0)).every_head
         if (kind, site) not in self._kept:
             self._kept = {(kind, site): self.evidence.run(kind).at([site])[site]}
@@ -46,7 +55,7 @@ class Writes:
     def together(
         self, places: Sequence[Place], kind: str = "given"
     ) -> Float[Tensor, "row pos feature"]:
-        """The summed output of some heads on the rows of one kind, minus its mean over rows.
+        """Return the summed output of some heads on the rows of one kind, minus its mean over rows.
 
         Args:
             places: The heads as (layer, head), all of one layer.
@@ -60,26 +69,40 @@ class Writes:
         return value - value.mean(0)
 
     def at_end(self, by: Tensor) -> Add:
-        """The edit that moves the stream after the last layer by ``[row, pos, d_model]``."""
+        """Return the edit that adds a tensor to the residual stream after the last layer.
+
+        Args:
+            by: What is added, ``[row, pos, d_model]``.
+        """
         last = Site(self.evidence.model.cfg.n_layers - 1, "resid_post")
         return Add(last, Array(by, "what is written straight to it"))
 
     def keep_at_end(self, kind: str, places: Sequence[Place]) -> Add:
-        """The edit that adds what heads of any layers write to the stream after the last layer.
+        """Return the edit that adds what heads of any layers write to the stream after the last
+        layer.
 
-        Made together with their ablation, it takes their writes from later layers alone: the output
-        still gets them.
+        Made together with the heads' ablation, it removes their outputs for later layers alone: the
+        unembedding still reads them.
+
+        Args:
+            kind: The kind of rows.
+            places: The heads, as (layer, head).
         """
         layers = sorted({layer for layer, _ in places})
         parts = [self.together([p for p in places if p[0] == at], kind) for at in layers]
         return self.at_end(torch.stack(parts).sum(0))
 
     def same_on_all_rows(self, place: Place, kind: str = "given") -> bool:
-        """Whether a head's output at each position is the same in all rows of a kind, up to
-        rounding, so that mean ablation or resampling from another row cannot change anything.
+        """Return whether a head's output at each position is the same in all rows of a kind, up to
+        rounding.
 
-        In a causal model positions after the last scored one are ignored. False if the model has
-        no hook for the head's output.
+        Mean ablation, or resampling from another row, cannot change anything then. In a causal
+        model positions after the last scored one are ignored. False if the model has no hook for
+        the head's output.
+
+        Args:
+            place: Layer and number of the head.
+            kind: The kind of rows.
         """
         layer, head = place
         if self.evidence.site(place).name not in self.evidence.model.hook_dict:

@@ -81,7 +81,7 @@ def certify(
 
 
 def _tell(found: Any) -> None:
-    """Print the theorem in words, then a line per strategy."""
+    """Print the theorem in words, then one line per strategy."""
     side = "the error is at most" if found.kind == "error" else "the accuracy is at least"
     best, seen = found.best, f"{found.measured:.6g} on {found.measured_on}"
     typer.echo(f"{found.statement}: {side} {found.safe(best):.6g} ({best.strategy}; seen {seen})")
@@ -149,7 +149,7 @@ def _check(file: Path, model: str | None) -> None:
 
 
 def _untrue(certificate: dict[str, Any]) -> str:
-    """Where the words of a certificate are not those of its domain; empty if they are."""
+    """Return where the statement of a certificate is not that of its domain; empty if it is."""
     from interp.errors import ProoflensError
     from interp.tasks.catalogue import task_from_dict
     from probes.certify.run import domain_of

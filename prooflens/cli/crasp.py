@@ -179,7 +179,7 @@ def _compile(
 
 
 def _tell_strange(known: Sequence[str], strings: Sequence[Sequence[str]]) -> None:
-    """A token that the program does not name may be meant, or be a slip: say so."""
+    """Warn about tokens in the inputs that the program does not name, which may be a slip."""
     strange = dict.fromkeys(t for string in strings for t in string if t not in known)
     if strange:
         words, names = " ".join(strange), " ".join(known) or "no tokens"
@@ -190,7 +190,7 @@ def _tell_strange(known: Sequence[str], strings: Sequence[Sequence[str]]) -> Non
 
 
 def _read_cases(cases: Path | None) -> list[str]:
-    """The lines of a file of test cases, without comments."""
+    """Return the lines of a file of test cases, without comments."""
     from interp.errors import ArgumentError
     from interp.reading import read_text
 

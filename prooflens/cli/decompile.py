@@ -77,7 +77,8 @@ def decompile(
 
 
 def _compiled_words(name: str) -> list[str | None]:
-    """What each id but BOS stands for in a model that crasp --compile wrote; none in others."""
+    """Return the text of each id but BOS in a model that crasp --compile wrote; empty for other
+    models."""
     from interp.models.checkpoint import read_metadata
     from interp.schema import faults
 
@@ -88,7 +89,7 @@ def _compiled_words(name: str) -> list[str | None]:
 
 
 def _read_back(name: str, words: list[str | None], seed: int, **place: Any) -> None:
-    """Print the C-RASP program that stands in a compiled model's weights."""
+    """Print the C-RASP program that is read off a compiled model's weights."""
     from interp.errors import CheckpointError
     from interp.program.printer import program_text
     from interp.proofs.depth.decompiler.program import decompile_counting
@@ -111,7 +112,8 @@ def _read_back(name: str, words: list[str | None], seed: int, **place: Any) -> N
 
 
 def _apply_program(program: Path, data: Path) -> ApplyOutput:
-    """How many decisions a program takes on rows, and the share that is as the labels say."""
+    """Return how many decisions a program makes on rows, and the share that agrees with the
+    labels."""
     from interp.errors import Problems
     from interp.program.decision_parser import read_program
     from interp.program.evaluation import run

@@ -236,7 +236,7 @@ def _heads(text: str | None) -> list[int] | None:
 
 
 def _conformance(model: Any, source: Any, rows: int | None, seed: int) -> list[str]:
-    """The relations that fail in a conformance check on two rows; they are also printed."""
+    """Return, and print, the relations that fail in a conformance check on two rows."""
     from interp.errors import ProoflensError, StoreError
     from interp.hooks.conformance import conformance
     from interp.store.sources import as_source

@@ -151,7 +151,7 @@ def inspect(
 
 
 def _over_training(model: str, revisions: list[str], out: Path, given: dict[str, Any]) -> None:
-    """``--revisions``: an inspection of each checkpoint, and a page of all."""
+    """Run ``--revisions``: an inspection of each checkpoint, and one page on all."""
     from prooflens.over_training import inspect_over_training
 
     found = inspect_over_training(model, revisions, out, **given)
@@ -163,7 +163,7 @@ def _over_training(model: str, revisions: list[str], out: Path, given: dict[str,
 
 
 def _say(found: Any, page: Path) -> None:
-    """Print what was found; of a store without its model the exit code is 1."""
+    """Print the findings; for a store without its model the exit code is 1."""
     for line in found.lines:
         typer.echo(line)
     for note in found.notes:
@@ -179,7 +179,7 @@ def _say(found: Any, page: Path) -> None:
 
 
 def _task(task: str | None, data: Path | None) -> Any:
-    """The task that is named in place of the model's own; None without one."""
+    """Return the task that replaces the model's own; None if none is named."""
     from interp.errors import need
     from prooflens.cli.loading import named_task
 
@@ -189,12 +189,12 @@ def _task(task: str | None, data: Path | None) -> Any:
 
 
 def _text(given: str) -> str:
-    """The text that a command line gives: what a file holds, or the words themselves.
+    """Return the text given on the command line: the contents of a file, or the words themselves.
 
-    What has no space in it is a file's name.
+    A text without a space is taken as the name of a file.
 
     Raises:
-        ArgumentError: if the file is not there, or is not UTF-8 text.
+        ArgumentError: if the file does not exist, or is not UTF-8 text.
     """
     from interp.reading import read_text
 

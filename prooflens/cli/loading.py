@@ -1,6 +1,7 @@
 """Load what a command line names: a model, its task (own, KIND, or KIND:ARGUMENT=VALUE,…), rows.
 
-``own`` is what the model was trained on. MODEL is whatever :func:`trained.loading.load` takes.
+``own`` is the task that the model was trained on. MODEL is whatever :func:`trained.loading.load`
+takes.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ _OWN = "own"
 
 
 def load_with_task(name: str, text: str, **place: Any) -> tuple[Any, Task]:
-    """A model and the task of :func:`task_of`; a task that is refused costs no loading.
+    """Load a model and the task of :func:`task_of`; a malformed task is refused before the model is
+    loaded.
 
     Args:
-        name: The model's.
-        text: The task.
+        name: The model's name.
+        text: The task, as for :func:`task_of`.
         place: ``device`` and ``dtype``, as :func:`trained.loading.load` takes them.
     """
     task = named_task(text)
@@ -43,14 +45,15 @@ def load_with_data(
     whole: bool = False,
     **place: Any,
 ) -> tuple[Any, OwnRows]:
-    """A model and rows of one's own: ids or a text, as ``inspect --data`` reads them.
+    """Load a model and the user's rows, ids or a text, as ``inspect --data`` reads them.
 
     Args:
-        name: The model's.
-        file: The rows' (:mod:`probes.own_rows`).
-        rows: How many are taken at most.
-        least: How many there must be.
-        whole: Whether rows of other lengths are refused, because labels count them too.
+        name: The model's name.
+        file: The file of the rows (:mod:`probes.own_rows`).
+        rows: The largest number of rows that are used.
+        least: The least number of rows.
+        whole: Whether rows of other lengths are refused instead of left out, because labels count
+            them too.
         place: ``device`` and ``dtype``, as :func:`trained.loading.load` takes them.
 
     Raises:
@@ -74,7 +77,7 @@ def load_with_data(
 
 
 def task_of(text: str, card: ModelCard) -> Task:
-    """The task that a command-line argument names.
+    """Return the task that a command-line argument names.
 
     Args:
         text: ``own`` for the task the model was trained on, or ``KIND`` or
@@ -98,10 +101,10 @@ def task_of(text: str, card: ModelCard) -> Task:
 
 
 def named_task(text: str) -> Task | None:
-    """The task of ``KIND`` or ``KIND:ARGUMENT=VALUE,…``; None for ``own``.
+    """Return the task of ``KIND`` or ``KIND:ARGUMENT=VALUE,…``; None for ``own``.
 
     Raises:
-        ArgumentError: if it is written otherwise, or the catalogue refuses it.
+        ArgumentError: if the text has another form, or the catalogue refuses it.
     """
     return None if text == _OWN else _parse_task(text)
 

@@ -1,7 +1,7 @@
 """The ``prooflens`` command: finds the subcommands and turns errors into one line.
 
-A command's file is imported when it is asked for, and imports what is heavy when it runs: so
-``prooflens --help`` answers at once, and a command enters no other one's files.
+A command's file is imported when the command is requested, and imports heavy modules only when it
+runs: so ``prooflens --help`` answers at once, and a command imports no other command's files.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _STYLE: dict[str, Any] = {"pretty_exceptions_enable": False, "rich_markup_mode":
 
 
 class _Commands(TyperGroup):
-    """The commands, each imported when it is asked for."""
+    """The group of commands, each imported when it is requested."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """The names of all."""
+        """Return the names of all commands."""
         return [*_COMMANDS]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of that name; None where there is none."""
+        """Return the command of a name; None if there is none."""
         unknown = cmd_name not in _COMMANDS  # a near one of all is named then
         for name in _COMMANDS if unknown else [cmd_name]:
             if name not in self.commands:
@@ -72,7 +72,7 @@ app = App(
 
 
 def _print_versions(wanted: bool) -> None:
-    """Print what is installed, on what machine: versions, threads and device."""
+    """Print the installed versions, the threads and the device."""
     if not wanted:
         return
     import torch
@@ -111,5 +111,5 @@ def main() -> None:
 
 
 def command_names() -> list[str]:
-    """The names of all ``prooflens`` commands, sorted."""
+    """Return the names of all ``prooflens`` commands, sorted."""
     return sorted(_COMMANDS)

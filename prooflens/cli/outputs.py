@@ -1,8 +1,9 @@
-"""What each command prints with ``--json``: the keys of its object, their types and meaning.
+"""The output of each command with ``--json``: the keys of its object, their types and meaning.
 
-Commands build these and hand them to :func:`~prooflens.cli.usage.facts`; the JSON schemas of the
-documentation are written from them. Every object has one key more, ``lines``: what would have been
-printed. Tables are lists of rows (:mod:`probes.columns`), and numbers that are not finite null.
+Commands build these objects and pass them to :func:`~prooflens.cli.usage.facts`; the JSON schemas
+of the documentation are generated from them. Every object has one more key, ``lines``: the lines
+that would have been printed. Tables are lists of rows (:mod:`probes.columns`), and numbers that are
+not finite are null.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class NoOutput(TypedDict):
 
 
 class CertifyOutput(TypedDict):
-    """A bound on a model's error or accuracy."""
+    """A proved bound on a model's error or accuracy."""
 
     kind: Annotated[Literal["error", "accuracy"], "What is bounded."]
     statement: Annotated[str, "The theorem in words."]
@@ -34,7 +35,7 @@ class CertifyOutput(TypedDict):
 
 
 class StrategyOutput(TypedDict):
-    """What one strategy of proof gives."""
+    """The result of one strategy of proof."""
 
     strategy: Annotated[str, "Its name."]
     bound: Annotated[float | None, "Its bound."]
@@ -44,7 +45,7 @@ class StrategyOutput(TypedDict):
 
 
 class ProgramOutput(TypedDict):
-    """What a C-RASP program is."""
+    """The properties of a C-RASP program."""
 
     depth: Annotated[int, "How deep its counts nest."]
     past_only: Annotated[bool, "Whether it counts the past alone."]
@@ -54,7 +55,7 @@ class ProgramOutput(TypedDict):
 
 
 class AcceptedOutput(TypedDict):
-    """What a C-RASP program says of inputs."""
+    """Which inputs a C-RASP program accepts."""
 
     accepted: Annotated[list[bool], "Whether it accepts each input."]
 
@@ -84,7 +85,7 @@ class CompileOutput(TypedDict):
 
 
 class DecompileOutput(TypedDict):
-    """The program that a model is turned into."""
+    """The program that a model was decompiled into."""
 
     answer: Annotated[str, "Whether a program was found."]
     attention_needed: Annotated[bool, "False where a table on the current token decides alike."]
@@ -93,14 +94,14 @@ class DecompileOutput(TypedDict):
 
 
 class ApplyOutput(TypedDict):
-    """What a program decides on rows."""
+    """How many decisions a program makes on rows, and how many are right."""
 
     decisions: Annotated[int, "How many decisions it takes."]
     right: Annotated[float | None, "Share that is as the labels say; null without labels."]
 
 
 class ReadBackOutput(TypedDict):
-    """The program that stands in the weights of a compiled model."""
+    """The program that was read off the weights of a compiled model."""
 
     program: Annotated[str, "Its text."]
     agreement: Annotated[float, "Share of decisions on fresh strings that are the model's."]
@@ -108,7 +109,7 @@ class ReadBackOutput(TypedDict):
 
 
 class DemoOutput(TypedDict):
-    """What the demo found."""
+    """The findings of the demo."""
 
     findings: Findings
     report: Report
@@ -125,7 +126,7 @@ class ExtractOutput(TypedDict):
 
 
 class InspectOutput(TypedDict):
-    """What every head, FFN and layer of a model does."""
+    """The roles of every head, FFN and layer of a model."""
 
     findings: Findings
     notes: Notes
@@ -155,7 +156,7 @@ class ModelsOutput(TypedDict):
 
 
 class ProbeOutput(TypedDict):
-    """What can be read from activations, and where."""
+    """Which latents can be decoded from activations, and where."""
 
     findings: Findings
     first: Annotated[list[FirstRow], "Where each latent can first be read."]
@@ -168,7 +169,7 @@ class HooksOutput(TypedDict):
 
 
 class StoreOutput(TypedDict):
-    """What is in an activation store."""
+    """The contents of an activation store."""
 
     model: Annotated[str | None, "The model that it is of; null if it was not told."]
     weights_sha256: Annotated[str, "Digest of the model's weights."]
@@ -182,7 +183,7 @@ class StoreOutput(TypedDict):
 
 
 class FaultOutput(TypedDict):
-    """A file or data set of a store that is not what it was when it was sealed."""
+    """A file or data set of a store that has changed since it was sealed."""
 
     file: Annotated[str, "Which file; index.jsonl for rows that no part holds."]
     dataset: Annotated[str, "Which data set; empty for the file as a whole."]
@@ -190,14 +191,14 @@ class FaultOutput(TypedDict):
 
 
 class VerifyOutput(TypedDict):
-    """Whether a store is as it was sealed."""
+    """Whether a store is unchanged since it was sealed."""
 
     sound: Annotated[bool, "Whether it is."]
     faults: Annotated[list[FaultOutput], "What is not."]
 
 
 class RepairOutput(TypedDict):
-    """What was moved out of a store."""
+    """The files that were moved out of a store because they are damaged."""
 
     moved: Annotated[list[str], "Files that are in damaged/ now, or were deleted."]
     faults: Annotated[list[FaultOutput], "What could not be mended."]
@@ -216,7 +217,7 @@ class TasksOutput(TypedDict):
 
 
 class TaskOutput(TypedDict):
-    """One kind of task."""
+    """One kind of task, with its arguments."""
 
     kind: Annotated[str, "Its name."]
     arguments: Annotated[dict[str, ArgumentOutput], "Its arguments by name."]
@@ -247,7 +248,7 @@ class TrainOutput(TypedDict):
 
 
 class WeightsOutput(TypedDict):
-    """What the weights of heads say."""
+    """The scores and findings from the weights of a model's heads."""
 
     findings: Findings
     notes: Notes

@@ -116,7 +116,7 @@ def probe(
 
 
 def _check_options(model: str, *, interchange: bool) -> None:
-    """Refuse what a store has no use for; a model is run only to exchange what probes read."""
+    """Refuse options that a store has no use for; a model is run only to exchange latents."""
     if (Path(model) / "manifest.json").is_file():
         lost = ("task", "data", "rows", "dtype", "adapter", *(() if interchange else ("device",)))
         not_for("a store", "which has its own rows and activations", *lost)
@@ -131,7 +131,7 @@ def _probe_source(
     *,
     interchange: bool,
 ) -> Any:
-    """The probes' results, with the further tables that were asked for."""
+    """Return the results of the probes, with the interchange if it was requested."""
     from probes import probe_table
 
     run = _run(source, batch, positions, device) if interchange else None
@@ -185,7 +185,7 @@ def _own(
     *,
     labelled: bool,
 ) -> tuple[Any, Any, dict[str, Any]]:
-    """A model and rows of one's own, whose targets are what is probed."""
+    """Return a model and the user's rows, whose targets are probed."""
     from dataclasses import replace
 
     from interp.errors import ArgumentError
@@ -199,7 +199,8 @@ def _own(
 
 
 def _run(source: Any, batch: Any, positions: str | None, device: str) -> tuple[Any, Any]:
-    """A model and its rows; of a store, the model that it was made of and the store's own rows."""
+    """Return a model and its rows; for a store, the model that it was made from and the store's own
+    rows."""
     if batch is not None:
         return source, batch
     from interp.errors import ArgumentError

@@ -18,10 +18,10 @@ _PLAIN = warnings.formatwarning
 
 
 def run_app(app: App, name: str) -> None:
-    """Run a command line: a refusal is one line on standard error and exit code 2.
+    """Run a command line; a refusal prints one line on standard error and has exit code 2.
 
     Exit code 1 says that a command ran and found something wrong (a damaged store, a claim that
-    stopped), 130 that it was interrupted. An error that nobody foresaw is one line too, with exit
+    does not hold), 130 that it was interrupted. An unforeseen error prints one line too, with exit
     code 70 and the traceback in a file; with ``PROOFLENS_TRACEBACK`` set it is raised.
 
     Args:
@@ -60,7 +60,8 @@ def _warning_text(
     lineno: int,
     line: str | None = None,
 ) -> str:
-    """What is written of a warning: of a plug-in that is left out one line, of others Python's."""
+    """Return the text of a warning: one line for a plug-in that is left out, else Python's own
+    text."""
     if issubclass(category, PluginWarning):
         return f"note: {message}\n"
     return _PLAIN(message, category, filename, lineno, line)
@@ -72,7 +73,7 @@ def _refuse(words: str) -> NoReturn:
 
 
 def _environment(error: Exception) -> str:
-    """What the machine refused, in words; empty where the mistake is ours."""
+    """Return what the machine refused, in words; empty if the error is a bug."""
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
         return "this takes more memory than is free: ask for fewer rows, a shorter length or batch"
     if isinstance(error, OSError) and error.errno is not None:
@@ -82,7 +83,7 @@ def _environment(error: Exception) -> str:
 
 
 def _unforeseen(error: Exception) -> str:
-    """An error of ours, not of the user's, in a line; the traceback goes to a file."""
+    """Return a bug's error in one line; its traceback is written to a file."""
     import tempfile
     import traceback
 

@@ -1,4 +1,5 @@
-"""Says what a command is doing: on a terminal at once, elsewhere in a line every 30 seconds."""
+"""Tell the user what a command is doing: on a terminal at once, elsewhere in a line every 30
+seconds."""
 
 from __future__ import annotations
 
@@ -14,15 +15,17 @@ from interp import telling
 
 
 def tell_steps(command: str) -> AbstractContextManager[Any]:
-    """A block in which is said what the command is doing, unless there is a terminal, where its
-    steps and bars are seen."""
+    """Return a context in which lines say every 30 seconds what the command is doing.
+
+    On a terminal nothing is printed, because its steps and progress bars are visible there.
+    """
     if sys.stderr.isatty():
         return nullcontext()
     return telling.telling(f"prooflens {command}", partial(typer.echo, err=True))
 
 
 def steps() -> Callable[[str], None]:
-    """A function that is told each step before it begins."""
+    """Return a function that is called with each step before it begins."""
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -36,8 +39,8 @@ def steps() -> Callable[[str], None]:
 
 
 def progress(what: str) -> Callable[[Any], Any]:
-    """A function that goes through items: with a progress bar on a terminal, labelled ``what``;
-    elsewhere the lines of the command say how many are done."""
+    """Return a function that wraps a loop: with a progress bar labelled ``what`` on a terminal;
+    elsewhere the command's lines say how many items are done."""
     from rich.console import Console
     from rich.progress import track
 

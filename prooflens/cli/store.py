@@ -81,7 +81,7 @@ def store(
 
 @contextmanager
 def _progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A progress bar on standard error, shown only on a terminal."""
+    """Provide a function that advances a progress bar on standard error, if that is a terminal."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -98,7 +98,7 @@ def _bytes(path: Path) -> int:
 
 
 def _describe(store: Path) -> None:
-    """Print what is in a store."""
+    """Print the contents of a store."""
     from interp.store import ActivationStore
 
     opened = ActivationStore(store)
@@ -233,7 +233,7 @@ def _draw(store: Path, out: Path, overwrite: bool) -> None:
 
 
 def _tables(store: ActivationStore) -> dict[str, pd.DataFrame]:
-    """The sealed tables, without those that belong to another run's roles."""
+    """Return the sealed tables, without those that belong to another run's roles."""
     found = {}
     for name in store.measurements:
         own = not name.startswith("attention-") or "roles" not in store.measurements

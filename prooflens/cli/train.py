@@ -73,16 +73,16 @@ def train(
 
 @dataclass
 class _Outputs:
-    """Where checkpoints go, and which of them are there already.
+    """The places of the checkpoints, and which of them exist already.
 
     Attributes:
-        recipes: What is trained.
+        recipes: The recipes that are trained.
         folder: The folder of all checkpoints, or of the only one.
-        single: Whether it is the only one's.
-        partial: Where states are kept meanwhile.
+        single: Whether ``folder`` is the only checkpoint's.
+        partial: The folder of training states until all is done.
         source: The file that recipes were read from.
         resume, overwrite: The values of the options ``--resume`` and ``--overwrite``.
-        done: The names of recipes whose checkpoints are there.
+        done: The names of recipes whose checkpoints exist.
     """
 
     recipes: list[Recipe]
@@ -95,15 +95,16 @@ class _Outputs:
     done: set[str] = field(default_factory=set)
 
     def place(self, name: str) -> Path:
-        """Where the checkpoint of a recipe goes."""
+        """Return the folder of a recipe's checkpoint."""
         return self.folder if self.single else self.folder / name
 
     def look(self) -> None:
-        """Look at what is there: before all, and when no other process may train here.
+        """Find out which checkpoints exist, before training and while no other process may train
+        here.
 
         Raises:
             Exit: if nothing is left to train.
-            OutputError: for a place that may not be written to.
+            OutputError: for a folder that may not be written.
         """
         from interp.output import sweep
         from trained.fit import check_places, is_made_by
@@ -122,7 +123,7 @@ class _Outputs:
         check_places(todo, overwrite=self.overwrite, inputs=inputs)
 
     def save(self, fits: list[Fit]) -> None:
-        """Write the checkpoints, say what came out, and put the states away."""
+        """Write the checkpoints, print their metrics, and remove the training states."""
         from trained.fit import save_fit
 
         told = []
@@ -144,7 +145,7 @@ class _Outputs:
 def _recipes(
     recipe: Path | None, out: Path | None, every: bool, seeds: str, seed: int | None
 ) -> tuple[list[Recipe], Path, bool]:
-    """The recipes, the output folder, and whether that folder is to be the checkpoint itself."""
+    """Return the recipes, the output folder, and whether that folder is the checkpoint itself."""
     from dataclasses import replace
 
     from interp.errors import Problems
@@ -177,7 +178,7 @@ def _tell(plan: Recipe, place: Path, fit: Fit, written: bool) -> None:
 
 
 def _put_away(partial: Path, folder: Path, single: bool) -> None:
-    """Remove the states, which are no longer needed; a grid keeps its table of metrics."""
+    """Remove the training states, which are no longer needed; a grid keeps its table of metrics."""
     from interp.output import draft_of, drop, settle
 
     if not single:

@@ -1,9 +1,9 @@
-"""What every command has in common: its usage line, ``--json``, and errors of use in one line.
+"""What all commands have in common: the usage line, ``--json``, and errors of use in one line.
 
-Typer writes {model} for an argument that must be given, which no shell user reads as a name to
-replace, and four lines where an option is not known. With ``--json`` a command prints one object
-on standard output and nothing else there: the lines that it would have printed, and what it gave
-to :func:`facts`.
+Typer writes {model} for a required argument, which a shell user does not recognise as a
+placeholder, and four lines for an unknown option. With ``--json`` a command prints one object on
+standard output and nothing else there: the lines that it would have printed, and what was passed to
+:func:`facts`.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Command(TyperCommand):
     """A command whose usage line shows arguments in capitals, and its help plain types."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        """Make Typer's command; help shows whole numbers as <int>, repeated options as <str>..."""
+        """Make Typer's command; its help shows integers as <int>, repeated options as <str>..."""
         super().__init__(*args, **options)
         for parameter in self.params:
             named = parameter.param_type_name == "option" and not getattr(parameter, "is_flag", 0)
@@ -84,12 +84,16 @@ class Command(TyperCommand):
                 parameter.metavar = _plain_type(parameter)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """The words after the command's name."""
+        """Return the words after the command's name in the usage line."""
         pieces = super().collect_usage_pieces(ctx)
         return [piece.replace("{", "").replace("}", "").upper() for piece in pieces]
 
     def invoke(self, ctx: Any) -> Any:
-        """Run it, unless a number is one that no computation can take."""
+        """Run the command; refuse numbers that are NaN or too large for any computation.
+
+        Raises:
+            ArgumentError: naming every such number.
+        """
         problems = Problems(ctx.info_name or "prooflens")
         for name, value in ctx.params.items():
             most = MOST.get(name, _LARGEST)
@@ -113,7 +117,7 @@ class App(typer.Typer):
     that prints their output as one JSON object."""
 
     def __init__(self, *, example: str = "", **options: Any) -> None:
-        """Make a :class:`typer.Typer` with an example at the end of the group's help."""
+        """Make a :class:`typer.Typer` whose help ends with an example."""
         options = {"short_help": options.get("help"), "epilog": _epilog(example)} | options
         super().__init__(**options)
 
@@ -123,9 +127,9 @@ class App(typer.Typer):
         """Register a function as a command, as :meth:`typer.Typer.command` does.
 
         Args:
-            name: The command's.
+            name: The name of the command.
             example: A line that runs it, shown at the end of its help.
-            options: Options that are handed to Typer.
+            options: Further options for Typer.
         """
         plain = {"cls": Command, "epilog": _epilog(example)}
         add = super().command
@@ -139,12 +143,12 @@ class App(typer.Typer):
 
 
 def _epilog(example: str) -> str | None:
-    """An example as the last paragraph of a help, whose lines are kept as they are."""
+    """Return an example as the last paragraph of a help text, with its lines kept as they are."""
     return f"\b\nExample:\n  {example}" if example else None
 
 
 def _plain_type(parameter: Any) -> str | None:
-    """What an option's help shows of its type, where Typer's words are those of a programmer."""
+    """Return the type of an option as its help shows it, if Typer's word for it is technical."""
     found = getattr(parameter, "type_descriptor", None)
     if found is None:
         return None
@@ -154,7 +158,7 @@ def _plain_type(parameter: Any) -> str | None:
 
 
 def shipped_models(incomplete: str) -> list[str]:
-    """The names of shipped and packaged models that begin so: what a shell completes."""
+    """Return the names of shipped and packaged models with a prefix, for completion in a shell."""
     from trained.packaged import PACKAGED
     from trained.shipped_names import languages, names
 
@@ -163,13 +167,15 @@ def shipped_models(incomplete: str) -> list[str]:
 
 
 def default_out(model: str | Path, out: Path | None, command: str) -> Path:
-    """The folder that a command writes: what was asked for, or one that is named after the model
-    and the command, such as ``out/code-lm-inspect``.
+    """Return the folder that a command writes.
+
+    It is the requested one, or one named after the model and the command, such as
+    ``out/code-lm-inspect``.
 
     Args:
-        model: What the command is about; of a store the folder around it says more.
-        out: What was asked for; None for nothing.
-        command: What is run.
+        model: The model; for a store, the folder around it is used for the name.
+        out: The requested folder; None if there is none.
+        command: The name of the command.
     """
     if out is not None:
         return out
@@ -179,9 +185,9 @@ def default_out(model: str | Path, out: Path | None, command: str) -> Path:
 
 
 def facts(**found: Any) -> None:
-    """Add keys to the object of ``--json``; without ``--json`` nothing happens.
+    """Add keys to the object that ``--json`` prints; without ``--json`` nothing happens.
 
-    Tables become lists of records, paths become text, and numbers that are not finite null.
+    Tables become lists of records, paths become text, and numbers that are not finite become null.
     """
     kept = _FACTS.get()
     if kept is not None:
@@ -189,15 +195,15 @@ def facts(**found: Any) -> None:
 
 
 def not_for(what: str, reason: str, *names: str) -> None:
-    """Refuse options that were typed and would do nothing here.
+    """Refuse options that were typed but would have no effect here.
 
     Args:
-        what: What they are not for: ``a store``.
+        what: What they cannot be used for, such as ``a store``.
         reason: Why, for the refusal.
         names: The names of the options' parameters.
 
     Raises:
-        ArgumentError: naming those that were typed.
+        ArgumentError: naming the options that were typed.
     """
     typed = [f"--{name.replace('_', '-')}" for name in names if name in _GIVEN.get()]
     if typed:
@@ -206,7 +212,8 @@ def not_for(what: str, reason: str, *names: str) -> None:
 
 
 def usage_error(error: Any) -> str:
-    """One line for what the command line's parser refuses, with the nearest option that there is.
+    """Return one line for an error of the command line's parser, with the nearest option that
+    exists.
 
     A group that is called without a command is answered with its help.
 
@@ -235,7 +242,7 @@ def usage_error(error: Any) -> str:
 
 
 def _with_json(function: Callable[..., None]) -> Callable[..., None]:
-    """The same command with ``--json``, which prints its output as one JSON object."""
+    """Return the command with ``--json``, which prints its output as one JSON object."""
 
     @functools.wraps(function)
     def command(*args: Any, as_json: bool, **options: Any) -> None:

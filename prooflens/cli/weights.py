@@ -116,7 +116,7 @@ def weights(
 def _weight_page_table(
     factors: HeadWeights, table: pd.DataFrame, options: dict[str, Any], *, drawn: bool
 ) -> WeightTable:
-    """What a page is made of; with the corners of the circuits that are ``drawn``."""
+    """Return the data of the page, with the corners of the circuits if they are ``drawn``."""
     from interp.weights.weight_table import circuit_crop
     from prooflens.pages.weights import WeightTable, drawn_heads
 
@@ -138,7 +138,7 @@ def _weight_page_table(
 
 
 def _notes_of(factors: HeadWeights) -> list[str]:
-    """What to know of these weights, and what cannot be asked of a model of this size."""
+    """Return notes on these weights, and on what cannot be computed for a model of this size."""
     notes, sizes = list(factors.layout.notes), factors.layout.sizes
     if sizes.d_model == 1:
         notes.append("d_model is 1: a circuit is one number, which no diagonal or null describes")
@@ -158,7 +158,7 @@ def _over_training(
     overwrite: bool,
     top: int,
 ) -> None:
-    """``--revisions``: the same numbers at each checkpoint, and what changes between them."""
+    """Run ``--revisions``: the same numbers at each checkpoint, and what changes between them."""
     from interp.weights.composition import PAIRED_UP_TO
     from interp.weights.revisions import opened_revisions, weights_over_training
     from prooflens.pages.over_training import (
@@ -200,7 +200,8 @@ def _write(
     as_csv: Callable[[Path], object],
     as_page: Callable[[Path], object],
 ) -> None:
-    """Write a table where it was asked for, as CSV or as a page, and say where in the last line."""
+    """Write a table to the requested place, as CSV or as a page, and print the place in the last
+    line."""
     if out is None:
         facts(table=table)
         return
@@ -212,7 +213,7 @@ def _write(
 
 
 def _traffic_lines(opened: list[HeadWeights]) -> list[str]:
-    """How much was sent by the hub, if anything was."""
+    """Return a line that says how much the hub sent, if anything."""
     from interp.weights.head_weights.remote import RemoteTensors
 
     remote = [heads.files for heads in opened if isinstance(heads.files, RemoteTensors)]
@@ -226,7 +227,7 @@ def _traffic_lines(opened: list[HeadWeights]) -> list[str]:
 def _check_words(
     out: Path | None, revision: str | None, revisions: str | None, adapter: Path | None
 ) -> None:
-    """Refuse a file name that is not CSV, so that it does not become a folder, and both options of
+    """Refuse a file name that is not CSV, which would become a folder, and both options of
     revisions at once."""
     from interp.errors import Problems
 

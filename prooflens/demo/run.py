@@ -2,7 +2,7 @@
 
 task → hooked models → each inspected → compared with the proof → report.html
 
-The page holds what only a comparison shows; each model has a page of its own beside it.
+The page has only what a comparison shows; each model has its own page beside it.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class ComparedModel:
 
     Attributes:
         name: The name of the model, in words.
-        model: The model that was run.
-        task: The task it was measured on.
-        inspected: Everything that was measured on it.
-        kernels: What heads attend to and write, by lag.
+        model: The model.
+        task: The task on which it was measured.
+        inspected: The results of its inspection.
+        kernels: What its heads attend to and write, by lag.
     """
 
     name: str
@@ -57,7 +57,7 @@ class ComparedModel:
 
     @property
     def roles(self) -> pd.DataFrame:
-        """The roles that were decided, with the evidence."""
+        """The role table of the model."""
         return self.inspected.roles
 
     @property
@@ -73,13 +73,14 @@ class ComparedModel:
 
 
 def roles_in_words(one: ComparedModel) -> str:
-    """A sentence that names, for each memory, the heads confirmed to extract it, and the FFN
+    """Return a sentence that names, for each memory, the heads confirmed to extract it, and the FFN
     confirmed to compute the Boolean function; or says that none is confirmed."""
     return f"In the {one.name} model " + "; ".join(_role_sentences(one)) + "."
 
 
 def proof_in_words(built: ComparedModel, held: pd.DataFrame, certificate: Certificate) -> str:
-    """What is confirmed of the construction, how exact it is, and how much of it others do.
+    """Say which roles are confirmed in the construction, how exact it is, and how many of its
+    statements hold for each model.
 
     Args:
         built: The construction.
@@ -103,7 +104,7 @@ def proof_in_words(built: ComparedModel, held: pd.DataFrame, certificate: Certif
 
 
 def solving(one: ComparedModel) -> str:
-    """A sentence about how well the model solves its task."""
+    """Return a sentence about how well the model solves its task."""
     found = one.performance
     return (
         f"On fresh rows the {one.name} model is right at {found['accuracy']:.2%} of positions "
@@ -112,8 +113,8 @@ def solving(one: ComparedModel) -> str:
 
 
 def looking(one: ComparedModel) -> str:
-    """Sentences about how many confirmed memory heads attend most to the lag of their memory, and
-    which share of the kernel summed over heads lies at each memory's lag."""
+    """Return sentences about how many confirmed memory heads attend most to the lag of their
+    memory, and which share of the kernel summed over heads is at each memory's lag."""
     heads = _memory_heads(one)
     direct = _looking_at_their_lag(one)
     sums = ", ".join(
@@ -130,7 +131,7 @@ def looking(one: ComparedModel) -> str:
 
 
 def margins(certificate: Certificate) -> str:
-    """A sentence about the terms that the certificate consists of."""
+    """Return a sentence about the terms of the certificate."""
     parts = ", ".join(f"{name} {value:.2g}" for name, value in certificate.parts.items())
     return (
         f"The construction's certificate of {certificate.error:.1e} is for "
@@ -145,7 +146,7 @@ def _memory_heads(one: ComparedModel) -> pd.DataFrame:
 
 
 def _looking_at_their_lag(one: ComparedModel) -> int:
-    """How many confirmed memory heads attend most to the lag of the memory they serve."""
+    """Return how many confirmed memory heads attend most to the lag of the memory they serve."""
     columns = _memory_heads(one)[["head", "target"]]
     return sum(
         int(one.kernels.mass[head].argmax()) == one.memories[memory]
@@ -217,7 +218,7 @@ class ComparedModels:
 
 
 def findings(comparison: ComparedModels) -> list[str]:
-    """Two sentences: the trained model's roles, and the proof's."""
+    """Return two sentences: one on the trained model's roles, and one on the proof's."""
     held = comparison.statements_by_model.drop(columns=comparison.constructed.name)
     certificate = comparison.construction.certificate
     return [
@@ -227,8 +228,8 @@ def findings(comparison: ComparedModels) -> list[str]:
 
 
 def doubts(comparison: ComparedModels) -> list[str]:
-    """Sentences with the caveats of the comparison: one seed, different mechanisms, the controls'
-    results, and roles that are not confirmed."""
+    """Return sentences with the caveats of the comparison: one seed, different mechanisms, the
+    controls' results, and roles that are not confirmed."""
     trained, held = comparison.trained, comparison.statements_by_model
     said = [
         "One model of each kind, of one seed: what other seeds do is said in their recipes.",
@@ -248,7 +249,7 @@ def doubts(comparison: ComparedModels) -> list[str]:
 
 
 def lead_picture(comparison: ComparedModels, folder: Path) -> Picture:
-    """The figure that shows what was found: where the heads of the models look."""
+    """Return the figure that shows the main result: where the heads of the models attend."""
     shown = _lags_shown(comparison)
     panels = [
         Panel(s.name, s.kernels.mass[:, :shown], _head_names(s)) for s in _subjects(comparison)
@@ -265,7 +266,7 @@ def lead_picture(comparison: ComparedModels, folder: Path) -> Picture:
 
 
 def sections(comparison: ComparedModels, folder: Path) -> list[Section]:
-    """The evidence, then, folded, everything else; figures are written to ``folder``."""
+    """Return the evidence, then, folded, everything else; figures are written to ``folder``."""
     return [
         Section(
             "Which models do what the proof does?",
@@ -295,7 +296,7 @@ def sections(comparison: ComparedModels, folder: Path) -> list[Section]:
 
 
 def _models(comparison: ComparedModels) -> Section:
-    """What was asked of whom, and how well each did."""
+    """Return the section on the models and how well each solves its task."""
     task = comparison.trained.task
     arguments = ", ".join(task.arguments)
     return Section(
@@ -372,7 +373,7 @@ def _kernel_picture(comparison: ComparedModels, folder: Path) -> Picture:
 
 
 def _largest(panels: Sequence[Panel], columns: Sequence[str]) -> str:
-    """The largest number of every row of every panel, and where it stands."""
+    """Return the largest number of every row of every panel, and its column."""
     said = []
     for panel in panels:
         tops = [
@@ -402,12 +403,12 @@ SEED, ROWS = 10_007, 256
 
 
 def run_demo(out: Path, *, overwrite: bool, step: Callable[[str], None]) -> list[str]:
-    """Run the main job and write its folder.
+    """Run the demo and write its folder.
 
     Args:
-        out: Where ``report.html``, the figures, the numbers and the stores go.
-        overwrite: Replace an existing folder.
-        step: Called with a sentence that says what is being done.
+        out: The folder for ``report.html``, the figures, the numbers and the stores.
+        overwrite: Whether to replace an existing folder.
+        step: A function that is called with a sentence saying what is being done.
 
     Returns:
         The two main findings, in words.
@@ -449,7 +450,7 @@ def inspect_model(
     """Inspect one of the models, and measure its heads' kernels.
 
     Args:
-        name: The name that the model gets in the report.
+        name: The name of the model in the report.
         model: A causal model of one layer: in a deeper one a head's lag is not the memory's.
         task: A fixed-memory task.
         out: The folder for its own page, tables and store.

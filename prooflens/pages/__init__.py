@@ -1,4 +1,4 @@
-"""Pages: named tables and pictures as one HTML file that needs nothing besides."""
+"""Pages: named tables and figures as one self-contained HTML file."""
 
 from interp.lazy import lazy
 

@@ -58,7 +58,8 @@ Panel = tuple[str, pd.DataFrame]
 
 
 def behaviour_figures(heads: pd.DataFrame, unit: str, *, nulls: bool) -> Iterator[Drawn]:
-    """Maps of every head, or histograms beside the nulls.
+    """Yield maps over layers and heads of every score, or histograms of the scores beside their
+    nulls.
 
     Args:
         heads: The table ``heads``.
@@ -83,7 +84,8 @@ def behaviour_figures(heads: pd.DataFrame, unit: str, *, nulls: bool) -> Iterato
 
 
 def beside_nulls(heads: pd.DataFrame, unit: str) -> pd.DataFrame:
-    """The numbers of all these figures, one row per head and score, for models of a few heads."""
+    """Return the numbers of all these figures, one row per head and score, for models of a few
+    heads."""
     pieces = []
     for metric, panels in (_by_metric(heads) | _circuits(heads)).items():
         for title, rows in panels:
@@ -95,7 +97,8 @@ def beside_nulls(heads: pd.DataFrame, unit: str) -> pd.DataFrame:
 
 
 def weight_maps(heads: pd.DataFrame) -> Iterator[Drawn]:
-    """Maps of the diagonals of every head's circuits."""
+    """Yield maps over layers and heads of the scores that say how diagonal each head's circuits
+    are."""
     layers, width = places(heads)
     for metric, panels in _circuits(heads).items():
         label = _LABELS[metric]
@@ -104,8 +107,11 @@ def weight_maps(heads: pd.DataFrame) -> Iterator[Drawn]:
 
 
 def attention_kind(heads: pd.DataFrame, keys: str) -> str:
-    """The rows on which attention to a class of keys is read: those of a task for what hangs on
-    positions, else tokens that repeat."""
+    """Return the kind of rows on which attention to a key set is shown.
+
+    It is ``given`` for key sets that depend on positions, if there are rows of a task, and else
+    ``repeated``.
+    """
     of_task = keys not in ("same", "after_same") and bool((heads["trial"] == "given").any())
     return "given" if of_task else "repeated"
 
@@ -131,7 +137,7 @@ def mass(keys: str, trial: str) -> dict[str, str]:
 
 
 def matching(table: pd.DataFrame, **values: str) -> pd.DataFrame:
-    """The rows whose columns have these values."""
+    """Return the rows of a table whose columns have these values."""
     if any(name not in table for name in values):
         return pd.DataFrame(columns=["score"], dtype=float)
     return table[(table[list(values)] == list(values.values())).all(axis=1)]
@@ -171,7 +177,7 @@ def _circuits(weights: pd.DataFrame) -> dict[str, list[Panel]]:
 
 
 def places(heads: pd.DataFrame) -> tuple[range, range]:
-    """All layers and heads."""
+    """Return the ranges of all layers and of all heads in a table."""
     layers, width = (range(int(heads[name].max()) + 1) for name in _PLACE)
     return layers, width
 
@@ -183,7 +189,7 @@ def head_map(
     heads: range,
     columns: int | None = None,
 ) -> Figure:
-    """Maps of all layers and heads, empty where nothing was measured."""
+    """Draw maps over all layers and heads, one per panel, empty where nothing was measured."""
     tables = (rows.pivot(index="layer", columns="head", values="score") for _, rows in panels)
     grids = [one.reindex(index=layers, columns=heads).to_numpy() for one in tables]
     labels, titles = [label] * len(grids), _break_titles(panels)
@@ -191,7 +197,7 @@ def head_map(
 
 
 def histogram(label: str, panels: Sequence[Panel], columns: int | None = None) -> Figure:
-    """Scores of all heads beside their nulls."""
+    """Draw histograms of the scores of all heads beside their nulls, one per panel."""
     triples = [
         (rows["score"].to_numpy(), rows["null_mean"].to_numpy(), rows["null_std"].to_numpy())
         for _, rows in panels
@@ -201,7 +207,7 @@ def histogram(label: str, panels: Sequence[Panel], columns: int | None = None) -
 
 
 def _break_titles(panels: Sequence[Panel]) -> list[str]:
-    """The panels' titles, on two lines where they have two parts."""
+    """Return the panels' titles, on two lines if they have two parts."""
     return [title.replace(", ", "\n", 1) for title, _ in panels]
 
 

@@ -1,8 +1,8 @@
-"""Is it sure? What the tests of a role say, in a few words and test by test.
+"""How sure is a role? What its tests say, in a few words and test by test.
 
 A role table's ``tests`` hold every score with its floor, q and interval
-(:mod:`probes.roles.decision`). Here they become what a reader asks first: whether to believe the
-role, which test speaks against it, and which came nearest to failing.
+(:mod:`probes.roles.decision`). Here they are turned into what a reader asks first: whether to
+believe the role, which test speaks against it, and which came nearest to failing.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _NATS = re.compile(r", in nats,( by)?\s*$")
 
 
 def tests_of(row: Any) -> list[Fitting]:
-    """The tests that a role rests on; what only stands beside is left out."""
+    """Return the tests that decide a role, without those of sufficiency."""
     told = json.loads(row.tests) if isinstance(row.tests, str) else []
     return [test for test in told if _decides(test)]
 
 
 def passes(test: Fitting, level: float) -> bool:
-    """Whether a test passes: its score reaches the floor, its q is below the level, and its
+    """Return whether a test passes: its score reaches the floor, its q is below the level, and its
     interval does not reach below half the floor."""
     score, low, floor = test["score"], test["low"], test["floor"]
     reached = score is not None and score >= floor
@@ -38,7 +38,7 @@ def passes(test: Fitting, level: float) -> bool:
 
 
 def in_short(row: Any) -> str:
-    """What a head is seen to do, and what is lost without it: one test of each kind."""
+    """Describe a role's evidence in short: one test of the behaviour and one of the cause."""
     behaviour = [test for test in tests_of(row) if test["kind"] == "behaviour"][:1]
     told = [_score_in_words(test) for test in behaviour]
     return "; ".join(filter(None, [*told, last_cause(row)])) or str(row.evidence)
@@ -60,11 +60,11 @@ def last_cause(row: Any) -> str:
 
 
 def how_sure(row: Any, level: float) -> str:
-    """Whether to believe a role, in one or two sentences.
+    """Say in one or two sentences whether to believe a role.
 
     Args:
         row: A row of a role table.
-        level: The false-discovery rate that it was decided by.
+        level: The false-discovery rate by which it was decided.
     """
     tests = tests_of(row)
     if not tests:
@@ -82,11 +82,11 @@ def how_sure(row: Any, level: float) -> str:
 
 
 def with_certainty(roles: pd.DataFrame, level: float) -> pd.DataFrame:
-    """A role table with the columns :data:`TOLD`, for a page; a file has all tests.
+    """Return a role table with the columns :data:`TOLD`, for a page; the CSV file has all tests.
 
     Args:
         roles: The table.
-        level: The false-discovery rate that it was decided by.
+        level: The false-discovery rate by which it was decided.
     """
     rows = list(roles.itertuples())
     short, sure = TOLD
@@ -98,7 +98,7 @@ def with_certainty(roles: pd.DataFrame, level: float) -> pd.DataFrame:
 
 
 def certainty(roles: pd.DataFrame, level: float) -> str:
-    """How sure all roles of a table are, in one sentence or two."""
+    """Say in one or two sentences how sure all roles of a table are."""
     some = without_groups(roles)
     counts = some["status"].value_counts()
     sure = int(counts.get("confirmed", 0))
@@ -120,8 +120,11 @@ def certainty(roles: pd.DataFrame, level: float) -> str:
 
 
 def nearest_to_failing(sure: pd.DataFrame) -> tuple[float, str, Fitting] | None:
-    """(score in floors, role and component, test) of the test with the least margin; None where no
-    test has a floor."""
+    """Return the test of confirmed roles whose score is the smallest multiple of its floor.
+
+    Returns:
+        That multiple, role and component in words, and the test; None if no test has a floor.
+    """
     found = [
         (test["score"] / test["floor"], f"{role} {name}", test)
         for name, role, tests in zip(part_names(sure), sure["role"], sure["tests"], strict=True)
@@ -132,12 +135,12 @@ def nearest_to_failing(sure: pd.DataFrame) -> tuple[float, str, Fitting] | None:
 
 
 def _decides(test: Fitting) -> bool:
-    """Sufficiency is told beside, and decides nothing."""
+    """Return whether a test decides; tests of sufficiency do not."""
     return test.get("kind") != "sufficiency"
 
 
 def _could_be_made(test: Fitting) -> bool:
-    """Whether a test could be put: one that could not has a score of 0 and p 1."""
+    """Return whether a test could be made: one that could not has a score of 0 and p = 1."""
     return bool(test["score"] or test["p"] < 1)
 
 
@@ -154,13 +157,13 @@ def _nearest(tests: Sequence[Fitting]) -> str:
 
 
 def against(test: Fitting) -> str:
-    """A test of :func:`tests_of` in words: what it measures, its score, and the floor that the
-    score must reach."""
+    """Return a test in words: what it measures, its score, and the floor that the score must
+    reach."""
     return f"{_score_in_words(test)}, where {test['floor']:.3g} is asked"
 
 
 def _unsure(test: Fitting) -> str:
-    """Why a test does not pass: its score, or what makes a score above the floor unsure."""
+    """Return why a test does not pass: its score, or what makes a score above the floor unsure."""
     told = against(test)
     if test["score"] is None or test["score"] < test["floor"]:
         return told
@@ -170,12 +173,13 @@ def _unsure(test: Fitting) -> str:
 
 
 def _number(score: float) -> str:
-    """Two decimals, so that it is no count; three digits where these would hide it."""
+    """Return a number with two decimals, so that it does not look like a count; with three digits
+    if two decimals would hide it."""
     return f"{score:.2f}" if 0.1 <= abs(score) < 100 else f"{score:.3g}"
 
 
 def _score_in_words(test: Fitting) -> str:
-    """``the loss rises by 8.92 nats``: what was measured, and how much."""
+    """Return what was measured and how much: ``the loss rises by 8.92 nats``."""
     name, score = str(test["name"]), test["score"]
     if not _could_be_made(test):
         return name

@@ -1,4 +1,5 @@
-"""The page of a theorem: what holds for every input, one figure of what it cost, and what to doubt.
+"""The page of a theorem: what holds for every input, one figure of what the proofs cost, and what
+to doubt.
 
 Then the evidence: the lemmas of each proof with their numbers, what each bound is made of, all
 strategies in a table; last and folded, how to read them and what was not tried.
@@ -43,14 +44,17 @@ _HOLDS = (
 
 
 def write_theorem(found: Any, out: Path, *, overwrite: bool, analysed: str = "") -> None:
-    """Write ``certificate.json``, ``result.json``, the figures and ``index.html`` to a folder, and
-    what checks the certificate without prooflens: ``check_certificate.py``, ``model.safetensors``.
+    """Write a certificate, its numbers and its page to a folder.
+
+    The files are ``certificate.json``, ``result.json``, the figures and ``index.html``, and what is
+    needed to check the certificate without prooflens: ``check_certificate.py`` and
+    ``model.safetensors``.
 
     Args:
-        found: What was proved.
+        found: The theorem, from :func:`probes.certify.run.certify`.
         out: The folder.
-        overwrite: Replace an earlier one.
-        analysed: One line that says what model it is of, for the page.
+        overwrite: Whether to replace an earlier one.
+        analysed: One line that says what model it is, for the page.
 
     Raises:
         OutputError: if the folder may not be written.
@@ -99,7 +103,7 @@ def _page(found: Any, folder: Path, analysed: str) -> str:
 
 
 def _picture(found: Any, table: pd.DataFrame, ordered: list[Any], folder: Path) -> Picture | None:
-    """Bound against cost, of the bounds that are finite."""
+    """Draw bound against cost, for the bounds that are finite; None if there are none."""
     drawn = table[table["bound"].map(math.isfinite)]
     drawn = drawn.assign(vacuous=drawn["says nothing because"] != "")
     if not len(drawn):
@@ -115,7 +119,8 @@ def _picture(found: Any, table: pd.DataFrame, ordered: list[Any], folder: Path) 
 
 
 def _lemmas(ordered: list[Any]) -> list[Section]:
-    """What the proofs say of the model's parts."""
+    """Return the section of the proofs' lemmas about parts of the model; none if there are no
+    lemmas."""
     rows = [
         {
             "strategy": p.strategy,
@@ -136,7 +141,7 @@ def _lemmas(ordered: list[Any]) -> list[Section]:
 
 
 def _cost_caption(found: Any, ordered: list[Any]) -> str:
-    """What the figure shows, from its numbers."""
+    """Return the caption of the figure of costs, with its numbers."""
     useful = [p for p in ordered if not p.vacuous]
     if not useful:
         return f"All {len(ordered)} bounds say no more than a constant answer (open circles)."
@@ -153,7 +158,8 @@ def _cost_caption(found: Any, ordered: list[Any]) -> str:
 
 
 def _findings(found: Any) -> list[str]:
-    """What is proved, by what understanding, and how much of it is not explained."""
+    """Return sentences about what is proved, by which strategy, and how much of the bound is not
+    explained."""
     best, error = found.best, found.kind == "error"
     if best.vacuous:
         return [
@@ -178,14 +184,15 @@ def _findings(found: Any) -> list[str]:
 
 
 def _sentence(lemma: Any) -> str:
-    """A lemma in a sentence, with its number in it."""
+    """Return a lemma as a sentence with its number."""
     number, words = f"{lemma.number:.3g}", lemma.statement
     told = words.replace("this", number) if "at most this" in words else f"{words}: {number}"
     return f"{lemma.component}: {told}"
 
 
 def _comparison(found: Any) -> list[str]:
-    """The best proof beside the one that knows nothing, and beside brute force."""
+    """Compare the best proof with the black box and with brute force, in at most one sentence
+    each."""
     told, proofs = [], {p.strategy: p for p in found.proofs}
     cheap = [p for p in found.proofs if not p.vacuous]
     least = min(cheap, key=lambda p: p.multiplications)
@@ -203,7 +210,7 @@ def _comparison(found: Any) -> list[str]:
 
 
 def _doubts(found: Any) -> list[str]:
-    """What the theorem does not say."""
+    """Return sentences about what the theorem does not say."""
     best = found.best
     gap = abs(found.safe(best) - found.measured)
     said = [
@@ -250,13 +257,14 @@ def _parts(found: Any, folder: Path) -> list[Section]:
 
 
 def _shares(found: Any, proof: Any) -> dict[str, float]:
-    """The shares of an accuracy: what is proved, what else was seen to be right, and the rest."""
+    """Return the shares of an accuracy: proved right, measured right but not proved, and the
+    rest."""
     proved, seen = found.safe(proof), max(found.measured, found.safe(proof))
     return {"proved right": proved, "right, not proved": seen - proved, "wrong": 1 - seen}
 
 
 def _parts_caption(kind: str, parts: pd.DataFrame) -> str:
-    """The largest remainder of each strategy, from its numbers."""
+    """Return the largest remainder of each strategy, in words."""
     if kind == "accuracy":
         told = [
             f"{name} leaves {1 - row.iloc[0]:.3g} of the domain open"

@@ -1,11 +1,11 @@
-"""What a language model's heads do together, in the sentences that a page opens with.
+"""What a language model's heads do together, in the sentences with which a page begins.
 
-The induction circuit comes first: which heads look at what followed an equal token, which earlier
+The induction circuit comes first: which heads attend to what followed an equal token, which earlier
 heads they read to find it, and what is lost without either. Then follows what else is confirmed.
-Every sentence is made from a role table's numbers. It speaks of heads cut one at a time: what
-several do only together, or what one does when another is gone, it does not tell.
+Every sentence is made from a role table's numbers. They are about heads that were ablated one at a
+time: they do not say what several heads do only together, or what one does when another is gone.
 
-One figure, drawn from tables alone: who reads whom.
+One figure, drawn from tables alone, shows which heads read which.
 """
 
 from __future__ import annotations
@@ -29,12 +29,15 @@ _MARKED = ("previous-token", "induction", "duplicate-token")
 
 
 def reading_figure(weights: pd.DataFrame, roles: pd.DataFrame) -> tuple[Figure, str] | None:
-    """Which heads could read which by K-composition, and a caption; None where there is no pair.
+    """Draw which heads could read which by K-composition.
 
     Args:
         weights: A head table of all heads with k_composition.
-        roles: The role table: heads of some roles are marked, and where there are both, only
-            induction heads that read previous-token heads are shown.
+        roles: The role table: heads of some roles are marked. If there are induction heads that
+            read previous-token heads, only these pairs are shown.
+
+    Returns:
+        The figure and its caption; None if there are no pairs.
     """
     table = weights[weights["metric"] == "k_composition"]
     if table.empty:
@@ -79,13 +82,13 @@ _WRITERS = re.compile(r"earlier heads \(([^)]*)\)")
 def circuit_sentences(
     roles: pd.DataFrame, attention: pd.Series | None = None, *, profile: Profile = LANGUAGE
 ) -> list[str]:
-    """What the heads do, in two to four sentences.
+    """Describe in two to four sentences what the heads do.
 
     Args:
         roles: A role table, decided by ``profile``.
         attention: For every head, named ``L0H1``, the share of its attention that goes to what
-            followed equal tokens: what is said where no head does induction.
-        profile: The profile, whose floor is named where nothing passes it.
+            followed equal tokens; used if no head does induction.
+        profile: The profile, whose floor is named if no head reaches it.
     """
     groups = list(_groups(roles))
     roles = roles[roles["head"] >= 0]
@@ -104,7 +107,8 @@ def circuit_sentences(
 
 
 def _groups(roles: pd.DataFrame) -> Iterator[str]:
-    """The groups of heads that share a job, each with the shares of its members."""
+    """Yield a sentence for each group of heads that do one job together, with the shares of its
+    members."""
     if "component" not in roles:
         return
     groups = roles[(roles["component"] == "group") & (roles["status"] == "confirmed")]
@@ -125,7 +129,7 @@ def _shares(tests: str) -> list[str]:
 
 
 def circuit_doubts(roles: pd.DataFrame) -> list[str]:
-    """Why the circuit that a page draws from a role table may not be the whole story.
+    """Say why the circuit that a page draws from a role table may not be the whole story.
 
     Args:
         roles: A role table (:func:`probes.roles.find.find_roles`).
@@ -152,7 +156,8 @@ def circuit_doubts(roles: pd.DataFrame) -> list[str]:
 
 
 def _induction(induction: pd.DataFrame, sure: pd.DataFrame) -> Iterator[str]:
-    """The circuit: readers, writers, what breaks, what the readers write."""
+    """Yield the sentences about the induction circuit: its heads, the earlier heads that they read,
+    what is lost, and what they write."""
     order = induction.assign(missed=loss_without(induction))
     order = order.sort_values("missed", ascending=False, kind="stable")
     readers, many = head_names(order), len(order) > 1
@@ -191,7 +196,8 @@ def _induction(induction: pd.DataFrame, sure: pd.DataFrame) -> Iterator[str]:
 
 
 def _who(readers: pd.DataFrame) -> str:
-    """Who loses the attention: the head, one of several, or the heads of a group at once."""
+    """Say which heads lose their attention: the head, one of several, or the heads of a group at
+    once."""
     groups = [group for group in dict.fromkeys(readers.get("group", ())) if group]
     if not groups:
         return f"{'one of them' if len(readers) > 1 else 'it'} loses that attention"
@@ -202,7 +208,8 @@ def _who(readers: pd.DataFrame) -> str:
 
 
 def _of_writers(writers: Sequence[str], sure: pd.DataFrame) -> str:
-    """What the loss does without the attention of those writers that are confirmed."""
+    """Say how much the loss rises without the attention of those earlier heads that are confirmed;
+    empty if none is."""
     rows = sure[sure["role"] == "previous-token"]
     rows = rows[_rows_of_heads(rows, writers)]
     if rows.empty:
@@ -236,7 +243,7 @@ def _no_induction(roles: pd.DataFrame, attention: pd.Series | None, profile: Pro
 
 
 def _loss_phrase(maybe: pd.DataFrame) -> str:
-    """What is lost without heads that may do induction, or without their group."""
+    """Say how much the loss changes without heads that may do induction, or without their group."""
     lost = loss_without(maybe).dropna()
     if lost.empty:
         return ""
@@ -245,7 +252,7 @@ def _loss_phrase(maybe: pd.DataFrame) -> str:
 
 
 def _not_shown(maybe: pd.DataFrame) -> str:
-    """What of the tests of such heads does not hold, by their statuses."""
+    """Say why heads that may do induction are not confirmed, by their statuses."""
     said = {
         "candidate": "candidates, since a test could not be put or needs more rows",
         "rejected": "rejected, since no cause holds",
@@ -261,7 +268,8 @@ def _not_shown(maybe: pd.DataFrame) -> str:
 
 
 def _untold(sure: pd.DataFrame, induction: pd.DataFrame) -> pd.DataFrame:
-    """What is confirmed besides the induction circuit, its readers' copying included."""
+    """Return the confirmed roles outside the induction circuit, to which the copying of its heads
+    belongs."""
     copied = (sure["role"] == "copying") & (sure["strength"] > 0)
     told = copied & _rows_of_heads(sure, head_names(induction))
     return sure[~told & ~sure["role"].isin(("induction", "previous-token"))]
@@ -277,7 +285,7 @@ def _others(sure: pd.DataFrame) -> Iterator[str]:
 
 
 def _rows_of_heads(rows: pd.DataFrame, names: Sequence[str]) -> pd.Series:
-    """Which rows are about one of these heads."""
+    """Return which rows are about one of some heads."""
     return pd.Series(head_names(rows), index=rows.index, dtype=object).isin(names)
 
 

@@ -1,12 +1,14 @@
-"""The page of a decompiled model: the program, where each line comes from, and what it costs.
+"""The page of a decompiled model: the program, which component each line stands for, and how
+faithful it is.
 
-The conclusion comes first, in a sentence made of the numbers, with the program itself, one figure
-and what to doubt; then the program line by line with the component it stands for, how faithful it
-is and rows on which program and model part. What backs these up is folded: heads, scores, layers.
+The conclusion comes first, in a sentence with its numbers, with the program, one figure and what to
+doubt. Then follow the program line by line with the component that each line stands for, how
+faithful it is, and rows on which program and model differ. The evidence is folded: heads, scores,
+layers.
 
-Its last sections say what components are made of (scores by their sources, feed-forward layers as
-tables, what the scales of LayerNorms are worth) and put the proof's program, where there is one,
-beside the one that was found.
+The last sections say what components are made of (scores by their sources, feed-forward layers as
+tables, the cost of frozen LayerNorm scales) and compare the proof's program, if there is one, with
+the one that was found.
 """
 
 from __future__ import annotations
@@ -40,12 +42,12 @@ _ALIKE = 0.9
 
 
 def anchor_of(part: Component) -> str:
-    """The HTML anchor of a component's table row, to which links on the page point."""
+    """Return the HTML anchor of a component's table row, to which links on the page point."""
     return f"part-{part.name.replace(' ', '-')}"
 
 
 def evidence_sections(found: Decompiled) -> Iterator[Section]:
-    """Scores by sources, FFNs as tables, and what frozen norms cost."""
+    """Yield the sections on scores by sources, FFNs as tables, and the cost of frozen norms."""
     shown = found.evidence
     if shown.scores:
         rows = [
@@ -106,7 +108,7 @@ def evidence_sections(found: Decompiled) -> Iterator[Section]:
 
 
 def _unexplained_sentences(found: Decompiled) -> Iterator[str]:
-    """A sentence for each head that attends elsewhere than its primitive says."""
+    """Yield a sentence for each head that attends elsewhere than its primitive says."""
     does = {one.head: one for one in reversed(found.heads) if not one.at}
     for score in found.evidence.scores:
         if score.overlap < _ALIKE and score.head in does:
@@ -122,7 +124,8 @@ _ROWS = {"held": "held-out rows", "longer": "longer rows", "off_task": "rows off
 
 
 def beside_the_proof(found: Decompiled) -> Iterator[Section]:
-    """Both programs line by line, and what tells them apart; nothing for a task without a proof."""
+    """Yield the section that compares the proof's program with the one that was found; nothing for
+    a task without a proof."""
     shown = found.proof
     if shown is None:
         return
@@ -173,7 +176,7 @@ _REST = "map-of-the-rest"
 
 
 def sentence(found: Decompiled) -> str:
-    """What was found, in a sentence."""
+    """Return what was found, in a sentence."""
     best, kept = found.best, len(found.kept.parts)
     numbers = (
         f"gain {_number(best.held.gain)} on held-out rows, {_number(best.longer.gain)} on longer "
@@ -208,17 +211,20 @@ def sentence(found: Decompiled) -> str:
 def write_decompiled(
     found: Decompiled, name: str, out: Path, *, analysed: str = "", overwrite: bool = False
 ) -> str:
-    """``program.txt``, ``result.json``, figures and ``report.html``; returns the sentence.
+    """Write ``program.txt``, ``result.json``, the figures and ``report.html`` to a folder.
 
     Args:
-        found: From :func:`probes.decompile.workflow.decompile`.
-        name: What to call it.
-        out: Folder to be.
-        analysed: What is analysed of the model, in words.
-        overwrite: Replace an earlier one.
+        found: The result of :func:`probes.decompile.workflow.decompile`.
+        name: The model's name on the page.
+        out: The folder.
+        analysed: What of the model was analysed, in words.
+        overwrite: Whether to replace an earlier folder.
+
+    Returns:
+        What was found, in a sentence.
 
     Raises:
-        OutputError: if the folder is there and may not be replaced.
+        OutputError: if the folder exists and may not be replaced.
     """
     told = sentence(found)
     with output_folder(out, overwrite=overwrite, marker=MARKER) as folder:
@@ -246,7 +252,7 @@ def write_decompiled(
 
 
 def _doubts(found: Decompiled) -> Iterator[str]:
-    """What the numbers give reason to doubt."""
+    """Yield sentences about reasons for doubt in the numbers."""
     off, right = found.best.off_task.gain, found.right
     if not math.isfinite(off):
         yield (
@@ -330,7 +336,8 @@ def _parting(found: Decompiled) -> Section:
 
 
 def _open(found: Decompiled) -> Iterator[str]:
-    """Words for what the rows do not tell apart."""
+    """Yield a sentence for each line that could pick with another word without any row showing a
+    difference."""
     by_line: dict[tuple[str, str], list[str]] = {}
     for one in found.alike:
         by_line.setdefault((one.line, one.word), []).append(one.instead)
@@ -342,7 +349,7 @@ def _open(found: Decompiled) -> Iterator[str]:
 
 
 def _labels(found: Decompiled) -> list[str]:
-    """Words for model and program beside the labels."""
+    """Return sentences that compare model and program with the labels; none without labels."""
     right = found.right
     if not math.isfinite(right.model):
         return []
@@ -364,7 +371,8 @@ def _names(parts: Iterable[Component]) -> str:
 
 
 def _lines(found: Decompiled) -> Iterator[tuple[str, str | Link, str | Link]]:
-    """Each line, a link to the component that it stands for, a link to its evidence."""
+    """Yield each line of the program, a link to the component that it stands for, and a link to its
+    evidence."""
     best = found.best
     for number, line in enumerate(best.program.lines):
         source = best.sources.get(line.name, -1)
@@ -397,7 +405,7 @@ def _to_heads(found: Decompiled, text: str) -> str | Link:
 
 
 def _map(line: int) -> str:
-    """The anchor of the heat map of a line, counted from 0."""
+    """Return the anchor of the heat map of a line, counted from 0."""
     return f"map-{line + 1}"
 
 
@@ -414,7 +422,8 @@ def _fidelity(found: Decompiled) -> pd.DataFrame:
 
 
 def _table_off(fidelity: Fidelity) -> float:
-    """The table's match, from match and gain."""
+    """Return the match of the current-token table, computed from a program's match and gain; NaN if
+    it cannot be."""
     if not math.isfinite(fidelity.gain) or fidelity.gain >= 1:
         return float("nan")
     return 1 - (1 - fidelity.match) / (1 - fidelity.gain)
@@ -439,8 +448,8 @@ def _other_primitives(one: HeadDoes) -> str:
 
 
 def _replacement_pictures(found: Decompiled, folder: Path) -> Iterator[Picture]:
-    """For each line that stands for a head: the head's pattern and the line's, on one row; the one
-    that leaves most of the gain first."""
+    """Yield a picture for each line that stands for a head: the head's pattern and the line's, on
+    one row; the line with the largest gain first."""
     sources = [found.best.sources.get(line.name, -1) for line in found.best.program.lines]
     shown = [k for k, source in enumerate(sources) if source >= 0]
     for number in sorted(shown, key=lambda k: -found.heads[sources[k]].gain):
@@ -455,7 +464,7 @@ def _replacement_pictures(found: Decompiled, folder: Path) -> Iterator[Picture]:
 
 
 def _patterns(found: Decompiled, folder: Path) -> Iterator[Picture]:
-    """The heads that no line stands for."""
+    """Yield pictures of the heads that no line stands for."""
     rest = [found.heads[k] for k in found.rest]
     drawn: dict[str, np.ndarray] = {}
     for k in found.rest:

@@ -1,4 +1,4 @@
-"""What a role table says, as sentences with their numbers: the first thing on a page."""
+"""A role table in sentences with their numbers: the first thing on a page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _IN_BRIEF = {
 
 
 def status_counts(roles: pd.DataFrame) -> str:
-    """How many rows of a role table have each status: ``2 confirmed, 1 rejected``."""
+    """Return how many rows of a role table have each status: ``2 confirmed, 1 rejected``."""
     counts = roles["status"].value_counts()
     told = [f"{counts.get('confirmed', 0)} confirmed"]
     told += [f"{counts[status]} {status}" for status in STATUSES[1:] if status in counts]
@@ -32,30 +32,32 @@ def status_counts(roles: pd.DataFrame) -> str:
 
 
 def without_groups(roles: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a role table that are of one component each: a group repeats its members'."""
+    """Return the rows of a role table that are about one component; rows of groups repeat their
+    members'."""
     return roles[roles["component"] != "group"] if "component" in roles else roles
 
 
 def role_findings(roles: pd.DataFrame, asked: Sequence[str], *, effect: str = "loss") -> list[str]:
-    """A sentence for each role that some head has, confirmed heads first; or that none has any.
+    """Return a sentence for each role that some head has, confirmed heads first; or one that says
+    that no head has any.
 
     Args:
-        roles: A role table's heads.
-        asked: The roles that were looked for, in the order of the sentences.
-        effect: What an effect is a rise or a change of.
+        roles: The rows of a role table that are about heads.
+        asked: The roles that were tested for, in the order of the sentences.
+        effect: The quantity that effects change, such as ``loss``.
     """
     said = list(_sentences(roles, asked, effect))
     return said or ["No head has the behaviour of any role above its null and floor."]
 
 
 def head_names(rows: pd.DataFrame) -> list[str]:
-    """The names of heads, such as ``L0H1``, of the rows of a table that are heads."""
+    """Return the names, such as ``L0H1``, of the rows of a table that are about heads."""
     places = zip(rows["layer"], rows["head"], strict=True)
     return [f"L{int(layer)}H{int(head)}" for layer, head in places]
 
 
 def part_name(row: Any) -> str:
-    """``L0H1``, ``L0 FFN`` or ``L0``, of a row of a role table."""
+    """Return the name of a row's component: ``L0H1``, ``L0 FFN`` or ``L0``."""
     component = row.get("component", "head")
     if component == "group":
         return str(row["group"])
@@ -67,12 +69,12 @@ def part_name(row: Any) -> str:
 
 
 def part_names(rows: pd.DataFrame) -> list[str]:
-    """:func:`part_name` of every row."""
+    """Return :func:`part_name` of every row."""
     return [part_name(row) for _, row in rows.iterrows()]
 
 
 def role_phrases(rows: pd.DataFrame, word: str = "") -> list[str]:
-    """Each role with its target and strength: ``induction (0.93)``."""
+    """Return each role with its target and strength: ``induction (0.93)``."""
     columns = rows["role"], rows["target"], rows["strength"]
     return [
         f"{role}{' of ' if target else ''}{target} ({word}{strength:.2f})"
@@ -81,7 +83,7 @@ def role_phrases(rows: pd.DataFrame, word: str = "") -> list[str]:
 
 
 def fact_lines(about: Mapping[str, Any], *, leave: Sequence[str] = ()) -> list[str]:
-    """The settings of a measurement as lines ``name: value``, for the small print of a page.
+    """Return the settings of a measurement as lines ``name: value``, for the small print of a page.
 
     Args:
         about: Name → value. Empty values and ``environment`` are left out.
@@ -95,7 +97,8 @@ def fact_lines(about: Mapping[str, Any], *, leave: Sequence[str] = ()) -> list[s
 
 
 def in_words(names: Sequence[str], *, most: int = _SHOWN) -> str:
-    """``a``, ``a and b``, ``a, b and c``; of many the first ones, and how many more there are."""
+    """Return names as ``a``, ``a and b``, or ``a, b and c``; of many names the first ones, and how
+    many more there are."""
     shown, more = list(names[:most]), len(names) - most
     last = [f"{more} more"] if more > 0 else shown[-1:]
     first = shown if more > 0 else shown[:-1]
@@ -120,7 +123,8 @@ def _sentences(roles: pd.DataFrame, asked: Sequence[str], effect: str) -> Iterat
 
 
 def _reasons(missing: str) -> str:
-    """Why a row is a candidate, without the tests' numbers: ``cause undecided, it needs …``."""
+    """Return why a row is a candidate, without the tests' numbers: ``cause undecided, it needs
+    …``."""
     parts = [why.split(": ")[0] if " undecided" in why else why for why in missing.split("; ")]
     return "; ".join(dict.fromkeys(parts))
 
@@ -137,15 +141,15 @@ def _list_heads(rows: pd.DataFrame, word: str) -> str:
 
 
 def of_groups(rows: pd.DataFrame) -> pd.Series:
-    """For each row of a role table, what is lost without all heads of its group together; NaN for a
-    role that has no group."""
+    """Return, for each row of a role table, the effect of ablating all heads of its group; NaN for
+    a role without a group."""
     known = rows.get("effect_of_group", pd.Series(float("nan"), index=rows.index))
     return pd.to_numeric(known, errors="coerce").astype(float)
 
 
 def loss_without(rows: pd.DataFrame) -> pd.Series:
-    """What is lost without the component of each row of a role table, or without its whole group
-    where it is in one."""
+    """Return, for each row of a role table, the effect of ablating its component, or its whole
+    group if it is in one."""
     return of_groups(rows).fillna(rows["effect"].astype(float))
 
 

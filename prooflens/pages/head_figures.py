@@ -1,11 +1,12 @@
-"""Every figure that named tables allow: those of an inspection, and those of ``prooflens probe``.
+"""Every figure that can be drawn from named tables: those of an inspection, and those of
+``prooflens probe``.
 
 roles               the role table                                → component × role
-attention-ROLE      mean attention of its heads, query × key      → one map a head
+attention-ROLE      mean attention of its heads, query × key      → one map per head
 heads               every score of every head                     → layer × head, nulls, pairs
-decodability        latent × site, where latents are scalar       → latent × site
-rounds-*            of nested memories, of a model and its proof  → latent × place, kernels
-probes              what ``prooflens probe`` found                → hook × latent
+decodability        latent × site, for scalar latents             → latent × site
+rounds-*            nested memories, in the model and the proof   → latent × place, kernels
+probes              the results of ``prooflens probe``            → hook × latent
 """
 
 from __future__ import annotations
@@ -48,12 +49,15 @@ Tables = Mapping[str, pd.DataFrame]
 
 
 def draw(tables: Tables, folder: Path, unit: str = "nats") -> list[Path]:
-    """Write every figure that tables allow to a folder, as PNG and SVG.
+    """Write every figure that can be drawn from some tables to a folder, as PNG and SVG.
 
     Args:
-        tables: By name.
-        folder: Where to.
+        tables: Name → table.
+        folder: The folder.
         unit: Unit of losses: ``nats`` or ``variance``.
+
+    Returns:
+        The paths of the files.
     """
     written: list[Path] = []
     for drawn in figures(tables, unit):
@@ -62,12 +66,12 @@ def draw(tables: Tables, folder: Path, unit: str = "nats") -> list[Path]:
 
 
 def figures(tables: Tables, unit: str = "nats", *, maps: bool = True) -> Iterator[Drawn]:
-    """Every figure with its caption; the first shows what was found.
+    """Yield every figure with its caption; the first shows the main result.
 
     Args:
-        tables: By name.
+        tables: Name → table.
         unit: Unit of losses: ``nats`` or ``variance``.
-        maps: Whether to draw every score of every head, which a table of few heads shows better.
+        maps: Whether to draw maps of every score; for few heads a table shows them better.
     """
     roles = tables.get("roles", pd.DataFrame())
     if "heads" in tables and maps:
@@ -118,7 +122,8 @@ def _attention(name: str, table: pd.DataFrame) -> Drawn:
 
 
 def _every_pattern(tables: Tables) -> Iterator[Drawn]:
-    """The attention of all heads on one row: a prompt, else the first row that is shown."""
+    """Yield the attention patterns of all heads on one row: a prompt, else the first row that is
+    shown."""
     codes, rows = tables["shown-heads"], tables["shown-rows"]
     group = int(rows.loc[rows["kind"] == "prompt", "group"].min()) if _has_prompt(rows) else 0
     own = codes[(codes["group"] == group) & (codes["part"] == "pattern")]
@@ -142,7 +147,8 @@ def _has_prompt(rows: pd.DataFrame) -> bool:
 
 
 def _first_row(codes: str, length: int, rows: int) -> np.ndarray:
-    """The codes of a head's first row, ``[query, key]``: a triangle of a causal model."""
+    """Return the codes of a head's first row, ``[query, key]``; those of a causal model are stored
+    as a triangle."""
     whole = np.frombuffer(base64.b64decode(codes), dtype=np.uint8).reshape(rows, -1)
     flat = whole[0].astype(float)
     if len(flat) == length * length:
@@ -167,7 +173,8 @@ def _decodability(table: pd.DataFrame) -> Drawn:
 
 
 def patterns_of(table: pd.DataFrame) -> dict[str, np.ndarray]:
-    """Name of the head → ``[query, key]``, of a table ``attention-ROLE``."""
+    """Return the name of each head → its mean attention ``[query, key]``, from a table
+    ``attention-ROLE``."""
     keys = [column for column in table.columns if column.startswith("key ")]
     heads = table.groupby("head", sort=False)
     return {str(name): rows[keys].to_numpy() for name, rows in heads}
@@ -177,9 +184,9 @@ def roles_figure(roles: pd.DataFrame, *, narrow: bool = False) -> Figure:
     """Draw a map of components (rows) by roles (columns) for each status, coloured by strength.
 
     Args:
-        roles: A role table (:func:`probes.roles.find.find_roles`). Of a status with more than 40
+        roles: A role table (:func:`probes.roles.find.find_roles`). For a status with more than 40
             components the 40 with the strongest roles are drawn.
-        narrow: Whether it is for a narrow page, such as that of a telephone.
+        narrow: Whether the figure is for a narrow page, such as on a telephone.
     """
     names, sizes = roles.apply(part_name, axis=1), roles["strength"].abs()
     shown: list[tuple[str, pd.DataFrame]] = []
@@ -207,7 +214,7 @@ def roles_figure(roles: pd.DataFrame, *, narrow: bool = False) -> Figure:
 
 
 def _in_short(name: str) -> str:
-    """A group of many heads by its first, and how many there are besides."""
+    """Return a short name for a group of many heads: the first, and how many more there are."""
     first, *others = name.split("+")
     return name if len(others) < 2 else f"{first} + {len(others)}"
 
@@ -218,9 +225,15 @@ _STACKS = ("blocks", "layers", "hidden")
 
 
 def latent_maps(table: pd.DataFrame, *, narrow: bool = False) -> Figure:
-    """Latent × hook from a table of :func:`probes.probe_table.probe_table`: score and selectivity;
-    cells of a latent with one value, where there is nothing to measure, are blank. The maps stand
-    side by side, or below one another."""
+    """Draw maps of score and selectivity, latent × hook, from a table of
+    :func:`probes.probe_table.probe_table`.
+
+    Cells of a latent with one value, for which there is nothing to measure, are blank.
+
+    Args:
+        table: The table.
+        narrow: Whether to draw the maps below one another instead of side by side.
+    """
     measured = ~table["kind"].isin(_UNMEASURED)
     maps = [_map(table.assign(**{kind: table[kind].where(measured)}), kind) for kind in _KINDS]
     panels = [
@@ -237,13 +250,13 @@ def latent_maps(table: pd.DataFrame, *, narrow: bool = False) -> Figure:
 
 
 def _map(table: pd.DataFrame, value: str) -> pd.DataFrame:
-    """Latents as rows, hooks as columns in the table's order."""
+    """Return a column of the table as latents × hooks, with hooks in the table's order."""
     wide = table.pivot(index="latent", columns="hook", values=value)
     return wide.loc[table["latent"].drop_duplicates(), table["hook"].drop_duplicates()]
 
 
 def _short_name(hook: str) -> str:
-    """A short name, such as ``L0 mid`` for ``blocks.0.hook_resid_mid``."""
+    """Return a short name of a hook, such as ``L0 mid`` for ``blocks.0.hook_resid_mid``."""
     parts = hook.split(".")
     name = parts[-1].removeprefix("hook_").removeprefix("resid_")
     if len(parts) > 2 and parts[0] in _STACKS:

@@ -1,7 +1,7 @@
-"""The page of an inspection, from its tables alone: what the components do together, what to doubt,
-the confirmed roles, every head with the rows it reads, and, folded, all evidence.
+"""The page of an inspection, made from its tables alone: what the components do together, what to
+doubt, the confirmed roles, every head with the rows it reads, and, folded, all evidence.
 
-Whoever has the tables has the page: nothing is measured here, and no model is needed. The same
+Nothing is measured here, and no model is needed, so whoever has the tables has the page. The same
 tables give the same page, byte for byte.
 """
 
@@ -93,7 +93,8 @@ About = Mapping[str, Any]
 
 
 def inspection_findings(tables: Tables, about: About) -> list[str]:
-    """What a page opens with: what the components do together, and how sure that is."""
+    """Return the sentences with which a page begins: what the components do together, and how sure
+    that is."""
     profile, roles = PROFILES[about["profile"]], tables["roles"]
     if about["profile"] == "language":
         said = [*circuit_sentences(roles, _induction(tables), profile=profile), *_on_text(tables)]
@@ -108,8 +109,8 @@ def inspection_findings(tables: Tables, about: About) -> list[str]:
 
 
 def inspection_lines(tables: Tables, about: About) -> list[str]:
-    """What a command prints: the findings, how well the model does on other rows, and a sentence
-    for every role."""
+    """Return the lines that the command prints: the findings, how well the model does on each kind
+    of rows, and a sentence for every role."""
     word = "loss" if about["unit"] == "nats" else "effect"
     lines = [*inspection_findings(tables, about), *_performances(tables, about)[1:]]
     lines += role_findings(tables["roles"], about["asked"], effect=word)
@@ -117,12 +118,12 @@ def inspection_lines(tables: Tables, about: About) -> list[str]:
 
 
 def inspection_page(tables: Tables, about: About, folder: Path) -> str:
-    """The page as one self-contained HTML file; its figures are written to a folder.
+    """Render the page as one self-contained HTML file.
 
     Args:
         tables: The tables of an inspection (:data:`probes.columns.TABLES`).
         about: The facts that were sealed with the tables.
-        folder: Where its figures go, as PNG.
+        folder: The folder to which its figures are written, as PNG.
     """
     name = page_name(str(about["model"]))
     small = len(places_of(tables)) <= _FEW
@@ -148,7 +149,8 @@ def inspection_page(tables: Tables, about: About, folder: Path) -> str:
 
 
 def _save_picture(drawn: Drawn, folder: Path) -> Picture:
-    """A figure as a file, and its panels below one another for narrow screens."""
+    """Write a figure to a file, and a version for narrow screens with its panels below one
+    another."""
     (wide,) = save(drawn.figure, folder / drawn.name, formats=("png",))
     narrow = None
     if drawn.narrow.get_size_inches().tolist() != drawn.figure.get_size_inches().tolist():
@@ -157,7 +159,8 @@ def _save_picture(drawn: Drawn, folder: Path) -> Picture:
 
 
 def _induction(tables: Tables) -> pd.Series | None:
-    """The share of every head's attention that goes to what followed equal tokens."""
+    """Return the share of every head's attention that goes to what followed equal tokens; None if
+    it was not measured."""
     heads = tables["heads"]
     rows = matching(heads, **mass("after_same", attention_kind(heads, "after_same")))
     if rows.empty:
@@ -167,7 +170,8 @@ def _induction(tables: Tables) -> pd.Series | None:
 
 
 def _on_text(tables: Tables) -> Iterator[str]:
-    """The largest caveat of an induction head: on text it may rest on the first token instead."""
+    """Yield the main caveat about induction heads: on text they may attend to the first token
+    instead."""
     roles, heads = tables["roles"], tables["heads"]
     sure = roles[(roles["role"] == "induction") & (roles["status"] == "confirmed")]
     kind = next((k for k in ("text", "rows") if bool((heads["trial"] == k).any())), None)
@@ -186,7 +190,8 @@ def _on_text(tables: Tables) -> Iterator[str]:
 
 
 def _costliest_parts(tables: Tables, about: About) -> Iterator[str]:
-    """Where no role is confirmed: which components the model cannot do without, all the same."""
+    """Yield a sentence about the components whose ablation costs most, for a model without a
+    confirmed role."""
     heads, first = tables["heads"], str(about["trials"][0]["name"])
     lost = matching(heads, metric="loss_increase", method="mean", trial=first)
     lost = lost[(lost["q"] < float(about["level"])) & (lost["score"] > 0)].nlargest(3, "score")
@@ -201,7 +206,8 @@ def _costliest_parts(tables: Tables, about: About) -> Iterator[str]:
 
 
 def _components(roles: pd.DataFrame, unit: str) -> list[str]:
-    """A sentence a component, those with the largest effect first."""
+    """Return a sentence for each component with a confirmed role, those with the largest effect
+    first."""
     sure = roles[roles["status"] == "confirmed"]
     if sure.empty:
         return ["No role of any component is confirmed."]
@@ -223,8 +229,11 @@ def _sentence(name: str, rows: pd.DataFrame, lost: str) -> str:
 
 
 def _loss_in_words(row: Any, words: str) -> str:
-    """What is lost without a component; of a role whose effect is no change of the output and no
-    rise of the loss (a share of r², or of answers), as its test says, and so of a group."""
+    """Say what is lost without a component.
+
+    For a role whose effect is neither a change of the output nor a rise of the loss (a share of r²,
+    or of answers), and for a group, the words of its last causal test are used.
+    """
     own = last_cause(row)
     if row.missed != row.effect:
         return own
@@ -234,7 +243,7 @@ def _loss_in_words(row: Any, words: str) -> str:
 
 
 def _performances(tables: Tables, about: About) -> list[str]:
-    """How well the model does on each kind of rows, in sentences."""
+    """Return sentences about how well the model does on each kind of rows."""
     titles = {trial["name"]: trial["title"] for trial in about["trials"]}
     unit = "nats a token" if loss_unit(tables, about) == "nats" else "of the target's variance"
     trials = tables.get("trials", pd.DataFrame())
@@ -260,7 +269,7 @@ def _performance(p: Any, title: str, unit: str) -> str:
 
 
 def _doubts(tables: Tables, about: About) -> list[str]:
-    """What the numbers give reason to doubt."""
+    """Return sentences about reasons for doubt in the numbers."""
     settings, roles, said = about["settings"], tables["roles"], []
     if not about["ran"]:
         said.append("No model was run: what a head does is seen, and not what breaks without it.")
@@ -288,7 +297,7 @@ def _doubts(tables: Tables, about: About) -> list[str]:
 
 
 def _costly(tables: Tables, about: About) -> Iterator[str]:
-    """Whether random tokens cost more than a guess."""
+    """Yield a sentence if random tokens cost the model more than a guess."""
     guess = math.log(about["vocabulary"]) if about["vocabulary"] else math.inf
     trials = tables.get("trials", pd.DataFrame())
     worst = float(trials["control"].max()) if len(trials) else 0.0
@@ -301,8 +310,8 @@ def _costly(tables: Tables, about: About) -> Iterator[str]:
 
 
 def wide_table(tables: Tables, about: About) -> pd.DataFrame:
-    """A table with one row per head: its name, its roles (with ``?`` if not confirmed) and its
-    main scores."""
+    """Return a table with one row per head: its name, its roles (with ``?`` if not confirmed) and
+    its main scores."""
     columns, roles = columns_of(tables["heads"], loss_unit(tables, about)), tables["roles"]
     lines = []
     for place in places_of(tables):
@@ -318,7 +327,7 @@ def wide_table(tables: Tables, about: About) -> pd.DataFrame:
 
 
 def _viewer(tables: Tables, about: About, title: str) -> Markup:
-    """Every head as a point, and each on rows: data, bytes, and the script that draws them."""
+    """Return the viewer of the page, as data, bytes, and the script that draws every head."""
     document = viewer_document(tables, about, title)
     caption = (
         f"All {len(places_of(tables))} heads as a table; click a heading, or reach it with Tab and "
@@ -340,19 +349,19 @@ def _viewer(tables: Tables, about: About, title: str) -> Markup:
 
 
 def viewer_file(name: str) -> str:
-    """The text of a file of the interactive viewer, ``viewer.js`` or ``viewer.css``."""
+    """Return the text of a file of the interactive viewer, ``viewer.js`` or ``viewer.css``."""
     return (files("prooflens.pages") / "viewer" / name).read_text(encoding="utf-8")
 
 
 def _safe(text: str) -> Markup:
-    """JSON inside a script: nothing in it can end the script."""
+    """Return JSON that can stand inside a script: nothing in it can end the script."""
     escaped = text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     return Markup(escaped)  # noqa: S704  no markup is left in it
 
 
 def static_view(tables: Tables, about: About) -> str:
-    """The HTML that a notebook shows if it cannot run scripts: the findings and the table of all
-    heads."""
+    """Return the HTML that a notebook shows if it cannot run scripts: the findings and the table of
+    all heads."""
     caption = f"All {len(places_of(tables))} heads as a table"
     return render_page(
         "view_static.html.j2",
@@ -365,7 +374,8 @@ def static_view(tables: Tables, about: About) -> str:
 
 
 def _role_sections(tables: Tables, about: About) -> Iterator[Section]:
-    """The confirmed roles with their evidence; then, folded, those that are not."""
+    """Yield the sections of the confirmed roles with their evidence; then, folded, of the
+    others."""
     lost = (
         "What is lost is the rise of the loss without the head's attention for this role (of "
         "copying and positional heads: without the head); an induction head must also read earlier "
@@ -414,12 +424,12 @@ def _role_sections(tables: Tables, about: About) -> Iterator[Section]:
 
 
 def _has_values(column: pd.Series) -> bool:
-    """Whether anything stands in a column."""
+    """Return whether a column has any value."""
     return bool((column.notna() & (column != "")).any())
 
 
 def _in_order(roles: pd.DataFrame, order: Sequence[str]) -> pd.DataFrame:
-    """By role, in the registry's order, and strength."""
+    """Return the role table sorted by role, in the registry's order, and by strength."""
     rank = [order.index(role) if role in order else len(order) for role in roles["role"]]
     keyed = roles.assign(_rank=rank, _size=-roles["strength"].abs())
     keyed = keyed.sort_values(["_rank", "_size", "layer", "head"], kind="stable")
@@ -434,7 +444,7 @@ def _evidence(
     *,
     small: bool,
 ) -> Iterator[Section]:
-    """Everything that backs up a finding, folded."""
+    """Yield the folded sections with everything that backs up a finding."""
 
     def pictures_of(*starts: str) -> list[Picture]:
         named = [one for name, one in pictures.items() if name.startswith(starts)]
@@ -478,7 +488,8 @@ def _evidence(
 
 
 def _text_section(tables: Tables) -> Iterator[Section]:
-    """How much of what heads do on text their confirmed roles explain; none without text."""
+    """Yield the section on how much of what heads do on text their confirmed roles explain; none
+    without text."""
     table = tables.get("explained", pd.DataFrame())
     if table.empty:
         return

@@ -1,12 +1,12 @@
 """Pages on several checkpoints of one training: the weights of heads, and the roles of a model.
 
-Weights: a page, a figure, a table and a few sentences. Of each number the page names the heads that
-move most between the first and the last checkpoint that were given. That a head's weights moved
-does not say that the model uses the head.
+Weights: a page, a figure, a table and a few sentences. For each number the page names the heads
+that change most between the first and the last checkpoint. That a head's weights changed does not
+show that the model uses the head.
 
-Roles: sentences, a figure and a table. Drawn is what is lost without each head that is confirmed at
-some checkpoint, or without its group, a panel a role; nothing where it does not behave so, or
-nothing could be measured.
+Roles: sentences, a figure and a table. The figure shows, in one panel per role, what is lost
+without each head that is confirmed at some checkpoint, or without its group; there is no point if
+the head does not have the behaviour at a checkpoint, or nothing could be measured.
 """
 
 from __future__ import annotations
@@ -69,7 +69,12 @@ def training_lines(table: pd.DataFrame, told: int = _TOLD) -> list[HeadLines]:
 
 
 def training_findings(table: pd.DataFrame, told: int = _TOLD) -> list[str]:
-    """What changed between the checkpoints, in sentences with their numbers."""
+    """Return sentences, with their numbers, about what changed between the checkpoints.
+
+    Args:
+        table: From :func:`interp.weights.revisions.weights_over_training`.
+        told: How many heads are named for each change.
+    """
     revisions = list(dict.fromkeys(table["revision"]))
     return [*_clear(table, revisions), *_changes(table, revisions, told)]
 
@@ -117,8 +122,11 @@ def write_training_page(
 
 
 def _numbers(table: pd.DataFrame) -> pd.DataFrame:
-    """A row a revision, head and number, with the band of chance; of compositions the ratio to that
-    of random directions, of the pair in which it is largest."""
+    """Return one row per revision, head and score, with the null's mean and deviation.
+
+    Composition scores are divided by their mean for random directions; of a head's pairs the one
+    with the largest ratio is kept.
+    """
     single = table[~table["metric"].isin(COMPOSITIONS)]
     pairs = table[table["metric"].isin(COMPOSITIONS)]
     mean = pairs["null_mean"]
@@ -200,12 +208,13 @@ def _wide(table: pd.DataFrame, revisions: Sequence[str]) -> PageTable:
 def roles_findings(
     roles: pd.DataFrame, trials: Mapping[str, pd.DataFrame], asked: Sequence[str]
 ) -> list[str]:
-    """How well the model does, and what is confirmed, at each checkpoint.
+    """Return sentences about how well the model does, and which roles are confirmed, at each
+    checkpoint.
 
     Args:
         roles: The role tables of all checkpoints, with the column ``revision``.
         trials: Checkpoint → how well the model does there.
-        asked: The roles that were looked for, in the order of the sentences.
+        asked: The roles that were tested for, in the order of the sentences.
     """
     sure = _with_names(roles[roles["status"] == "confirmed"])
     known = [role for role in asked if role in set(sure["role"])]
@@ -223,16 +232,16 @@ def roles_page(
     same_rows: bool,
     folder: Path,
 ) -> str:
-    """The page as one HTML file; its figure is written to a folder.
+    """Render the page on the roles of all checkpoints as one HTML file.
 
     Args:
         roles: The role tables of all checkpoints, with the column ``revision``.
-        findings: The sentences that it opens with.
+        findings: The sentences with which the page begins.
         revisions: The checkpoints, in the order of training.
         model: The model's name.
         unit: Unit of the effects, ``nats`` or ``variance``.
         same_rows: Whether all checkpoints were run on the same rows.
-        folder: Where the figure goes.
+        folder: The folder to which the figure is written.
     """
     rows = _with_names(roles)
     title = f"Roles of {page_name(model)} over training"
@@ -244,7 +253,7 @@ def roles_page(
 
 
 def folder_name(revision: str) -> str:
-    """The name of the folder that a checkpoint is inspected into."""
+    """Return the name of the folder into which a checkpoint is inspected."""
     return revision.replace("/", "-")
 
 
@@ -253,7 +262,7 @@ def _with_names(roles: pd.DataFrame) -> pd.DataFrame:
 
 
 def _losses(trials: Mapping[str, pd.DataFrame]) -> Iterator[str]:
-    """The loss on the first kind of rows at each checkpoint."""
+    """Yield the loss on the first kind of rows at each checkpoint, in words."""
     some = {name: table.iloc[0] for name, table in trials.items() if len(table)}
     if some:
         losses = [f"{row['loss']:.2f} at {name}" for name, row in some.items()]
@@ -261,7 +270,7 @@ def _losses(trials: Mapping[str, pd.DataFrame]) -> Iterator[str]:
 
 
 def _where_confirmed(sure: pd.DataFrame, role: str, revisions: Sequence[str]) -> str:
-    """Which components are confirmed in a role at each checkpoint."""
+    """Return which components are confirmed in a role at each checkpoint, in words."""
     mine = sure[(sure["role"] == role) & (sure["component"] != "group")]
     told = []
     for name in revisions:
@@ -301,7 +310,8 @@ def _roles_panel(
 
 
 def _statuses(rows: pd.DataFrame, revisions: Sequence[str]) -> PageTable:
-    """A row a component and role, a column a checkpoint: status and what is lost."""
+    """Return a table with one row per component and role, and one column per checkpoint: the status
+    and what is lost."""
     told = [
         f"{status} ({lost:+.2f})" if lost == lost else str(status)
         for status, lost in zip(rows["status"], rows["lost"], strict=True)
@@ -319,7 +329,7 @@ def _statuses(rows: pd.DataFrame, revisions: Sequence[str]) -> PageTable:
 def _picture(
     panels: Sequence[HeadLines], revisions: Sequence[str], path: Path, caption: str, told: str = ""
 ) -> Picture:
-    """Write the figure of some panels, and a narrow one, and hand both to the page."""
+    """Write the figure of some panels, and a narrow one, and return both for the page."""
     save(heads_over_training(panels, revisions), path)
     narrow = path.with_name(f"{path.name}-narrow")
     save(heads_over_training(panels, revisions, columns=1), narrow, formats=("png",))

@@ -1,10 +1,10 @@
 """A report as data: a page of sections with words, figures and tables, rendered as one HTML file.
 
-Figures are embedded, styles are in the file, nothing is fetched: the file opens anywhere. Words are
-escaped, so what a model or a task is called cannot become markup.
+Figures are embedded, styles are in the file, and nothing is fetched, so the file opens anywhere.
+All words are escaped, so that the name of a model or task cannot become markup.
 
-*What a page calls its model.* A shipped model or one of the hub keeps its name. A folder is called
-by the end of its path; the whole path stands in the small print.
+*How a page names its model.* A shipped model or one of the hub keeps its name. A folder is named by
+the end of its path; the whole path is in the small print.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from trained.shipped_names import languages, names
 
 @dataclass(frozen=True)
 class Picture:
-    """A PNG file with a caption, which begins its alternative text.
+    """A PNG file with a caption, which also begins its alternative text.
 
     Attributes:
         path: The file.
-        caption: What it shows, with its numbers.
-        anchor: What a :class:`Link` to it names; empty for none.
-        narrow: The same panels below one another, shown on a narrow screen.
-        told: The numbers that stand beside the figure, for readers who cannot see it.
+        caption: What the picture shows, with its numbers.
+        anchor: The anchor to which a :class:`Link` leads; empty for none.
+        narrow: A file with the same panels below one another, shown on narrow screens.
+        told: The numbers in the figure in words, for readers who cannot see it.
     """
 
     path: Path
@@ -101,7 +101,8 @@ class Link:
 
 
 class Cell(NamedTuple):
-    """A cell as it is shown: the class of its style, its text, and the anchor that it leads to."""
+    """A table cell as it is shown: the class of its style, its text, and the anchor to which it
+    leads."""
 
     kind: str
     text: str
@@ -113,10 +114,10 @@ class PageTable:
     """A table with a caption; numbers are shown to three significant digits.
 
     Attributes:
-        frame: The rows; a :class:`Link` may stand in a cell.
+        frame: The rows; a cell may be a :class:`Link`.
         caption: The text above the table.
-        sortable: Headings are buttons that sort by their column, by the unrounded numbers.
-        anchors: What links to the rows name, a row each; empty for none.
+        sortable: Whether headings are buttons that sort by their column, by the unrounded numbers.
+        anchors: The anchor of each row, to which links lead; empty for none.
     """
 
     frame: pd.DataFrame
@@ -155,8 +156,9 @@ class Section:
         words: Paragraphs.
         pictures: Figures with captions.
         tables: Tables with captions.
-        folded: Whether the reader opens it: for what backs up a finding and is not one.
-        html: Markup of our own making, after the words.
+        folded: Whether the section is closed until the reader opens it, as for details that back up
+            a finding.
+        html: Trusted HTML that is shown after the words.
     """
 
     title: str
@@ -245,14 +247,14 @@ def render_page(
     environment: Mapping[str, str] | None = None,
     **values: Any,
 ) -> str:
-    """Render a template as HTML; whatever is given as text is escaped.
+    """Render a template as HTML; all text values are escaped.
 
     Args:
         template: The name of a template in this folder; or a template elsewhere, as a file, which
             may extend and import those of this folder.
-        scripted: Whether the page has tables to sort or filter, and so a script.
-        environment: The versions in the footer; those of now by default.
-        values: What the template names: ``title``, ``facts`` and its own.
+        scripted: Whether the page has tables to sort or filter, and so needs a script.
+        environment: The package versions in the footer; the installed ones by default.
+        values: The variables of the template: ``title``, ``facts`` and its own.
     """
     here = files("prooflens.pages")
     ours = {
@@ -271,7 +273,7 @@ def render_page(
 
 @cache
 def _environment() -> Environment:
-    """Templates are compiled once a process."""
+    """Return the environment of the templates, which are compiled once per process."""
     return Environment(
         loader=PackageLoader("prooflens", "pages"),
         autoescape=True,
@@ -286,7 +288,7 @@ _STORE = "store"
 
 
 def page_name(name: str) -> str:
-    """The name that a page shows for a model or a store.
+    """Return the name that a page shows for a model or a store.
 
     An absolute path or an existing folder is shortened to its last part, or to its last two if the
     last is ``store``; all other names, such as those of shipped models, are kept.

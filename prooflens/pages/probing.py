@@ -1,8 +1,8 @@
-"""What probes found in one model or store, as sentences, files and a page.
+"""The results of probing one model or store, as sentences, files and a page.
 
-The page has what can be read where, one map, and what to doubt; then each latent in a sentence;
-every score is folded. A probe that finds a latent says that it is there, not that the model uses
-it: only exchanged latents say that.
+The page says which latents can be decoded where, in one map, and what to doubt; then follows a
+sentence for each latent; all scores are folded. A probe that decodes a latent shows that it is
+there, not that the model uses it: only exchanged latents show that.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ _USED = (
 
 
 def findings(found: Probing) -> list[str]:
-    """The results of probing in sentences.
+    """Return the results of probing in sentences.
 
     Returns:
         A line for each latent: the first hook at which it is decodable, with its score and
-        baselines, or why there is none. Then a line each if hooks were left out and if there was
-        no model with random weights to compare with. Last, for each latent that was exchanged
-        between rows, a line that says how far the output moved.
+        baselines, or why there is none. Then a line if hooks were left out, and one if there was no
+        model with random weights to compare with. Last, for each latent that was exchanged between
+        rows, a line that says how far the output moved.
     """
     lines = []
     for latent, hook, _ in found.first.itertuples(index=False):
@@ -122,7 +122,7 @@ def _not_found(row: pd.Series[Any]) -> str:
 
 
 def _no_more(row: pd.Series[Any]) -> str:
-    """The baselines that read something too and that the score is not clearly above."""
+    """Name the baselines that decode something too and that the score is not clearly above."""
     scores = {name: row["score"] - row[over] for over, name in _BASELINES.items()}
     names = [
         f"{name} ({score:.2f})"
@@ -133,8 +133,16 @@ def _no_more(row: pd.Series[Any]) -> str:
 
 
 def write_probing(found: Probing, out: Path, *, overwrite: bool) -> None:
-    """``report.html``, ``probes.csv``, ``probes.json`` and the layer × latent map; if asked for,
-    ``interchange.csv``. Complete or not at all."""
+    """Write the results of probing to a folder, completely or not at all.
+
+    The files are ``report.html``, ``probes.csv``, ``probes.json`` and the layer × latent map; if
+    latents were exchanged, also ``interchange.csv``.
+
+    Args:
+        found: The results.
+        out: The folder.
+        overwrite: Whether to replace an earlier folder.
+    """
     with output_folder(out, overwrite=overwrite, marker=MARKER) as folder:
         for name, table in found.tables().items():
             table.to_csv(folder / f"{name}.csv", index=False)
@@ -169,11 +177,11 @@ def probing_page(
     """Render the page as one self-contained HTML file.
 
     Args:
-        folder: Where the figures are.
+        folder: The folder with the figures.
         table: A table from :func:`probes.probe_table.probe_table`.
-        first: Where each latent can first be read.
-        lines: A sentence a latent, and what was left out.
-        about: What was probed.
+        first: The first hook at which each latent is decodable.
+        lines: A sentence for each latent, and for what was left out.
+        about: What was probed, as JSON data.
         exchanged: Whether latents were exchanged.
         clear: By how much a score must exceed a baseline to be clearly above it.
     """
@@ -193,7 +201,8 @@ def probing_page(
 
 
 def _best(table: pd.DataFrame, first: pd.DataFrame) -> pd.DataFrame:
-    """A row a latent: where it can first be read, or where its score is largest; ``found``."""
+    """Return one row per latent: that of the first hook at which it is decodable, or of its largest
+    score; the column ``found`` says which."""
     rows = []
     for latent, hook, _ in first.itertuples(index=False):
         mine = table[table["latent"] == latent]
@@ -203,7 +212,7 @@ def _best(table: pd.DataFrame, first: pd.DataFrame) -> pd.DataFrame:
 
 
 def _readable(best: pd.DataFrame) -> list[str]:
-    """Which latents can first be read where, and which nowhere."""
+    """Say which latents are first decodable where, and which nowhere."""
     said = []
     for hook, rows in best[best["found"]].groupby("hook", sort=False):
         low, high = f"{rows['score'].min():.2f}", f"{rows['score'].max():.2f}"

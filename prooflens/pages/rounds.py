@@ -1,6 +1,6 @@
-"""Nested memories layer by layer, from their tables: which layer first holds which round, and what
-breaks it, with the model beside the proof (:func:`probes.nesting.nested_rounds`).
-"""
+"""Nested memories layer by layer, from their tables: which layer first holds which round, and which
+ablation removes it, in the model and in the proof's construction
+(:func:`probes.nesting.nested_rounds`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROUNDS_CAPTION = (
 
 
 def rounds_again(readable: pd.DataFrame, kernels: pd.DataFrame) -> Figure:
-    """The figure of the tables ``rounds-readable`` and ``rounds-kernels``."""
+    """Draw the figure of the tables ``rounds-readable`` and ``rounds-kernels``."""
     panels = []
     for title, rows in readable.groupby("model", sort=False):
         mine = kernels[kernels["model"] == title]
@@ -45,12 +45,14 @@ def rounds_again(readable: pd.DataFrame, kernels: pd.DataFrame) -> Figure:
 
 
 def rounds_in_words(table: pd.DataFrame) -> Iterator[str]:
-    """One line for each model and latent: where the latent is first decodable, with its r²,
-    and how much r² is lost without the earlier component that matters most, or without the heads
-    that fetch the previous round.
+    """Yield one line for each model and latent: where the latent is first decodable, with its r²,
+    and how much r² is lost under ablation.
+
+    The ablations are of the earlier component that matters most, and of the heads that fetch the
+    previous round.
 
     Args:
-        table: A row for each model and latent, as in the table ``rounds``.
+        table: A table with one row for each model and latent, such as ``rounds``.
     """
     rows: list[Any] = list(table.itertuples())
     for row in rows:
@@ -59,7 +61,7 @@ def rounds_in_words(table: pd.DataFrame) -> Iterator[str]:
 
 
 def rounds_side_by_side(table: pd.DataFrame) -> pd.DataFrame:
-    """The table ``rounds`` with one row per latent, to compare models.
+    """Return the table ``rounds`` with one row per latent, to compare models.
 
     Two columns for each model say where the latent is first decodable, and which ablations lower
     its r² there.
@@ -80,7 +82,7 @@ def _place(row: Any) -> str:
 
 
 def _loss_phrases(row: Any) -> Iterator[str]:
-    """What a latent loses without a component, and without the round before it."""
+    """Yield how much r² a latent loses without a component, and without the round before it."""
     if row.without:
         yield f"without {row.without} it falls by {row.lost:.2f}"
     if row.before == row.before:

@@ -15,13 +15,13 @@ from prooflens.pages.viewer_data import head_bytes, viewer_document
 
 
 class HeadsWidget(anywidget.AnyWidget):  # type: ignore[misc]
-    """The page's viewer in a notebook.
+    """The page's viewer as a widget in a notebook.
 
     Attributes:
         document: The page's data as JSON.
         codes: ``MODEL-HEAD`` → the head's bytes.
-        findings: What was found, in sentences, above everything else.
-        head: The head that is looked at; Python and the page share it.
+        findings: The findings in sentences, shown above everything else.
+        head: The name of the head that is shown; Python and the page share it.
     """
 
     _esm = viewer_file("viewer.js")
@@ -35,11 +35,11 @@ class HeadsWidget(anywidget.AnyWidget):  # type: ignore[misc]
 def heads_widget(
     tables: Mapping[str, pd.DataFrame], about: Mapping[str, Any], findings: Sequence[str], head: str
 ) -> Any:
-    """The page of heads as a widget of a notebook.
+    """Return the viewer of an inspection as a widget for a notebook.
 
     Args:
         tables: The inspection's tables, by name.
-        about: What the inspection says of itself, as ``inspection.json`` holds it.
+        about: The facts about the inspection, as in ``inspection.json``.
         findings: The sentences above the heads.
         head: The head that is shown first, such as ``L1H0``; ``""`` for the first of the table.
     """

@@ -1,9 +1,9 @@
-"""What the viewer of an inspection's page reads: one JSON document, and for every head its bytes.
+"""The data of the viewer of an inspection's page: one JSON document, and bytes for every head.
 
-The schema is written down in ``docs/formats.md``. JSON holds what is read at once (rows, columns,
+The schema is in ``docs/formats.md``. The JSON document has what is read at once (rows, columns,
 roles, lags, scores of rows); a head's attention, norms and effects are codes of one byte each,
-unpacked by the page when the head is looked at. Numbers that are not finite are ``null`` (not
-measured) or the text ``inf`` and ``-inf``: never zero.
+unpacked by the page when the head is shown. Numbers that are not finite are ``null`` (not measured)
+or the text ``inf`` and ``-inf``: never zero.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class Column:
 
     Attributes:
         key: The column's short name.
-        label: The column's name with its unit, as an axis says it.
-        about: What it is, in a sentence.
-        values: Head → number; a head that is not there was not measured.
+        label: The column's name with its unit, for an axis.
+        about: What the number is, in a sentence.
+        values: Head → number; a head that is missing was not measured.
     """
 
     key: str
@@ -69,7 +69,7 @@ class Column:
 
 
 class _Words:
-    """Distinct texts, each named by its place."""
+    """A list of distinct texts, each referred to by its index."""
 
     def __init__(self) -> None:
         self.places: dict[str, int] = {}
@@ -79,20 +79,21 @@ class _Words:
 
 
 def places_of(tables: Tables) -> list[Place]:
-    """Layer and number of every head that was seen, in order."""
+    """Return layer and number of every head in the tables, in order."""
     heads = tables["shown-heads"][["layer", "head"]].drop_duplicates()
     return sorted((int(layer), int(head)) for layer, head in heads.itertuples(index=False))
 
 
 def loss_unit(tables: Mapping[str, pd.DataFrame], about: Mapping[str, Any]) -> str:
-    """The unit of losses: nats of tokens, also where effects are shares of variance."""
+    """Return the unit of losses: ``nats`` for token targets, even if effects are shares of
+    variance; else the profile's unit."""
     trials = tables.get("trials", pd.DataFrame())
     tokens = len(trials) and trials["worst"].isna().all()
     return "nats" if tokens else str(about["unit"])
 
 
 def columns_of(heads: pd.DataFrame, unit: str) -> list[Column]:
-    """The numbers of every head that are looked at first.
+    """Return the numbers of every head by which the viewer shows them as points.
 
     Args:
         heads: The table ``heads``.
@@ -221,7 +222,7 @@ def _model(tables: Tables, about: Mapping[str, Any], words: _Words) -> dict[str,
 def _on_group(
     number: int, parts: pd.DataFrame, scores: pd.DataFrame, lags: pd.DataFrame, at: list[int]
 ) -> dict[str, Any]:
-    """A head on the rows of one kind."""
+    """Return the data of a head on the rows of one kind."""
     own = parts[parts["group"] == number].set_index("part")
     scales = {
         name: [float(v) for v in own.loc[name, ["low", "step", "error"]].to_numpy()]
@@ -266,8 +267,8 @@ def _raised_tokens(table: pd.DataFrame, words: _Words) -> dict[str, Any] | None:
 
 
 def head_bytes(tables: Tables) -> Iterator[tuple[str, bytes]]:
-    """Each head's name and codes: for every kind of rows its attention, then its norms, then its
-    effects, each row after row."""
+    """Yield each head's name and bytes: for every kind of rows its attention, then its norms, then
+    its effects, each row after row."""
     rank = {name: number for number, name in enumerate(_PARTS)}
     codes = tables["shown-heads"]
     ordered = codes.assign(rank=codes["part"].map(rank)).sort_values(["group", "rank"])

@@ -1,10 +1,10 @@
 """What a model's weights alone show, as files: tables, figures and a few sentences.
 
-``write_page`` fills a folder with ``report.html`` (one page of it all), ``weights.csv`` (a row a
-head, circuit and metric), ``compositions.csv`` (a row a pair of heads), ``singular_values.csv``,
-``weights.json`` (all heads, the strongest pairs, the findings and where they come from),
-``findings.txt`` and figures as PNG (the diagonals also as SVG). The folder is written under a
-temporary name and renamed when it is complete.
+``write_page`` fills a folder with ``report.html`` (one page of it all), ``weights.csv`` (one row
+per head, circuit and metric), ``compositions.csv`` (one row per pair of heads),
+``singular_values.csv``, ``weights.json`` (all heads, the strongest pairs, the findings and where
+they come from), ``findings.txt`` and figures as PNG (the diagonals also as SVG). The folder is
+written under a temporary name and renamed when it is complete.
 """
 
 from __future__ import annotations
@@ -84,16 +84,15 @@ def weights_page(
 ) -> str:
     """Render the page as one self-contained HTML file.
 
-    First what stands out, the strongest diagonals and what to doubt, then the heads with the
-    strongest diagonals as a table; the other figures are folded by what they measure, each meaning
-    said once.
+    First come the findings, the strongest diagonals and what to doubt, then a table of the heads
+    with the strongest diagonals; the other figures are folded by what they measure.
 
     Args:
-        folder: where the figures are.
-        model: what was inspected.
-        table: from :func:`interp.weights.weight_table.weight_table`.
-        findings: sentences for the top of the page.
-        facts: sizes, options and notes, for its end.
+        folder: The folder with the figures.
+        model: The model's name.
+        table: A table from :func:`interp.weights.weight_table.weight_table`.
+        findings: Sentences for the top of the page.
+        facts: Sizes, options and notes, for its end.
     """
     crops, sections = _diagonals(folder, table), [*_strongest(table)]
     if crops[1:]:
@@ -107,7 +106,7 @@ def weights_page(
 
 
 def _diagonals(folder: Path, table: pd.DataFrame) -> list[Picture]:
-    """Corners of circuits, those of QK first."""
+    """Return pictures of corners of circuits, those of QK first."""
     paths = sorted(p for p in folder.glob("diagonals-*.png") if not p.stem.endswith(NARROW))
     paths.sort(key=lambda path: path.stem != "diagonals-QK")
     return [
@@ -118,7 +117,8 @@ def _diagonals(folder: Path, table: pd.DataFrame) -> list[Picture]:
 
 
 def _strongest(table: pd.DataFrame) -> Iterator[Section]:
-    """The heads of the largest |trace share| of each circuit, with the numbers that tell most."""
+    """Yield a section for each circuit with the heads of the largest |trace share|, and their main
+    numbers."""
     heads = table[table["metric"].isin(_TELLING)]
     if not len(heads):
         return
@@ -166,7 +166,7 @@ def _pair_sections(folder: Path, table: pd.DataFrame) -> Iterator[Section]:
 
 
 def _measurements(folder: Path, table: pd.DataFrame) -> Iterator[Section]:
-    """Maps and histograms of every metric, folded by what they measure."""
+    """Yield folded sections of maps and histograms, one for each kind of measurement."""
     known = {metric for _, metrics, _ in _GROUPS for metric in metrics}
     drawn = [path.stem.removeprefix("map-") for path in sorted(folder.glob("map-*.png"))]
     others = tuple(metric for metric in drawn if metric not in known)
@@ -182,7 +182,7 @@ def _pictures(paths: Iterable[Path], table: pd.DataFrame) -> list[Picture]:
 
 
 def _caption(stem: str, table: pd.DataFrame) -> str:
-    """What a figure shows, with its largest numbers."""
+    """Return the caption of a figure, with its largest numbers."""
     kind, _, rest = stem.partition("-")
     if kind == "diagonals":
         own = table[
@@ -232,15 +232,15 @@ _UNITS = {
 
 @dataclass(frozen=True)
 class WeightTable:
-    """A table of weight metrics, and what a page says of the model that it is of.
+    """A table of weight metrics, with what a page says about its model.
 
     Attributes:
-        table: the table, from :func:`interp.weights.weight_table.weight_table`.
+        table: The table, from :func:`interp.weights.weight_table.weight_table`.
         about: JSON data: ``model``, ``family``, ``sizes``, ``options`` (fold_norm, lag and basis
             with which the table was made), ``analysed`` and ``notes``.
-        tied: whether W_U = W_Eᵀ.
-        heads: how many heads there are in each layer.
-        crops: circuit, layer and head → the corner of the circuit that is drawn.
+        tied: Whether W_U = W_Eᵀ.
+        heads: The number of heads in each layer.
+        crops: (circuit, layer, head) → the corner of the circuit that is drawn.
     """
 
     table: pd.DataFrame
@@ -250,18 +250,18 @@ class WeightTable:
     crops: Mapping[tuple[str, int, int], NDArray[np.float32]] = field(default_factory=dict)
 
     def findings(self, n: int = 5) -> list[str]:
-        """The main findings, with ``n`` heads or pairs per list; see :func:`findings`."""
+        """Return the main findings, with ``n`` heads or pairs per list; see :func:`findings`."""
         return [*self.diagonals(n), *_compositions(self.table, n)]
 
     def diagonals(self, n: int = 5) -> list[str]:
-        """The findings about single heads."""
+        """Return the findings about single heads."""
         heads = self.table[~self.table["metric"].isin(COMPOSITIONS)]
         basis = self.about["options"].get("basis", "residual")
         return findings(heads, n, basis=basis, tied=self.tied)
 
 
 def drawn_heads(table: pd.DataFrame) -> list[tuple[str, int, int]]:
-    """Circuit, layer and head of the diagonals that a page draws."""
+    """Return circuit, layer and head of the diagonals that a page draws."""
     own = table[_is_scored(table)]
     tops = {c: strongest(own, c, "trace_share", _CROPS) for c in own["circuit"].unique()}
     return [(c, layer, head) for c, top in tops.items() for layer, head in _places(top)]
@@ -272,7 +272,7 @@ def _places(rows: pd.DataFrame) -> list[tuple[int, int]]:
 
 
 def _is_scored(table: pd.DataFrame) -> pd.Series:
-    """Which rows are of single heads, and of a metric that some head has."""
+    """Return which rows are about single heads, with a metric that some head has."""
     counted = table.groupby(["circuit", "metric"])["score"].transform("count") > 0
     return counted & ~table["metric"].isin((*COMPOSITIONS, SINGULAR))
 
@@ -280,7 +280,8 @@ def _is_scored(table: pd.DataFrame) -> pd.Series:
 def strongest(
     table: pd.DataFrame, circuit: str, metric: str, n: int, *, sign: int = 0
 ) -> pd.DataFrame:
-    """The ``n`` heads with the largest score (sign 1), the smallest (−1) or the largest |score|."""
+    """Return the ``n`` heads with the largest score (sign 1), the smallest (−1) or the largest
+    |score| (0)."""
     chosen = table[(table["circuit"] == circuit) & (table["metric"] == metric)]
     key = chosen["score"].abs() if sign == 0 else sign * chosen["score"]
     chosen = chosen.assign(_key=key)
@@ -331,7 +332,7 @@ def findings(
 
 
 def clear_diagonals(shares: pd.DataFrame) -> pd.DataFrame:
-    """The trace shares that are above the null and the floor (:data:`CLEAR`)."""
+    """Return the trace shares that are above the null and the floor (:data:`CLEAR`)."""
     return shares[(shares["q"] < _LEVEL) & (shares["score"].abs() >= _FLOOR)]
 
 
@@ -345,7 +346,7 @@ def _compositions(table: pd.DataFrame, n: int) -> list[str]:
 
 
 def _meanings(basis: str, tied: bool) -> tuple[tuple[str, str, str], ...]:
-    """For each circuit, the effect of a positive diagonal and of a negative one."""
+    """Return, for each circuit, what a positive diagonal does and what a negative one does."""
     if basis == "token":
         return (
             ("QK", "attend from a token to itself (symbol equality)", "attend away from it"),
@@ -382,7 +383,8 @@ def _list_heads(rows: pd.DataFrame) -> str:
 def write_table(
     table: pd.DataFrame, path: Path, *, overwrite: bool, columns: Sequence[str] = CSV_COLUMNS
 ) -> None:
-    """Write the table as CSV, and beside it what it was made with: ``NAME.environment.json``.
+    """Write a table as CSV, and the versions it was made with to ``NAME.environment.json`` beside
+    it.
 
     Raises:
         OutputError: if a file exists and may not be replaced, or cannot be written.
@@ -397,8 +399,13 @@ def write_table(
 
 
 def write_page(given: WeightTable, folder: Path, *, overwrite: bool, watch: Watch = iter) -> None:
-    """Write everything about the model's weights into one folder; ``watch`` wraps the figures'
-    loop.
+    """Write everything about the model's weights into one folder.
+
+    Args:
+        given: The table, with what a page says about its model.
+        folder: The folder.
+        overwrite: Whether to replace an existing folder of such a page.
+        watch: A wrapper around the loop over figures, for a progress bar.
 
     Raises:
         OutputError: if the folder exists and may not be replaced, or cannot be written.
@@ -448,7 +455,7 @@ def _options_text(options: dict[str, Any]) -> str:
 
 
 def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows as JSON data."""
+    """Return the rows of a table as JSON data."""
     records: list[dict[str, Any]] = json_data(rows[[*_FIRST, "effect", "target", "null", "draws"]])
     return records
 

@@ -1,8 +1,9 @@
 """Figures: of tables and arrays (:mod:`interp.figures`), and straight from a model.
 
-A figure on the last line of a notebook's cell is shown as a picture, also without pyplot: IPython
-shows matplotlib's figures once pyplot was imported, or after ``%matplotlib inline``. Ours are made
-without pyplot, so the door to them says how they are shown.
+A figure on the last line of a notebook's cell is shown as a picture, even without pyplot. IPython
+shows matplotlib's figures only once pyplot was imported, or after ``%matplotlib inline``. The
+figures of this package are made without pyplot, so importing this module tells IPython how to show
+them.
 """
 
 import io
@@ -15,7 +16,7 @@ __getattr__, __dir__, __all__ = lazy(__name__, __file__)
 
 
 def show_figures() -> None:
-    """Tell a running IPython how to show a figure; elsewhere, and where it knows, do nothing."""
+    """Tell a running IPython how to show a figure; do nothing elsewhere, or if it knows already."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     if shell is not None:

@@ -23,20 +23,21 @@ _MOST, _LARGE = 64, 12
 def attention(
     model: Any, text_or_tokens: str | Sequence[int], *, heads: Sequence[str] | None = None
 ) -> Figure:
-    """Where each head looks on one text: a grid of all, or up to twelve with tokens as labels.
+    """Draw where each head attends on one text: a grid of all heads, or up to twelve with tokens as
+    labels.
 
     Args:
-        model: A hooked model, such as :func:`trained.loading.load` gives.
-        text_or_tokens: Text, for a model with a tokenizer; or token ids, as a list or with spaces
-            between. The model's BOS is put in front of text and not of a list.
-        heads: Names such as ``L1H0``; all by default.
+        model: A hooked model, such as :func:`trained.loading.load` returns.
+        text_or_tokens: A text, for a model with a tokenizer; or token ids, as a list or separated
+            by spaces. The model's BOS is put in front of a text, not of a list.
+        heads: Names such as ``L1H0``; all heads by default.
 
     Returns:
         A figure, for a notebook or for ``pl.plot.save``.
 
     Raises:
-        ArgumentError: for text that the model cannot read, more than 64 tokens, heads that it has
-            not, or attention that is not finite.
+        ArgumentError: for text that the model cannot read, more than 64 tokens, heads that the
+            model does not have, or attention that is not finite.
     """
     need_hooks(model)
     card = card_of(model)

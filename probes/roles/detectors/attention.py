@@ -3,27 +3,29 @@
     previous-token, sink, local       share of attention to t − 1, to the first position, to the
                                       last few positions (neither t nor t − 1 alone)
     duplicate-token, induction        share to earlier equal tokens (not itself), to the tokens
-                                      after them; induction also reads what earlier
-                                      heads wrote of the token before
-    positional                        the same attention on all rows, by no other name
+                                      after them; induction also depends on what earlier heads
+                                      wrote about the previous token
+    positional                        the same attention on all rows, unless another name fits
     uniform                           even over all earlier positions
-    dense                             uneven, and none of these (nor its own position)
-    fixed-position and others         what a rule selects (:mod:`probes.roles.detectors.selectors`)
+    dense                             uneven, and none of these (nor on its own position)
+    fixed-position and others         what a predicate selects
+                                      (:mod:`probes.roles.detectors.selectors`)
 
-A share must be large, and larger than a null gives: permuted keys, or other rows' tokens, against
-which a head that attends by position alone has no excess. The cause is that the attention, or the
-head, is taken away. An induction head's share must also fall when earlier heads lose their
-attention to the token before, and nothing else: it finds the token by what they wrote of it. One
-that has less than the floor of its attention there is a previous-token head if an induction head's
-share falls when it alone loses that attention.
+A share must be large, and larger than under a null: permuted keys, or other rows' tokens. Under the
+latter, a head that attends by position alone has no excess. The cause is tested by ablating the
+attention, or the head. An induction head's share must also fall when earlier heads lose their
+attention to the previous token and nothing else, because the head finds its keys by what they wrote
+about it. A head with less attention to the previous token than the floor still counts as a
+previous-token head if an induction head's share falls when this head alone loses that attention.
 
-Untrained heads attend evenly too, or unevenly in no way that has a name, and where nothing but the
-average is left of a row, as in narrow networks, they matter as well. Uniform and dense heads have
-fresh models for a null (:mod:`probes.roles.reinit_null`). Where the task is an average, a dense
-head may hold its weights instead: its attention, exchanged between rows, moves the answers as they
+Untrained heads attend evenly too, or unevenly in no way that has a name. Where little but the
+average of a row reaches the output, as in narrow networks, such heads matter as well. Uniform and
+dense heads are therefore compared with freshly initialised models
+(:mod:`probes.roles.reinit_null`). If the task is an average, a dense head may implement its weights
+instead: exchanging its attention pattern between rows moves the answers as exchanging the weights
 would.
 
-Not for attention that is not normalised: a share is not defined there.
+Not for attention that is not normalised, for which a share is not defined.
 """
 
 from __future__ import annotations
@@ -70,7 +72,12 @@ _SAME_WRITE = (
 
 
 def attention_roles(of: Examined) -> Iterator[Found | Lacking]:
-    """Test every head's attention roles; attention that is not normalised has none."""
+    """Test every head for the roles that are defined by where it attends.
+
+    Yields:
+        A finding for each head and role, whether its tests pass or not; and the roles that could
+        not be tested for. Nothing if attention is not normalised.
+    """
     evidence, effects = of.evidence, of.effects
     if not evidence.normalised:
         return
@@ -91,7 +98,8 @@ def attention_roles(of: Examined) -> Iterator[Found | Lacking]:
 
 
 def _heads_to_ablate(evidence: Evidence) -> Iterator[tuple[Place, str]]:
-    """The heads whose attention, or that themselves, will be taken away."""
+    """Yield each head whose causal test will be needed, with the key set to which its attention is
+    removed; an empty name stands for ablating the head."""
     for place in evidence.heads:
         for role, (keys, _) in (_BY_POSITION | _BY_TOKEN).items():
             known = keys in evidence.profile.rows and evidence.share(place, keys) is not None
@@ -147,7 +155,8 @@ def _of(
 
 
 def _missing(evidence: Evidence, role: str) -> str:
-    """Why no cause is sought for a role that is read on rows that repeat, if it is not."""
+    """Return why the cause of a role about equal tokens is not tested, if no rows that repeat can
+    be made; else an empty string."""
     if role in _BY_TOKEN and evidence.kind("same") == "given" and evidence.model is not None:
         return "cause: these rows are too short, or have too few tokens, to be made to repeat"
     return ""
@@ -181,7 +190,8 @@ def _behaviour(evidence: Evidence, place: Place, role: str) -> list[Test]:
 
 
 def _at_positions(found: Acting, tests: Sequence[Test]) -> list[Test]:
-    """The tests of a share of attention and its excess at the positions where the head acts."""
+    """Make the tests of a share of attention and its excess over the range of positions where the
+    head acts."""
     at, shares = f" at positions {found.first} to {found.last}", (found.share, found.excess)
     within = [
         change.test(test.name + at, test.floor, test.name)
@@ -198,8 +208,12 @@ def _even(evidence: Evidence, place: Place) -> list[Test]:
 
 
 def _even_but_some(evidence: Evidence, place: Place) -> list[Test]:
-    """The tests that attention is even over all positions but the first, or all up to the query:
-    chosen on some rows, judged on others; none where no model can be run."""
+    """Test whether attention is even over a subset of positions: all but the first, or all up to
+    the query.
+
+    The subset is chosen on every second row and tested on the others. Empty if the test fails or
+    there is no model.
+    """
     if evidence.model is None:
         return []
     seen = evidence.head_attention(place)
@@ -214,8 +228,12 @@ def _even_but_some(evidence: Evidence, place: Place) -> list[Test]:
 def _cause(
     evidence: Evidence, effects: Effects | None, place: Place, role: str, tests: list[Test]
 ) -> list[Test] | None:
-    """The tests of a knock-out; for induction also of the heads it reads and, if known, the
-    loss."""
+    """Return the tests that removing the head's attention to the role's keys matters.
+
+    For induction they also include that the share falls without earlier heads' attention to the
+    previous token and, if targets are known, that the loss rises. None without a model; empty if
+    the behaviour fails.
+    """
     if effects is None:
         return None
     if not holds(tests) or _missing(evidence, role):
@@ -233,10 +251,12 @@ def _cause(
 
 
 def _composition(evidence: Evidence, effects: Effects, place: Place) -> Test:
-    """The test that the share falls when earlier heads no longer see the previous token.
+    """Test whether an induction head's share falls when earlier heads lose their attention to the
+    previous token.
 
-    They are those that look at the token before, over whole rows; else at the keys that this head
-    reads; else all earlier heads, who may share it.
+    The earlier heads are those with enough attention on the previous token over whole rows; if
+    there are none, those with enough of it at the keys that this head reads; if there are none
+    either, all earlier heads, among which it may be spread.
     """
     floor, least = evidence.floors.fall, evidence.floors.writer
     earlier = [other for other in evidence.heads if other[0] < place[0]]
@@ -259,8 +279,9 @@ def _composition(evidence: Evidence, effects: Effects, place: Place) -> Test:
 
 
 def _at_read_keys(evidence: Evidence, reader: Place, other: Place) -> float:
-    """The share of its attention that an earlier head gives to the token before, at the positions
-    that the reader's attention to what followed equal tokens goes to."""
+    """Return an earlier head's share of attention on the previous token, averaged over the
+    positions that another head attends to, weighted by that head's attention to what followed equal
+    tokens."""
     kind = evidence.kind("after_same")
     layers = {place[0]: torch.cat(evidence.patterns(kind, place[0])) for place in (reader, other)}
     keys = evidence.keys(kind, "after_same")
@@ -270,8 +291,12 @@ def _at_read_keys(evidence: Evidence, reader: Place, other: Place) -> float:
 
 
 def _read_later(evidence: Evidence, effects: Effects, place: Place) -> list[Test]:
-    """The tests of a head that gives a part of its attention to the token before, which a later
-    head finds its own token by; none where no later head does."""
+    """Test whether a head with some attention on the previous token is read by a later induction
+    head.
+
+    Empty if the head's share or its excess is too small, or if no later head has the behaviour of
+    induction.
+    """
     if "after_same" not in evidence.profile.rows or evidence.share(place, "after_same") is None:
         return []
     share, floors = evidence.share(place, "previous") or NO_KEYS, evidence.floors
@@ -297,9 +322,12 @@ def _read_later(evidence: Evidence, effects: Effects, place: Place) -> list[Test
 def _uneven(
     evidence: Evidence, effects: Effects | None, place: Place, weights: Sequence[Variable]
 ) -> list[Test] | None:
-    """The cause of uneven attention without a name: exchanged between rows it does what the task
-    says of an average's weights; where it does not, or the task has none, that it matters more than
-    in fresh models."""
+    """Return the causal tests of a dense head.
+
+    These are that exchanging its attention between rows moves the answers as exchanging the weights
+    of the task's average would; or, if they do not pass or the task has no average, that the head
+    matters more than fresh heads do. None without a model.
+    """
     if effects is None:
         return None
     for variable in weights:
@@ -312,8 +340,18 @@ def _uneven(
 def _matters(
     evidence: Evidence, effects: Effects | None, place: Place, score: str
 ) -> list[Test] | None:
-    """The tests that ablating the head matters and, where it does, that it matters more than for
-    fresh heads.
+    """Test whether ablating a head matters and, if it does, whether it matters more than for fresh
+    heads.
+
+    Args:
+        evidence: The model and its rows.
+        effects: The effects of ablations; None without a model.
+        place: Layer and number of the head.
+        score: What is compared with fresh heads: ``gain`` (or evenness, if fresh heads are not
+            even) or ``both``.
+
+    Returns:
+        The tests; None without a model.
     """
     if effects is None:
         return None
@@ -337,7 +375,8 @@ def _matters(
 def _positional(
     evidence: Evidence, effects: Effects | None, place: Place
 ) -> Iterator[Found | Lacking]:
-    """The same attention on all rows, and neither of the token before nor of the first."""
+    """Test whether a head's attention is the same on all rows, and neither on the previous token
+    nor on the first position."""
     alike, tests = evidence.score(place, "positional", "shuffled"), _alike(evidence, place)
     if alike is None:
         yield Lacking("positional", "no shuffled rows of tokens are there to look at")
@@ -349,7 +388,7 @@ def _positional(
 
 
 def _alike(evidence: Evidence, place: Place) -> list[Test]:
-    """The tests that attention is the same on all rows; none where that was not measured."""
+    """Return the tests that attention is the same on all rows; none if that was not measured."""
     alike, floors = evidence.score(place, "positional", "shuffled"), evidence.floors
     if alike is None:
         return []

@@ -3,41 +3,43 @@
     symbol-equality   W_E (W_Q W_Kᵀ/√d_head + aI) W_Eᵀ ≈ c·I on the tokens in use, c > 0
     copying           W_E (W_V W_O + bI) W_U ≈ c·I on them, sign kept (negative: suppression)
 
-A basis of the residual stream says nothing about either: in a rotated one the projector a·P is
-a·QᵀPQ. Tokens are the basis that the head's job is stated in, so rows and columns are tokens that
-the inputs hold; both means are taken out, since a softmax ignores what is constant along keys, and
-a constant along queries, or an offset of all logits, relates no token to another.
+No basis of the residual stream is special for either: in a rotated one the projector a·P is a·QᵀPQ.
+The head's job is about tokens, so rows and columns are the tokens that the inputs hold. Row and
+column means are removed, because a softmax ignores what is constant along keys, and because a
+constant along queries, or an offset of all logits, relates no token to another.
 
-How diagonal M is, is judged relative to what the head's rank allows. Of M = left rightᵀ, rows and
-columns centred, there are three scores, each signed or oriented as the diagonal is (`template`
+How diagonal M is, is judged relative to what the head's rank allows. For M = left rightᵀ with
+centred rows and columns there are three scores, each with the sign of the diagonal (`template`
 §2.3):
 
-    share      (tr M)² / (‖M‖² (n − 1))       of M's energy, what c·I explains
-    allowed    min(rank, n − 1) / (n − 1)     the most that a circuit of that rank can have: its
-                                              best is a projector, with trace and energy both rank
-    dominance  share of rows whose own entry leads every other one by at least a tenth of its height
+    share      (tr M)² / (‖M‖² (n − 1))       the share of M's energy that c·I explains
+    allowed    min(rank, n − 1) / (n − 1)     the largest share of a circuit of that rank: a
+                                              projector's, with trace and energy both rank
+    dominance  share of rows whose diagonal entry exceeds every other one by at least a tenth of
+               its own size
     positive   Σ Re λ / Σ |λ| of M's eigenvalues, in [−1, 1]
 
 With n tokens in d Gaussian directions even a·I has only n/(n + d) of what its rank d allows, one
-half where they are as many: a floor on the quotient must stay below that. A head of width 16 on 256
-tokens can have a share of .06 at most, so share is judged by the quotient
-share / allowed. A quotient near 1 alone does not tell equality: a head that matches *classes* of
-tokens, or tokens that are near each other on a circle, spends its whole rank on the diagonal too;
-its rows have other entries as large, and dominance is 0.
+half if n = d: a floor on the quotient must stay below that. A head of width 16 on 256 tokens can
+have a share of .06 at most, so the quotient share / allowed is what is judged. A quotient near 1
+alone does not show equality: a head that matches *classes* of tokens, or tokens that are near each
+other on a circle, spends its whole rank on the diagonal too; its rows have other entries as large,
+and dominance is 0.
 
-p of the trace is that of relabelled columns, which have mean 0 and variance ‖M‖²/(n − 1) exactly,
-and a normal tail; it is not taken below 1/n!. It says that the diagonal is not chance, not that it
-is large. In one or two dimensions no head tells many tokens apart, and dominance says so.
+The p-value of the trace is against relabelled columns, whose trace has mean 0 and variance ‖M‖²/(n
+− 1) exactly, with a normal tail; it is at least 1/n!. It says that the diagonal is not due to
+chance, not that it is large. In one or two dimensions no head tells many tokens apart; dominance is
+low then.
 
-Cause: for equality, the output changes when the head may not attend to equal tokens; for copying,
-when what it writes straight to the output is taken away and later layers see it as before. A head
-that writes the token before for a later one to read has a copying circuit as well, and next to
-nothing of the output comes straight from it. Copying heads of one layer that do the same, so that
-none is missed alone, are taken away together; each must then have a tenth of what they write.
-Norms between embedding and head, and all earlier layers, are left out of M: a
-head that compares or copies what earlier layers wrote is not seen. So are rotations of queries and
-keys (M is then the circuit at lag 0). Query heads that share keys and values each have their
-group's. Fewer than four tokens tell nothing.
+Cause: for equality, the output changes when the head's attention to equal tokens is removed; for
+copying, it changes when the head's direct path to the output is cut while later layers still read
+what it writes. A head that writes the previous token for a later head to read has a copying circuit
+as well, but hardly any direct effect. Copying heads of one layer that do the same, so that none is
+missed alone, are ablated together; each must then contribute a tenth of what they write. Norms
+between embedding and head, and all earlier layers, are left out of M: a head that compares or
+copies what earlier layers wrote is not found. Rotations of queries and keys are left out as well (M
+is then the circuit at lag 0). Query heads that share keys and values each use their group's. Fewer
+than four tokens are too few to judge.
 """
 
 from __future__ import annotations
@@ -67,11 +69,13 @@ _WEIGHTS = ("W_E", "W_U", "blocks")
 
 
 def circuit_roles(of: Examined) -> Iterator[Found | Lacking]:
-    """Test every head's circuits on the tokens of the given rows.
+    """Test every head's QK and OV circuits on the tokens of the given rows.
 
-    A model without a dot product has no QK circuit. Of one whose weights do not have
-    TransformerLens' names (a wrapped module), of a store and of real inputs there is nothing to
-    say.
+    Yields:
+        A finding for each head and role. A model without dot-product scores has no finding for the
+        QK circuit, and one whose vocabulary of outputs is not that of inputs has none for the OV
+        circuit. The roles are reported as not tested for a store, and for weights without
+        TransformerLens' names (a wrapped module). Nothing for real inputs.
     """
     evidence, model = of.evidence, of.evidence.model
     if "given" not in evidence.views:
@@ -138,7 +142,8 @@ def _copying(
 
 
 def _straight_cause(effects: Effects, place: Place, alike: Sequence[Place]) -> list[Test]:
-    """The cause of copying: by the head alone, or with those of its layer that do the same."""
+    """Test whether a copying head's direct effect matters: alone or, if not, with similar heads of
+    its layer."""
     alone = effects.straight([place])
     if holds([alone]) or len(alike) < 2:
         return [alone]
@@ -146,7 +151,7 @@ def _straight_cause(effects: Effects, place: Place, alike: Sequence[Place]) -> l
 
 
 def _tests(evidence: Evidence, found: Diagonal, circuit: str, verb: str = "") -> list[Test]:
-    """The tests that a circuit is diagonal, whatever its sign."""
+    """Return the tests that a circuit is close to c·I, whatever the sign of c."""
     floors = evidence.floors
     most = f"{found.allowed:.2g} " if found.allowed < 1 else ""
     name = f"{verb}share of {circuit} that c·I explains, of the {most}that its rank allows,"
@@ -160,8 +165,8 @@ def _tests(evidence: Evidence, found: Diagonal, circuit: str, verb: str = "") ->
 
 
 def _rank(model: Any, attn: Any, place: Place, scalar: str) -> int:
-    """The largest rank of a head's circuit: its width, or the whole stream's with an identity
-    scalar."""
+    """Return the largest rank of a head's circuit: its width, or d_model if it has an identity
+    term."""
     layer, head = place
     spec = getattr(model, "spec", None)
     if spec is None or not getattr(spec, scalar):
@@ -171,8 +176,8 @@ def _rank(model: Any, attn: Any, place: Place, scalar: str) -> int:
 
 
 def _matching(evidence: Evidence) -> str:
-    """The kind of rows with repeats: the given ones if equal tokens are common in them, else made
-    ones."""
+    """Return the kind of rows on which equality is tested: ``given`` if equal tokens are common in
+    them, else ``repeated``."""
     same = evidence.keys("given", "same").any(-1)
     if "repeated" not in evidence.views or float(same.double().mean()) >= _COMMON:
         return "given"
@@ -182,8 +187,11 @@ def _matching(evidence: Evidence) -> str:
 def _query_vectors(
     model: Any, attn: Any, place: Place, embedded: Float[Tensor, "token d_model"]
 ) -> Float[Tensor, "token d_model"] | None:
-    """The vector by which each token, as a query, scores keys' embeddings; None without such
-    scores."""
+    """Return, for each token as a query, the vector whose dot product with a key's embedding is the
+    attention score.
+
+    None for a head without such scores.
+    """
     layer, head = place
     identity = attn.terms["identity"] if "identity" in getattr(attn, "terms", {}) else None
     if not hasattr(attn, "W_K") and identity is None:
@@ -216,7 +224,8 @@ def _write_vectors(
 def _of(
     attn: Any, stack: Float[Tensor, "head row column"], head: int
 ) -> Float[Tensor, "row column"]:
-    """A query head's own matrix of a stack, or its group's where heads share keys and values."""
+    """Return a query head's matrix from a stack of matrices; its group's if heads share keys and
+    values."""
     return stack[head * len(stack) // len(attn.W_O)].double()
 
 
@@ -225,10 +234,10 @@ class Diagonal:
     """Scores of how diagonal a circuit is.
 
     Attributes:
-        share: The share of its energy that c·I explains, with the sign of the diagonal.
-        allowed: The largest share of a circuit of that rank.
-        dominance: The share of rows in which the diagonal entry leads.
-        positive: The positive share of the eigenvalues, along the diagonal's sign.
+        share: The share of the circuit's energy that c·I explains, with the sign of the diagonal.
+        allowed: The largest share that a circuit of its rank can have.
+        dominance: The share of rows in which the diagonal entry is clearly the largest.
+        positive: Σ Re λ / Σ |λ| of the eigenvalues, times the diagonal's sign.
         p: The p-value of the trace.
     """
 
@@ -240,14 +249,18 @@ class Diagonal:
 
     @property
     def relative(self) -> float:
-        """The share relative to what the rank allows, signed, in [−1, 1]."""
+        """The share relative to what the rank allows, with the sign of the diagonal."""
         return self.share / self.allowed
 
 
 def identity_share(circuit: Float[Tensor, "token token"]) -> tuple[float, float]:
-    """Share of a token × token circuit's energy that c·I explains, signed as c; and p.
+    """Compute the share of a token × token circuit's energy that c·I explains.
 
-    Rows and columns are centred first. 0 and 1 for a circuit of nothing.
+    Rows and columns are centred first.
+
+    Returns:
+        The share with the sign of c, and the p-value of the trace; 0 and 1 for a circuit that is
+        zero.
     """
     m = circuit.double()
     m = m - m.mean(0, keepdim=True)
@@ -263,15 +276,15 @@ def identity_share(circuit: Float[Tensor, "token token"]) -> tuple[float, float]
 def diagonal_of(
     left: Float[Tensor, "token width"], right: Float[Tensor, "token width"], rank: int
 ) -> Diagonal:
-    """How diagonal left rightᵀ is.
+    """Score how diagonal the circuit left rightᵀ is.
 
     Args:
-        left: What a head reads of each token, in any basis of the stream.
-        right: What it compares that with, or writes it to.
+        left: What a head reads of each token, in any basis of the residual stream.
+        right: What it is compared with (QK circuit), or read out by (OV circuit).
         rank: The largest rank that the circuit's weights can have.
 
     Returns:
-        The numbers; nothing diagonal, with p = 1, where products are beyond the largest number.
+        The scores; all 0, with p = 1, if an entry of the circuit is not finite.
     """
     left, right = (side.double() - side.double().mean(0) for side in (left, right))
     m, n = left @ right.mT, len(left)

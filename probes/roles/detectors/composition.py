@@ -1,63 +1,66 @@
 """Detect heads that read what earlier heads wrote: in their values, their keys or their queries.
 
-    V            what an earlier head fetched is copied: two heads that act as one (virtual heads)
-    K, Q         it is compared with a token
+    V            what an earlier head fetched is copied: two heads act as one virtual head
+    K, Q         what an earlier head fetched is compared with a token
 
-What heads fetch, and what they may read, is looked at for both at once, a layer at a time. Which
-earlier head, and whether V, K or Q, is chosen on every second row and judged on the others. Of
-several that fetch the same, those count whose writes the behaviour is lost without.
+Both are tested together, a layer at a time. The earlier heads, and whether they are read by V, K or
+Q, are chosen on every second row and tested on the others. If several earlier heads fetch the same
+token, those count without whose output the behaviour is lost.
 
-**What a head fetches** is the token that most of its attention goes to, wherever it stands:
+**What a head fetches** is the token that gets most of its attention, summed over the positions that
+hold it:
 
-    token    t with the largest Σ p(i, j) over keys j that hold t, where that is at least one half
+    token    t with the largest Σ p(i, j) over keys j that hold t, if that is at least one half
     place    the key with t that is attended to most
 
-What a head attends to need not be what it writes, and what it writes need not be read.
+What a head attends to need not be what it writes, and what it writes need not be read by others.
 
-**What a head reads** of what earlier heads wrote: its layer is run again without that, and only one
-of its inputs sees the difference.
+**What a head reads** of what earlier heads wrote is measured by path patching: its layer is run
+again without that, and only one of the head's inputs receives the difference.
 
-    q, k   the head's attention, when its queries (or its keys) are made of the stream without
-           what the earlier heads wrote, less its mean over rows
-    v      what the head writes, when its values are, and its attention stays
+    q, k   the head's attention, when its queries (or its keys) are computed from the stream
+           without what the earlier heads wrote, minus its mean over rows
+    v      what the head writes, when its values are computed so and its attention stays
 
-The norm before the layer is computed anew; all between the heads stays as it is, so that this is
-the direct path from the earlier heads to the input (path patching). Scores that read the stream
-past queries and keys are not told apart by ``q`` and ``k``.
+The norm before the layer is computed anew; everything between the heads stays as it is, so that
+this is the direct path from the earlier heads to the input. Attention scores that read the stream
+in other ways than by queries and keys are changed for neither ``q`` nor ``k`` alone.
 
 **Copying** (virtual-copying)
 
-    relayed     of a head's key j: the token that an earlier head fetched there, if it is not the
+    relayed     for a head's key j: the token that an earlier head fetched there, if it is not the
                 key's own
     behaviour   what the head writes, read through the final norm and the unembedding, raises the
-                tokens relayed at its keys above those relayed in other rows, attention counted
-    cause       that rise is gone when its values lack what the earlier head wrote, and not when
-                they lack what the loudest others wrote; without that the loss rises; without the
-                head it does
+                tokens relayed at its keys above those relayed in other rows, weighted by
+                attention
+    cause       that rise is gone when its values lack what the earlier head wrote, but not when
+                they lack what the other heads that write most wrote; without the earlier head's
+                output in its values the loss rises, and without the head as well
 
-The head alone attends to the earlier head's position, the earlier head alone writes for its own:
-only together do they move a token from where it stands to where it is said. Strength is signed:
-negative where such tokens are lowered. A head that attends to the token by itself raises it as
-well; its values do not need what the earlier head wrote.
+The later head attends to the earlier head's position, and the earlier head writes there: only
+together do they move a token from its position to where it is predicted. Strength is signed:
+negative if such tokens are lowered. A head that attends to the token by itself raises it as well,
+but its values do not need what the earlier head wrote.
 
-Chains of three heads are not looked for.
+Chains of three heads are not searched for.
 
 **Comparing** (composed-equality)
 
     keys        K  the earlier head fetched the query's token there:  token fetched at j = x_i
                 Q  the key holds what it fetched for the query:       x_j = token fetched at i
-    behaviour   of queries that have such keys, attention goes to these, beyond what goes to those
-                of other rows
+    behaviour   at queries that have such keys, attention goes to them, more than to the keys
+                that other rows give
     cause       that attention falls when the head's keys (K) or queries (Q) lack what the earlier
-                head wrote, and not as much when they lack what the loudest others wrote; without
-                that attention the loss rises
+                head wrote, and not as much when they lack what the other heads that write most
+                wrote; without that attention the loss rises
 
-Keys with the query's own token are left out: they can be found by the embedding. So are, of K,
-keys after such a token: a head that finds those by what a previous-token head wrote is an induction
-head, which is the same mechanism and has that name. A query of Q counts if the token that was
-fetched stands elsewhere, too: a head that attends to the same place by itself compares nothing.
+Keys with the query's own token are left out, because they can be found by the embedding. For K,
+keys after such a token are left out as well: a head that finds those by what a previous-token head
+wrote is an induction head, which is the same mechanism under its own name. For Q, a query counts
+only if the fetched token also occurs elsewhere: a head that attends to the same position by itself
+compares nothing.
 
-A comparison in which both sides were fetched is not looked for.
+Comparisons in which both sides were fetched are not searched for.
 """
 
 from __future__ import annotations
@@ -103,7 +106,12 @@ Shares = Float[Tensor, "row head writer"]
 
 
 def composition_roles(of: Examined) -> Iterator[Found | Lacking]:
-    """Test what every head does with what earlier heads fetched."""
+    """Test every head for copying or comparing the tokens that earlier heads fetched.
+
+    Yields:
+        Two findings for each head with earlier heads, whether their tests pass or not; or why the
+        roles could not be tested for.
+    """
     evidence, effects = of.evidence, of.effects
     if effects is None or not has_readout(evidence.model):
         why = "no weights are named that heads' writes could be read with"
@@ -131,10 +139,11 @@ class Relayed:
     """The earlier heads whose fetched tokens a head may copy.
 
     Attributes:
-        place: The head that copies.
+        place: Layer and number of the head that copies.
         writers: The earlier heads that fetch the same, the best one first.
-        sign: 1 where it raises what they fetched, −1 where it lowers it.
-        rows: By how much, row by row, of what each of them fetched.
+        sign: 1 if the head raises what they fetched, −1 if it lowers it.
+        rows: For each row and earlier head, by how much the head raises (or, with sign −1, lowers)
+            the logits of what the earlier head fetched.
     """
 
     place: Place
@@ -144,14 +153,15 @@ class Relayed:
 
 
 class RelayedRises:
-    """Measures how much a head copies the tokens that earlier heads fetched at its keys.
+    """Measures how much a head raises the logits of the tokens that earlier heads fetched at its
+    keys.
 
     A row's score is the head's direct effect, weighted by its attention to each key, on the logit
-    of the token that an earlier head fetched there, less the same for the tokens of another row.
+    of the token that an earlier head fetched there, minus the same for the tokens of another row.
 
     Args:
-        evidence: The model and its rows; the model needs a final norm and an unembedding.
-        fetching: Tells which token each head fetches at each position.
+        evidence: The model and its rows; the model needs an unembedding.
+        fetching: Finds which token each head fetches at each position.
     """
 
     def __init__(self, evidence: Evidence, fetching: Fetching) -> None:
@@ -161,8 +171,17 @@ class RelayedRises:
         self._columns = self._direct.read.T[inputs].cpu()
 
     def best(self, layer: int) -> Iterator[Relayed]:
-        """For each head of a layer, the earlier heads whose fetched tokens it raises, or lowers,
-        most on every second row."""
+        """Find, for each head of a layer, the earlier heads whose fetched tokens it raises, or
+        lowers, most.
+
+        They are chosen on every second row.
+
+        Args:
+            layer: The layer.
+
+        Yields:
+            The earlier heads of each head; nothing for the first layer with heads.
+        """
         earlier = [other for other in self.evidence.heads if other[0] < layer]
         for place in self.evidence.heads:
             if place[0] == layer and earlier:
@@ -196,7 +215,7 @@ class RelayedRises:
         return one.sign * self._of(one.place, one.writers[:1], value)[:, 0]
 
     def writer_tokens(self, kind: str, writer: Place) -> Int[Tensor, "row key"]:
-        """The token that an earlier head attends to at each position, if it is another one.
+        """Return the token that an earlier head attends to at each position, if it is another one.
 
         The head's attention at a position is summed over keys that hold the same token. A token
         counts if it gets at least half of this attention.
@@ -243,7 +262,17 @@ class RelayedRises:
 
 
 def examine_relay(effects: Effects, reading: Reading, rises: RelayedRises, one: Relayed) -> Found:
-    """The tests of one head, and of what it reads where it raises, or lowers, such tokens."""
+    """Test whether one head copies what earlier heads fetched.
+
+    Args:
+        effects: The effects of edits on the model.
+        reading: Measures what the head reads of earlier heads' outputs.
+        rises: Measures how much the head raises what they fetched.
+        one: The head and the earlier heads.
+
+    Returns:
+        The finding. Its causal tests are made only if the behaviour holds.
+    """
     evidence = effects.evidence
     test, cause, target = _rise(evidence, one, one.writers[0]), list[Test](), ""
     tokens: Callable[[str], Tensor] | None = None
@@ -260,7 +289,8 @@ def examine_relay(effects: Effects, reading: Reading, rises: RelayedRises, one: 
 
 
 def _rise(evidence: Evidence, one: Relayed, writer: Place) -> Test:
-    """The rise of what one earlier head fetched, on the rows that nothing was chosen on."""
+    """Test, on the rows that were not used for choosing, by how much the head raises what one
+    earlier head fetched."""
     verb = "raises" if one.sign > 0 else "lowers"
     name = f"{verb} the logits of what {names([writer])} fetched where it attends by"
     rows = one.rows[1::2, one.writers.index(writer)]
@@ -272,8 +302,8 @@ class _Raised:
     """The path from earlier heads through a head's values to the output.
 
     Attributes:
-        reading: What is lost when the values lack some writes.
-        rises: What heads raise.
+        reading: Measures the head's output when its values lack the outputs of earlier heads.
+        rises: Measures how much the head raises what earlier heads fetched.
         one: The head, and the earlier heads that fetch the same.
     """
 
@@ -282,11 +312,12 @@ class _Raised:
     one: Relayed
 
     def read(self) -> tuple[Place, ...]:
-        """The earlier heads whose outputs the head reads in its values.
+        """Return the earlier heads whose outputs the head reads in its values.
 
-        For each of the earlier heads that fetch the same tokens, the copying that is lost when the
-        head's values lack that one's output is averaged over every second row. Heads without which
-        enough is lost are returned (:func:`missed_heads`); all, if there is no such head.
+        For each of the earlier heads that fetch the same tokens, the share of the copying that is
+        lost when the head's values lack that head's output is averaged over every second row. The
+        heads without which enough is lost are returned (:func:`missed_heads`); all, if there is no
+        such head.
         """
         alone = {
             writer: float(self._lost_share([writer])[::2].mean()) for writer in self.one.writers
@@ -294,7 +325,8 @@ class _Raised:
         return missed_heads(alone, self.rises.evidence.floors.fall)
 
     def tests(self, writers: Sequence[Place]) -> list[Test]:
-        """The tests that the rise is due to what these heads wrote."""
+        """Test whether the rise is due to what some earlier heads wrote, and more than to what
+        other heads wrote."""
         floors, others = self.rises.evidence.floors, self.reading.loudest(_RELAYED_ON, writers)
         lost = self._lost_share(writers)
         words = f"without what {names(writers)} wrote in its values that falls by a share of"
@@ -306,28 +338,32 @@ class _Raised:
         return tests
 
     def loss(self, effects: Effects, writers: Sequence[Place]) -> Test:
-        """The test that the loss rises on the kind of rows where it rises most."""
+        """Test whether the loss rises when the head's values lack what some earlier heads wrote, on
+        the kind of rows where it rises most."""
 
         unread = {k: self.reading.unread(k, self.one.place, writers) for k in effects.trials}
         words = f"without what {names(writers)} wrote in its values"
         return effects.worst(words, unread)
 
     def _lost_share(self, writers: Sequence[Place]) -> Rows:
-        """The share of the mean rise that is lost, row by row."""
+        """Return, for each row, the share of the mean rise that is lost without what some heads
+        wrote."""
         rows, left = self.one.rows[:, 0], self.rises.without(self.reading, self.one, writers)
         return (rows - left) / max(float(rows.mean()), 1e-9)
 
 
 @dataclass(frozen=True)
 class Match:
-    """The earlier heads whose fetched token a head may compare, and how much it attends so.
+    """The earlier heads whose fetched tokens a head may compare, and its attention to the matching
+    keys.
 
     Attributes:
-        place: The head that compares.
-        read_as: ``k`` or ``q``.
+        place: Layer and number of the head that compares.
+        read_as: The input by which the head reads the earlier heads: ``k`` or ``q``.
         writers: The earlier heads, the best one first.
-        share: Share of attention on each one's keys, row by row; NaN where no query has any.
-        beyond: How much of it is beyond that on other rows' keys.
+        share: The share of attention on each earlier head's keys, row by row; NaN for a row in
+            which no query has such keys.
+        beyond: By how much it exceeds the share on the keys that another row gives.
     """
 
     place: Place
@@ -338,8 +374,19 @@ class Match:
 
 
 def closest(evidence: Evidence, fetching: Fetching, layer: int) -> Iterator[Match]:
-    """For each head of a layer, the earlier heads whose keys it attends to most, on every second
-    row."""
+    """Find, for each head of a layer, the earlier heads whose keys it attends to most.
+
+    They are chosen on every second row, by the excess of attention over the keys that another row
+    gives.
+
+    Args:
+        evidence: The model and its rows.
+        fetching: Finds which token each head fetches at each position.
+        layer: The layer.
+
+    Yields:
+        The earlier heads of each head; nothing for the first layer with heads.
+    """
     heads = [place for place in evidence.heads if place[0] == layer]
     earlier = [place for place in evidence.heads if place[0] < layer]
     if not earlier:
@@ -363,8 +410,8 @@ def closest(evidence: Evidence, fetching: Fetching, layer: int) -> Iterator[Matc
 def _attention_shares(
     evidence: Evidence, fetching: Fetching, layer: int, side: Input
 ) -> tuple[Shares, Shares]:
-    """Every head's share of attention on the keys of every earlier head, and on those of the next
-    row."""
+    """Return every head's share of attention on the keys of every earlier head, and on the keys
+    that the row before gives."""
     kind = evidence.profile.rows[_KEYS]
     pattern = torch.cat(evidence.patterns(kind, layer)).float()
     pattern = pattern / pattern.sum(-1, keepdim=True).clamp_min(1e-12)
@@ -383,8 +430,22 @@ def _attention_shares(
 def matching_keys(
     inputs: Int[Tensor, "row pos"], tokens: Tensor, places: Tensor, side: Input
 ) -> tuple[Bool[Tensor, "row head query key"], Bool[Tensor, "row head query"]]:
-    """The keys that hold what each head fetched for the query (``q``), or where it fetched the
-    query's token (``k``), and the queries that have such keys."""
+    """Find the keys that match what heads fetched, and the queries that have such keys.
+
+    Keys with the query's own token are left out; for ``k`` also keys after such a token.
+
+    Args:
+        inputs: The rows' tokens.
+        tokens: The token that each head fetches at each position, −1 for none, ``[row, head,
+            pos]``.
+        places: The position from which it is fetched, ``[row, head, pos]``.
+        side: ``q`` for keys that hold the token fetched at the query; ``k`` for keys at which the
+            query's token was fetched.
+
+    Returns:
+        A mask of the keys, and a mask of the queries that count. For ``q``, a query counts only if
+        it has such a key at another position than the token was fetched from.
+    """
     size = inputs.shape[1]
     earlier = torch.ones(size, size, dtype=torch.bool).tril()
     same = inputs[:, :, None] == inputs[:, None, :]
@@ -400,7 +461,8 @@ def matching_keys(
 
 
 def _keys_of(fetching: Fetching, kind: str, writer: Place, side: Input) -> Keys:
-    """The keys that hold what one earlier head fetched, or where it fetched the query's token."""
+    """Return the keys that match what one earlier head fetched (:func:`matching_keys`), for the
+    queries that count."""
     fetched, head = fetching.by(kind, writer[0]), slice(writer[1], writer[1] + 1)
     inputs = fetching.evidence.batch(kind).inputs
     keys, asked = matching_keys(inputs, fetched.tokens[:, head], fetched.places[:, head], side)
@@ -408,7 +470,17 @@ def _keys_of(fetching: Fetching, kind: str, writer: Place, side: Input) -> Keys:
 
 
 def examine_match(effects: Effects, reading: Reading, fetching: Fetching, one: Match) -> Found:
-    """The tests of one head, and of what it reads where its attention is as it should be."""
+    """Test whether one head finds its keys by comparing tokens that earlier heads fetched.
+
+    Args:
+        effects: The effects of edits on the model.
+        reading: Measures what the head reads of earlier heads' outputs.
+        fetching: Finds which token each head fetches at each position.
+        one: The head and the earlier heads.
+
+    Returns:
+        The finding. Its causal tests are made only if the behaviour holds.
+    """
     evidence = effects.evidence
     tests, cause, target = _attention(evidence, one, one.writers[0]), list[Test](), ""
     keys: KeysOf | None = None
@@ -424,7 +496,8 @@ def examine_match(effects: Effects, reading: Reading, fetching: Fetching, one: M
 
 
 def _attention(evidence: Evidence, one: Match, writer: Place) -> list[Test]:
-    """Attention to one earlier head's keys, on the rows that nothing was chosen on."""
+    """Test, on the rows that were not used for choosing, the share of attention on one earlier
+    head's keys."""
     floors, at = evidence.floors, one.writers.index(writer)
     side = "where {} fetched the query's token" if one.read_as == "k" else "what {} fetched for it"
     words = f"share of attention to {side.format(names([writer]))}"
@@ -441,7 +514,8 @@ def _attention(evidence: Evidence, one: Match, writer: Place) -> list[Test]:
 
 
 class _Fallen:
-    """By how much a head's attention to its keys falls without what earlier heads wrote."""
+    """By how much a head's attention to its keys falls when it does not read what earlier heads
+    wrote."""
 
     def __init__(self, reading: Reading, fetching: Fetching, one: Match) -> None:
         self._reading, self._one = reading, one
@@ -453,13 +527,14 @@ class _Fallen:
         self._clean = self._shares(pattern)
 
     def read(self) -> tuple[Place, ...]:
-        """Those of the heads that fetch the same whose write is read, on every second row; all
-        where none is missed by itself."""
+        """Return the earlier heads whose outputs the head reads, by every second row; all, if none
+        is missed alone."""
         alone = {one: float(self._rows([one])[::2].mean()) for one in self._one.writers}
         return missed_heads(alone, self._floors.fall)
 
     def tests(self, writers: Sequence[Place]) -> list[Test]:
-        """The tests that the head finds its keys by what these heads wrote."""
+        """Test whether the head finds its keys by what some earlier heads wrote, and more than by
+        what other heads wrote."""
         rows, others = self._rows(writers), self._reading.loudest(self._kind, writers)
         side = "keys" if self._one.read_as == "k" else "queries"
         words = f"without what {names(writers)} wrote in its {side} that share falls by"
@@ -487,11 +562,11 @@ class _Fallen:
 
 @dataclass(frozen=True)
 class Fetched:
-    """What the heads of a layer fetch at every position.
+    """The tokens that the heads of a layer fetch at every position.
 
     Attributes:
-        tokens: The tokens; −1 where attention is on no token for the most part.
-        places: The positions at which they stand.
+        tokens: The tokens; −1 where no token has at least half of the attention.
+        places: The positions from which they are fetched.
     """
 
     tokens: Int[Tensor, "row head pos"]
@@ -501,7 +576,7 @@ class Fetched:
 class Fetching:
     """Finds which token each head fetches at each position: the one with most of its attention.
 
-    Results are remembered, so that each layer's attention is read once for each kind of rows.
+    Results are kept, so that each layer's attention is read once for each kind of rows.
 
     Args:
         evidence: The evidence, with its model and rows of tokens.
@@ -512,7 +587,7 @@ class Fetching:
         self._known: dict[tuple[str, int], Fetched] = {}
 
     def by(self, kind: str, layer: int) -> Fetched:
-        """What the heads of a layer fetch on rows of one kind."""
+        """Return what the heads of a layer fetch on rows of one kind."""
         if (kind, layer) not in self._known:
             inputs, start, found = self.evidence.batch(kind).inputs, 0, []
             for pattern in self.evidence.patterns(kind, layer):
@@ -526,8 +601,16 @@ class Fetching:
 def fetched_tokens(
     pattern: Float[Tensor, "row head query key"], inputs: Int[Tensor, "row pos"]
 ) -> tuple[Int[Tensor, "row head query"], Int[Tensor, "row head query"]]:
-    """The token that each head fetches at each query, −1 for none, and the key with that token
-    which is attended to most."""
+    """Find the token that each head fetches at each query: the one with most of its attention.
+
+    Args:
+        pattern: The attention patterns of a layer's heads.
+        inputs: The rows' tokens.
+
+    Returns:
+        The token ids, −1 where no token has at least half of the attention; and the key with that
+        token that is attended to most.
+    """
     same = (inputs[:, :, None] == inputs[:, None, :]).to(pattern)
     tokens, places = [], []
     for mine in pattern.unbind(1):
@@ -543,18 +626,18 @@ def fetched_tokens(
 class Reading:
     """Measures what a head reads of earlier heads' outputs, by path patching.
 
-    The head's layer is run again on a residual stream without what those heads wrote, less its
-    mean over rows. The difference reaches one of the inputs queries, keys or values only.
+    The head's layer is run again on a residual stream without what those heads wrote, minus its
+    mean over rows. The difference reaches only one of the head's inputs: queries, keys or values.
 
     Args:
-        effects: The effects of changing the model; its evidence has the model and the rows.
+        effects: The effects of edits; its evidence has the model and the rows.
     """
 
     def __init__(self, effects: Effects) -> None:
         self.effects, self.evidence = effects, effects.evidence
 
     def lacks(self) -> list[str]:
-        """The hooks that are needed and that the model does not have."""
+        """Return the names of the hooks that are needed and that the model does not have."""
         known, layers = self.evidence.model.hook_dict, {layer for layer, _ in self.evidence.heads}
         hooks = [Site(layer, kind).name for layer in sorted(layers) for kind in _KEPT.values()]
         return [name for name in hooks if name not in known]
@@ -562,13 +645,21 @@ class Reading:
     def attention(
         self, kind: str, place: Place, writers: Sequence[Place], read_as: Input
     ) -> Float[Tensor, "row query key"]:
-        """The head's attention without what earlier heads wrote in its queries, or its keys."""
+        """Return the head's attention pattern when its queries or keys are computed without what
+        earlier heads wrote.
+
+        Args:
+            kind: The kind of rows.
+            place: Layer and number of the head.
+            writers: Layer and number of each earlier head.
+            read_as: ``q`` for queries, ``k`` for keys.
+        """
         return self._without(kind, writers, read_as, Site(place[0], "pattern", place[1])).cpu()
 
     def write_without(
         self, kind: str, place: Place, writers: Sequence[Place]
     ) -> Float[Tensor, "row query part"]:
-        """The head's output when its values are computed without what earlier heads wrote.
+        """Return the head's output when its values are computed without what earlier heads wrote.
 
         Its attention stays as it is. The output is the activation at the head's hook,
         ``self.evidence.site(place)``.
@@ -581,14 +672,26 @@ class Reading:
         return self._without(kind, writers, "v", self.evidence.site(place))
 
     def unread(self, kind: str, place: Place, writers: Sequence[Place]) -> Edits:
-        """The edits with which the head's values lack what earlier heads wrote."""
+        """Return the edit that computes the head's values without what earlier heads wrote.
+
+        Args:
+            kind: The kind of rows.
+            place: Layer and number of the head.
+            writers: Layer and number of each earlier head.
+        """
         by = Array(
             self.write_without(kind, place, writers), f"it without {names(writers)} in its values"
         )
         return (Replace(self.evidence.site(place), by),)
 
     def loudest(self, kind: str, writers: Sequence[Place]) -> list[Place]:
-        """Other heads of the writers' layers, as many as writers: those that write most."""
+        """Return the other heads of the earlier heads' layers whose outputs are largest, as many as
+        earlier heads.
+
+        Args:
+            kind: The kind of rows.
+            writers: Layer and number of each earlier head.
+        """
         size: dict[Place, float] = {}
         for layer in sorted({layer for layer, _ in writers}):
             for place in self.evidence.heads:
@@ -598,8 +701,8 @@ class Reading:
         return sorted(size, key=lambda place: -size[place])[: len(writers)]
 
     def _without(self, kind: str, writers: Sequence[Place], read_as: Input, site: Site) -> Tensor:
-        """What is at a site when its layer's input lacks what some heads wrote, and all that is
-        made of it but the one input of the head stays."""
+        """Return the activation at a site when its layer's input lacks what some heads wrote, and
+        only one input of the layer's heads receives the difference."""
         write = torch.stack([self.effects.writes.together([one], kind) for one in writers]).sum(0)
         lacking = Add(Site(site.layer, "resid_pre"), Array(-write, f"less {names(writers)}"))
         stays = Swap(Site(site.layer, _KEPT[read_as]))
@@ -607,17 +710,17 @@ class Reading:
 
 
 def missed_heads(alone: Mapping[Place, float], floor: float) -> tuple[Place, ...]:
-    """Those of the heads that fetch the same that are missed by themselves: without which at least
-    the floor is lost, and half of the most that is lost without one. All where none is missed.
+    """Return the heads that are missed alone: those without which at least the floor is lost, and
+    at least half of the most that is lost without one head. All heads if none is missed.
 
     Args:
-        alone: Each head → what is lost without its write alone.
-        floor: The least that counts.
+        alone: Head → what is lost without its output alone.
+        floor: The least loss that counts.
     """
     least = max(max(alone.values()) / 2, floor)
     return tuple(one for one in alone if alone[one] >= least) or tuple(alone)
 
 
 def names(places: Sequence[Place]) -> str:
-    """Heads in words: ``L0H1 and L0H3``."""
+    """Return heads in words: ``L0H1 and L0H3``."""
     return " and ".join(Component("head", *place).name for place in places)

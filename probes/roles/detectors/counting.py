@@ -1,20 +1,20 @@
-"""Heads that count: what their output says, and what follows from it.
+"""Detect heads that count, by what their output encodes and what depends on it.
 
-A counter of the proofs attends evenly to everything before, and its output is the share of
-positions where something holds. Trained counters need not be even: one that is asked its count only
-at some symbols attends as it likes elsewhere, and may write count and symbol at once. So a counter
-is told by neither evenness nor the form of its output:
+A counting head in the proofs attends evenly to all earlier positions, and its output is the share
+of positions where something holds. Trained counting heads need not be even: a head whose count is
+needed only at some symbols may attend anyhow elsewhere, and may write count and symbol at once. So
+neither evenness nor the form of the output is tested, but:
 
-    behaviour  a line of the task's program that rests on a count (E_k: enough have been seen)
-               follows from the head's output at each position, by a network, and not from the
-               stream that enters the layer
-    cause      exchanged between rows, at all positions, the output moves the model's answers to
-               those of the program with that line exchanged (share ≥ .9), and leaves them where
+    behaviour  a line of the task's program that depends on a count (E_k: enough have been seen)
+               can be predicted from the head's output at each position by a network, and not from
+               the stream that enters the layer
+    cause      when its output is exchanged between rows, at all positions, the model's answers
+               move to those of the program with that line exchanged (share ≥ .9), and stay where
                the program's answer stays (:func:`probes.locate.exchange_parts`)
 
-The cause is the exchange that :func:`probes.locate.locate` makes, on other rows; of this role the
-two cannot disagree by much. Lines are those that the task names; a counter that works by others is
-not found.
+The cause is the same interchange intervention as that of :func:`probes.locate.locate`, on other
+rows, so the two can hardly disagree for this role. The lines are those that the task names; a head
+that counts something else is not found.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ def _finding(part: Component, variable: Variable, tests: list[Test], cause: list
 
 
 def _before(reader: Reader, layer: int, latent: str) -> float:
-    """How well a network reads a line from the stream that enters a layer."""
+    """Return how well (held-out r²) a network predicts a line of the program from the stream that
+    enters a layer."""
     found = _decode(reader, reader.features(reader.before(layer)), reader.truth(latent))
     return found.score
 

@@ -1,16 +1,17 @@
-"""Detect heads that rest on the first position until something happens.
+"""Detect heads that attend to the first position (rest there) unless an event happens.
 
-    event       the query's token came before; or the query's token is of a class, those on which
-                the head rests less than half of the time
-    behaviour   attention on the first position is nearly all or nearly none of it; how much it is
-                tells whether the event happens, and more than the event of another row does
-    cause       without its attention elsewhere, where the event happens, the loss rises
+    event       the query's token occurred before; or the query's token is in a class: the tokens
+                at which the head gives less than half of its attention to the first position
+    behaviour   nearly all or nearly none of the attention is on the first position; how much it is
+                predicts whether the event happens, better than whether another row's does
+    cause       the loss rises without its attention elsewhere, at queries where the event happens
 
-Event and class are chosen on every second row and judged on the others. How well attention tells
-the event is the area under the curve (AUC): how often, of two queries of a row, the one without the
-event rests more. Events of other rows say how much of that is due to position alone. A head that
-never leaves the first token has no event and is not gated; nor is one that rests half of the time
-whatever happens, or one whose event has another role's name.
+Event and class are chosen on every second row and tested on the others. How well attention predicts
+the event is measured by the area under the curve (AUC): how often, of two queries of a row, the one
+without the event has more attention on the first position. Events of other rows say how much of
+that is due to position alone. A head that never leaves the first position has no event and is not
+gated; nor is a head that gives it half of its attention whatever happens, or one whose event
+belongs to another role.
 """
 
 from __future__ import annotations
@@ -43,7 +44,12 @@ Happens = Callable[[Tensor], Marks]
 
 
 def gating_roles(of: Examined) -> Iterator[Found | Lacking]:
-    """Test whether every head rests on the first position unless an event happens."""
+    """Test whether every head attends to the first position unless an event happens.
+
+    Yields:
+        A finding for each head, whether its tests pass or not; without a model, that the role could
+        not be tested for.
+    """
     evidence, effects = of.evidence, of.effects
     if effects is None:
         yield Lacking(_ROLE, "no model can be run")
@@ -60,14 +66,19 @@ def gating_roles(of: Examined) -> Iterator[Found | Lacking]:
 
 @dataclass(frozen=True)
 class _Event:
-    """What a head waits for: in words, and where it happens, of the rows' tokens."""
+    """The event at which a head leaves the first position.
+
+    Attributes:
+        words: The event in words.
+        happens: A function from the rows' tokens to a mask of the queries at which it happens.
+    """
 
     words: str
     happens: Happens
 
     @classmethod
     def of(cls, seen: Seen) -> _Event:
-        """The event that attention on the first position tells best."""
+        """Choose the event that attention on the first position predicts best."""
         rests, inputs = seen.pattern[..., 0].double()[:, 1:], seen.inputs[:, 1:]
         size = int(seen.inputs.max()) + 1
         count = torch.bincount(inputs.flatten(), minlength=size)
@@ -83,7 +94,8 @@ class _Event:
 
 
 def _behaviour(evidence: Evidence, seen: Seen, event: _Event) -> list[Test]:
-    """Attention on the first position tells the event, and is all or nothing."""
+    """Test whether attention on the first position predicts the event, and is nearly all or nearly
+    none."""
     floors, rests = evidence.floors, seen.pattern[:, 1:, 0]
     happens = event.happens(seen.inputs)
     of_others = torch.stack([happens.roll(by, 0) for by in range(1, len(happens))])
@@ -108,8 +120,8 @@ def _behaviour(evidence: Evidence, seen: Seen, event: _Event) -> list[Test]:
 
 
 def _wins(seen: Seen) -> Float[Tensor, "row one other"]:
-    """Whether one query, of those after the first, rests more than another; a half where both rest
-    alike."""
+    """Return, for each pair of queries after the first, 1 if the one gives more attention to the
+    first position than the other, 0.5 if both give the same, else 0."""
     rests = seen.pattern[:, 1:, 0].double()
     difference = rests[:, :, None] - rests[:, None, :]
     return (difference > 0).double() + 0.5 * (difference == 0)
@@ -118,8 +130,11 @@ def _wins(seen: Seen) -> Float[Tensor, "row one other"]:
 def _aucs(
     wins: Float[Tensor, "row one other"], happens: Bool[Tensor, "*event row query"]
 ) -> Float[Tensor, "*event row"]:
-    """Row by row, how often of two queries the one without the event rests more; NaN where the row
-    has queries of one kind alone."""
+    """Return, for each row, how often of two queries the one without the event gives more attention
+    to the first position.
+
+    NaN for a row whose queries all have the event, or all lack it.
+    """
     with_event = happens[..., 1:].double()
     without = 1 - with_event
     won = torch.einsum("rqp,...rq->...rp", wins, without) * with_event
@@ -131,7 +146,7 @@ def _came_before(inputs: Tensor) -> Marks:
 
 
 def _keys_of_events(evidence: Evidence, kind: str, happens: Happens) -> Keys:
-    """All keys but the first, of queries at which the event happens."""
+    """Return all keys but the first, of the queries at which the event happens."""
     inputs = evidence.batch(kind).inputs
     found = happens(inputs)[:, :, None].repeat(1, 1, inputs.shape[1])
     found[:, 0] = found[:, :, 0] = False

@@ -1,26 +1,27 @@
-"""Detect heads that map tokens: attending to a raises f(a), for a fixed map f of tokens.
+"""Detect heads that map tokens: by attending to a token a they raise the logit of f(a), for a fixed
+map f of tokens.
 
-Of copying heads f is the identity:
+For copying heads f is the identity:
 
     behaviour   what the head writes, read through the final norm and the unembedding, raises the
                 attended tokens' logits above those of other rows' tokens
                 (:class:`interp.attention.behaviour.Copying`)
     cause       the loss rises without the head
 
-The direct effect leaves out what later layers make of it; a task's models are judged by their
-circuit instead (:mod:`probes.roles.detectors.circuits`). Of heads with another map:
+The direct effect leaves out what later layers compute from the output; in models of a task,
+circuits are tested instead (:mod:`probes.roles.detectors.circuits`). For heads with another map:
 
-    behaviour   f is read off every second row: of what the head writes, read through the final norm
-                and the unembedding, the mean over queries that attend to a, less the mean over all
-                tokens, is largest at f(a). On the other rows f must be the same, take tokens to
-                tokens of their own, and to others; and the logits of the images of attended tokens
-                must rise above those of the images of other rows' tokens
+    behaviour   f is read off every second row: the logits that the head adds directly, averaged
+                over queries that attend to a, minus the mean over all attended tokens, are
+                largest at f(a). On the other rows f must be the same; it must send different
+                tokens to different tokens, and not to themselves; and the logits of the images of
+                attended tokens must rise above those of the images of other rows' tokens
     cause       the loss rises without the head
 
-Strength is signed: negative where tokens, or images, are lowered. The map of a head whose value
-does not depend on the token differs from half to half. Tokens that do not come in both halves say
-nothing: with a large vocabulary there are too few of them in random rows, and the role is not
-looked for.
+Strength is signed: negative if the tokens, or images, are lowered. If a head's value does not
+depend on the token, the map differs from one half of the rows to the other. Only tokens that occur
+in both halves can be used: with a large vocabulary there are too few of them in random rows, and
+the role is not tested for.
 """
 
 from __future__ import annotations
@@ -46,7 +47,12 @@ _FEWEST = 6
 
 
 def copying_roles(of: Examined) -> Iterator[Found | Lacking]:
-    """Test every head's direct effect on the tokens that it attends to."""
+    """Test whether every head raises, or lowers, the logits of the tokens that it attends to.
+
+    Yields:
+        A finding for each head, whether its tests pass or not; or that heads' outputs cannot be
+        read as logits. Nothing in a profile whose unit is not nats.
+    """
     evidence = of.evidence
     if evidence.profile.unit != "nats":
         return
@@ -68,7 +74,13 @@ def copying_roles(of: Examined) -> Iterator[Found | Lacking]:
 
 
 def mapping_roles(of: Examined) -> Iterator[Found | Lacking]:
-    """Test whether what every head writes is a map of the token that it attends to."""
+    """Test whether every head raises, or lowers, the image of the token that it attends to under a
+    fixed map.
+
+    Yields:
+        A finding for each head, whether its tests pass or not; or why the role could not be tested
+        for.
+    """
     evidence, effects = of.evidence, of.effects
     if effects is None or not has_readout(evidence.model):
         yield Lacking(_ROLE, "no weights are named that writes could be read with as logits")
@@ -94,20 +106,20 @@ def mapping_roles(of: Examined) -> Iterator[Found | Lacking]:
 
 
 def _images(evidence: Evidence, kind: str, image: Tensor) -> Int[Tensor, "row key"]:
-    """The images of the tokens of rows of one kind."""
+    """Return the images, under a map, of the tokens of rows of one kind."""
     return image[evidence.batch(kind).inputs]
 
 
 @dataclass(frozen=True)
 class _Mapped:
-    """What one head makes of tokens: the map that is read off each half of the rows.
+    """The map of tokens that one head implements, read off each half of the rows.
 
     Attributes:
-        image: For every token the place of its image among the tokens, from the first half.
-        again: The places of the images from the second half of the rows.
-        sign: 1 where images are raised, −1 where they are lowered.
-        rises: Logits of the images of attended tokens, above those of other rows', row by row of
-            the second half.
+        image: For every token, the index of its image among the tokens, from the first half.
+        again: The same from the second half.
+        sign: 1 if images are raised, −1 if they are lowered.
+        rises: For each row of the second half, by how much the images of attended tokens are raised
+            above those of another row's tokens, times ``sign``.
     """
 
     image: Int[Tensor, " token"]
@@ -150,7 +162,8 @@ class _Mapped:
 def _table(
     seen: Seen, logits: Float[Tensor, "row query token"], spot: Int[Tensor, " id"]
 ) -> Float[Tensor, "token token"]:
-    """The mean logits where a token is attended to, less the mean over attended tokens."""
+    """Return the mean logits that a head adds where each token is attended to, minus the mean over
+    attended tokens."""
     count = logits.shape[-1]
     weight = seen.pattern.double() * seen.counted[..., None]
     at = torch.nn.functional.one_hot(spot[seen.inputs], count + 1)[..., :count].double()
@@ -163,8 +176,11 @@ def _table(
 def _image_logits(
     seen: Seen, logits: Float[Tensor, "row query token"], at: Tensor, image: Tensor
 ) -> Float[Tensor, " row"]:
-    """The mean logit, over queries, of the images of the attended tokens; ``at`` says which tokens
-    stand at the keys."""
+    """Return, for each row, the mean over queries of the logit added to the images of the attended
+    tokens.
+
+    ``at`` gives the index of the token at each key.
+    """
     count = logits.shape[-1]
     centred = logits - logits.mean(-1, keepdim=True)
     known = at < count
@@ -176,7 +192,8 @@ def _image_logits(
 
 
 def _words(steps: Int[Tensor, " token"]) -> str:
-    """``+1`` where the image is the next token by its number, of nearly all; else ``map``."""
+    """Return ``+1`` if, for nearly all tokens, the image is the token with the next number (``−2``
+    and so on for other steps); else ``map``."""
     step = steps.mode().values
     if float((steps == step).double().mean()) < _REGULAR:
         return "map"

@@ -1,43 +1,45 @@
-"""Detect memory-location heads in a model of any depth, for fixed, computed and kernel locations,
-and the layers that extract one round of nested memories.
+"""Detect heads that fetch a memory, in a model of any depth, for fixed, computed and kernel
+locations, and layers that extract one round of nested memories.
 
-What head h puts, from lag s, into the direction that holds the memory after the layer is its
-kernel over o = s − t_i (:func:`interp.attention.patterns.kernel_by_offset`). For a location that
-the tokens name it is aligned query by query.
+What head h writes from lag s along the direction that encodes the memory after the layer is its
+kernel over o = s − t_i (:func:`interp.attention.patterns.kernel_by_offset`). If tokens name the
+location, the kernel is aligned query by query.
 
     behaviour  the memory is decodable after the layer's attention and was not before; the heads'
-               summed kernel concentrates at o = 0 (of an essentially sparse memory: has the shape
-               of ρ), and the head has its share of it
-    cause      without its group the memory is less decodable and the output changes; without the
-               head alone it is less decodable too
+               summed kernel concentrates at o = 0 (for an essentially sparse memory: has the
+               shape of ρ), and the head has its share of it
+    cause      without the group of such heads the memory is less decodable and the output
+               changes; without the head alone it is less decodable too
 
-Spare heads may hold a memory as well, so that it can be read without the head and even without the
-group, or write what no later layer reads, so that the summed kernel is theirs. Then the output
-tells: the head has a tenth of what its group does to the output, does it by its attention at the
-location alone, and its own kernel concentrates where the sum does not.
+Spare heads may encode a memory as well, so that it can be decoded without the head and even without
+the group; or they may write what no later layer reads and dominate the summed kernel. Then the
+output is tested instead: the head has at least a tenth of its group's effect on the output, has it
+by its attention at the location alone, and its own kernel concentrates even if the sum does not.
 
-A head with a share of the kernel and no part at the memory itself only cancels what others leak: it
-is a ``memory-correction``. A head whose part in another memory of the layer is a hundred times as
-large has none in this one: groups that cancel have coefficients up to 1e11, and the least error of
-this memory's direction lets some of that through. Decodability is linear and refitted after each
-ablation; but averages of the same inputs are nearly linear in each other, so that a new probe finds
-in one what another has lost: an average is read on as it was, and must be there more exactly than
-in a thousand models with fresh weights, whose averages a probe can combine. Where those have it as
-exactly, the heads must act through it alone: the output stays when all that they write is replaced
-by what a line in the average says of it; there a head may have a tenth of the group's effect on the
-output instead of its part of r², which the others' averages make up for.
+A head with a share of the kernel but no part at the memory itself only cancels what others write in
+error: it is a ``memory-correction``. A head whose part in another memory of the layer is a hundred
+times as large has none in this one: groups that cancel have coefficients up to 1e11, and the
+smallest error of this memory's direction lets some of that through. Decodability is linear and
+refitted after each ablation. But averages of the same inputs are nearly linear in each other, so
+that a new probe would find in one what another has lost: for an average the clean probe is kept,
+and the average must be decodable more exactly than from a thousand models with fresh weights, whose
+own averages a probe can combine. If those are as exact, the heads must act through the average
+alone: the output stays when all that they write is replaced by its linear fit on the average. In
+that case a head may have a tenth of the group's effect on the output instead of its part of r², for
+which the others' averages make up.
 
-A *round* of nested memories is a layer's:
+A *round* of nested memories belongs to a layer:
 
     nested-round r   behaviour  the layer is the first after whose attention x_{t−t_r} is decodable
                      cause      it no longer is when round r − 1 is patched away: the heads of the
-                                layer where that round's content appeared give their mean over
-                                rows. Round 1 has its location for a round before: the FFN that
-                                computes it is patched away or, where none does, what the location
-                                predicts of the stream that enters the layer comes from another row
+                                layer where that round's content appeared are replaced by their
+                                means over rows. For round 1 its location is patched away: the FFN
+                                that computes it is mean-ablated or, if no FFN does, the part of
+                                the stream entering the layer that the location predicts is taken
+                                from another row
 
-A memory in which no round follows another (a single one, or two at once) is not nested: where the
-embedding supplies its location it stays a candidate.
+A memory that no round follows (a single one, or two at once) is not nested: if the embedding
+supplies its location, the role stays a candidate.
 """
 
 from __future__ import annotations
@@ -64,8 +66,13 @@ from probes.roles.reader import FOLDS, Reader
 
 
 def memory_roles(of: Examined) -> list[Found]:
-    """Test every head's part in every memory, at the layer where the memory appears (causal
-    models)."""
+    """Test every head's part in every memory, at the layer after whose attention the memory first
+    is decodable (causal models).
+
+    Returns:
+        A finding for each head with a share of a memory's kernel, whether its tests pass or not;
+        none without a reader of latents.
+    """
     reader = of.reader
     if reader is None:
         return []
@@ -82,8 +89,8 @@ def memory_roles(of: Examined) -> list[Found]:
 
 
 def _layer_of(reader: Reader, memory: Memory) -> int | None:
-    """The layer after whose attention a memory first is decodable; None if it is after an FFN or
-    never."""
+    """Return the layer after whose attention a memory first is decodable; None if that is after an
+    FFN, or never."""
     site = reader.first_site(memory.name)
     return None if site is None or not site[1].endswith("resid_mid") else site[0]
 
@@ -141,28 +148,30 @@ def _of(
 
 
 def _kernel(kernels: Kernels, memory: Memory, floor: float, head: int | None = None) -> Test:
-    """That the kernel of a layer's heads, or of one of them, selects a memory."""
+    """Test whether the summed kernel of a layer's heads, or the kernel of one of them, concentrates
+    at a memory."""
     whose = "layer's" if head is None else "head's own"
     name = f"share of the {whose} kernel at {_where(memory)}"
     return Test(name, kernels.concentration(head), floor, kernels.p(head))
 
 
 def _better(one: Test, other: Test) -> Test:
-    """The test with the larger score; its p counts that it is the better of two."""
+    """Return the test with the larger score; p is doubled, because it is the better of two."""
     best = one if one.score >= other.score else other
     return replace(best, p=min(1.0, 2 * best.p))
 
 
 def _beyond_fresh(reader: Reader, hook: str, latent: str) -> Test:
-    """That an average is read better than from heads with fresh weights, whose own averages a probe
-    combines."""
+    """Test whether an average is decodable more exactly than from models with fresh weights, whose
+    own averages a probe combines."""
     found = reader.beyond_fresh(hook, latent)
     name = f"r² beyond that in {found.draws} untrained models (1 − p)"
     return Test(name, 1 - found.p, 0.95, found.p)
 
 
 def _share(reader: Reader, part: Component, whole: Test) -> Test:
-    """That a head has its part in what an average's heads do to the output."""
+    """Test whether a head has enough of its group's effect on the output; the score is its change
+    of the output divided by the group's."""
     alone = reader.necessity_tests([part])[-1]
     share = alone.score / whole.score if whole.score > 0 else 0.0
     name = f"of the change of the output without its group, without {part.name} alone"
@@ -170,9 +179,11 @@ def _share(reader: Reader, part: Component, whole: Test) -> Test:
 
 
 def _take(reader: Reader, part: Component, memory: Memory, whole: Test) -> list[Test]:
-    """That the output takes a memory from a head, though others hold it as well: the head has its
-    part in what the group does to the output, and does it by its attention at the location alone;
-    nothing where it fails."""
+    """Test whether the output depends on a memory in a head, though other heads encode it as well.
+
+    The head must have its share of the group's effect on the output, and have it by its attention
+    at the memory's location alone. Empty if a test fails.
+    """
     share = _share(reader, part, whole)
     tests = (
         [share, reader.effect_through_keys(part, _keys(reader.batch, memory))]
@@ -183,7 +194,7 @@ def _take(reader: Reader, part: Component, memory: Memory, whole: Test) -> list[
 
 
 def _keys(batch: Batch, memory: Memory) -> Tensor:
-    """Where a memory lies, ``[row, query, key]``."""
+    """Return a mask of the position at which a memory lies, ``[row, query, key]``."""
     at = torch.arange(batch.mask.shape[1])
     return at == (at - torch.from_numpy(_distances(batch, memory)).long())[..., None]
 
@@ -196,12 +207,12 @@ def _where(memory: Memory) -> str:
 
 @dataclass(frozen=True)
 class Kernels:
-    """The heads' kernels around a memory, from all rows and from each of some folds of rows.
+    """The heads' kernels around a memory, over all rows and over each of some folds of rows.
 
     Attributes:
         mean: Each head's kernel, averaged over rows, ``[head, offset]``.
         folds: Each head's kernel in each fold of rows, ``[fold, head, offset]``.
-        shape: ``[offset]``, of unit length: what the sum should look like.
+        shape: The kernel that the sum should have, ``[offset]``, of unit length.
     """
 
     mean: NDArray[np.float64]
@@ -209,7 +220,7 @@ class Kernels:
     shape: NDArray[np.float64]
 
     def weights(self) -> NDArray[np.float64]:
-        """Each head's total kernel weight, relative to the summed kernel at the memory.
+        """Return each head's total kernel weight, relative to the summed kernel at the memory.
 
         A head's total weight is Σ_o |K_h(o)| over offsets o. The denominator is
         |Σ_o shape(o) Σ_h K_h(o)|, the summed kernel's projection onto the memory's shape; it is
@@ -222,18 +233,24 @@ class Kernels:
         return found / (abs(float(self.mean.sum(0) @ self.shape)) or 1.0)
 
     def parts(self) -> NDArray[np.float64]:
-        """Each head's own kernel at the memory, relative to the sum there ``[head]``."""
+        """Return each head's own kernel at the memory, relative to the sum over heads there,
+        ``[head]``."""
         at = np.abs(self.mean @ self.shape)
         found: NDArray[np.float64] = at / (abs(float(self.mean.sum(0) @ self.shape)) or 1.0)
         return found
 
     def concentration(self, head: int | None = None) -> float:
-        """The concentration |K(0)| / Σ|K|, or the cosine with ρ for a kernel memory, of the heads'
-        sum or of one head."""
+        """Return how much a kernel concentrates at the memory, in [0, 1].
+
+        It is |K(0)| / Σ|K| or, for a kernel memory, the cosine with ρ.
+
+        Args:
+            head: The index of a head; by default the heads' summed kernel is used.
+        """
         return self._of(self.mean.sum(0) if head is None else self.mean[head])
 
     def p(self, head: int | None = None) -> float:
-        """The p-value of a t test over folds that the concentration exceeds that of an even
+        """Return the p-value of a t test over folds that the concentration exceeds that of an even
         kernel."""
         folds = self.folds.sum(1) if head is None else self.folds[:, head]
         found = np.array([self._of(fold) for fold in folds])
@@ -253,6 +270,11 @@ def kernels_of(reader: Reader, layer: int, memory: Memory) -> Kernels:
     along w, averaged over scored queries (:func:`~interp.attention.patterns.kernel_by_offset`). w
     is the direction from which a linear fit predicts the memory in the stream after attention. For
     a memory whose lag is a latent, the kernel is over offsets from the memory's position.
+
+    Args:
+        reader: The model's activations and the rows' latents.
+        layer: The layer.
+        memory: The memory.
 
     Returns:
         The kernels over all rows, and in each fold of rows, with the shape that is expected.
@@ -283,7 +305,7 @@ def kernels_of(reader: Reader, layer: int, memory: Memory) -> Kernels:
 
 
 def _distances(batch: Batch, memory: Memory) -> NDArray[np.float64]:
-    """How far back a memory lies, ``[row, pos]``."""
+    """Return how many positions back a memory lies, ``[row, pos]``."""
     if not isinstance(memory.location, str):
         return np.full(batch.mask.shape, float(memory.location))
     found: NDArray[np.float64] = batch.latents[memory.location].double().numpy()
@@ -291,7 +313,12 @@ def _distances(batch: Batch, memory: Memory) -> NDArray[np.float64]:
 
 
 def round_roles(of: Examined) -> list[Found]:
-    """Test at which layer each round of nested memories is extracted."""
+    """Test at which layer each round of nested memories is extracted.
+
+    Returns:
+        A finding for each round that is first decodable after a layer's attention; none without a
+        reader of latents.
+    """
     reader, nested = of.reader, [memory for memory in of.memories if memory.round is not None]
     if reader is None:
         return []
@@ -331,7 +358,8 @@ def _before(
     nested: Sequence[Memory],
     sites: Mapping[str, tuple[int, str] | None],
 ) -> list[Component]:
-    """The components to patch away: those of the round before, in an earlier layer."""
+    """Return the components to ablate for a round's cause: those of an earlier layer that extract
+    the round before or, for round 1, the FFN that computes its location."""
     own = sites[memory.name]
     if own is None:
         return []

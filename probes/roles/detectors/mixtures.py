@@ -1,22 +1,22 @@
-"""Groups of heads that fetch several memories as one, for an FFN to unmix.
+"""Detect groups of heads that fetch several memories as a mixture, for an FFN to unmix.
 
-Two heads can fetch x_{t−1} and x_{t−3} in two ways: a memory a head, or each head an average of
-both, from which the next network solves for either. The second is as accurate, and no head of it
-has a memory. A location that tokens name can be met in the same way: heads fetch the contents of
-*all* lags that it may have, whatever the token says, and an FFN chooses.
+Two heads can fetch x_{t−1} and x_{t−3} in two ways: one memory per head, or each head an average of
+both, from which the next network solves for either. The second is as accurate, and no single head
+then has a memory. A location that tokens name can be handled in the same way: heads fetch the
+contents of *all* lags that it may have, whatever the token says, and an FFN selects one.
 
-    contents   memories at fixed lags; of a named location x_{t−l} for each lag l that it takes
+    contents   memories at fixed lags; for a named location, x_{t−l} for each lag l that it takes
     behaviour  all of a layer's contents are decodable after its attention, and were not before;
-               some head has a share of the kernels of two of them (what heads put into the
-               direction that holds a content: :mod:`probes.roles.detectors.memories`), and without
-               it two are lost; without the head itself at least one is
-    cause      without the group every one of them is lost and the output changes; it also changes
-               without the FFN that reads them
+               some head has a share of the kernels of two of them (what heads write along the
+               direction that encodes a content: :mod:`probes.roles.detectors.memories`), and two
+               are less decodable without it; at least one is without the head itself
+    cause      without the group every one of them is less decodable and the output changes; the
+               output also changes without the FFN that reads them
 
 In a proof's groups, and in trained models that find them, each head serves one memory. What is lost
-without a head does not say that alone: heads that cancel flood the stream once one of them is gone,
-and no probe reads anything there. Averages (kernels) are nearly linear in each other and are not
-told apart in this way.
+without a head does not show that alone: when one of several heads that cancel is ablated, the
+others flood the stream, and no probe can decode anything there. Averages (kernels) are nearly
+linear in each other and cannot be told apart in this way.
 """
 
 from __future__ import annotations
@@ -94,8 +94,11 @@ def _of(
 
 
 def _kernel_count(reader: Reader, layer: int, names: Sequence[str]) -> float:
-    """The largest number of contents' kernels that one head has a share in. A head whose weight in
-    one kernel is a hundredth of that in another has none in it."""
+    """Return the largest number of contents in whose kernels one head has a share.
+
+    A head whose weight in one kernel is less than a hundredth of its largest has no share in that
+    kernel.
+    """
     floors = reader.floors
     kernels = [kernels_of(reader, layer, Memory(name, _lag(name))) for name in names]
     weights = np.stack([kernel.weights() for kernel in kernels])

@@ -1,30 +1,32 @@
 """Detect FFNs through which what heads wrote, or the token itself, reaches the output.
 
-    source     heads  what all heads before the FFN wrote, less its mean over rows: S
-               token  what entered the model at the position, less its mean over rows: S
+    source     heads  what all heads before the FFN wrote, minus its mean over rows: S
+               token  the embedding at the position, minus its mean over rows: S
     w          what the FFN writes, FFN(norm u), for the stream u that it reads
-    blind      w′ = FFN(norm (u − S)), what it would write if it alone did not see the source; all
-               else is the clean run's (path patching)
+    blind      w′ = FFN(norm (u − S)), what it would write if S were removed from its input alone;
+               everything else is as in the clean run (path patching)
 
     behaviour  |w′ − w|² is at least a tenth of |w − mean w|²
                the output changes when w becomes w′
-               half of that change is also there when S is taken out of the stream as a whole
-               the change is larger than that by fresh FFNs in its place, which are kept from seeing
-               S, too, and whose writes are made to change as much (250 of them, 1 − p ≥ .997)
+               at least half of that change also appears when S is removed from the whole stream
+               the change is larger than with fresh FFNs in its place, from whose input S is
+               removed as well, and whose output is scaled to change as much (250 of them,
+               1 − p ≥ .997)
     cause      the output changes without the FFN
 
-The third line is about FFNs that take the source out of the stream. Blind to it they leave it there
-and the output changes, but nothing was passed on: without S there is nothing to take out.
+The third line is about FFNs that remove the source from the stream. Such an FFN, when blind to the
+source, leaves it in the stream and the output changes, but nothing was passed on: without S in the
+stream there is nothing to remove.
 
-Where targets are next tokens, the loss must rise in place of a change of the output, and only
-models with few weights are asked, since hundreds of fresh FFNs are run.
+If targets are next tokens, the loss must rise instead of a change of the output, and only models
+with few weights are tested, since hundreds of fresh FFNs are run.
 
-What the FFN makes of its source is not said: an FFN that computes an answer passes it on, too, and
-bears that stricter name (:mod:`probes.roles.detectors.ffns`). A source that does not reach the
-output through this FFN may reach it past the FFN. Behind an early FFN later layers read nearly
-every direction, so that fresh FFNs change the output as much: nothing is said of it then. The least
-p of 250 draws is .0004, so that in a model of thirteen FFNs or more, one that passes something on
-alone cannot be told at a false-discovery rate of .01.
+The test does not say what the FFN computes from its source: an FFN that computes an answer passes
+it on, too, and has that stricter role (:mod:`probes.roles.detectors.ffns`). A source that does not
+reach the output through this FFN may reach it on other paths. After an early FFN, later layers read
+nearly every direction, so that fresh FFNs change the output as much and the role is not found. The
+smallest p of 250 draws is .0004: in a model of thirteen FFNs or more, a single FFN that passes
+something on cannot be significant at a false-discovery rate of .01.
 """
 
 from __future__ import annotations
@@ -64,7 +66,13 @@ Source = Float[Tensor, "row pos d_model"]
 
 
 def passing_roles(of: Examined) -> Iterator[Found | Lacking]:
-    """Test what reaches the output through every FFN."""
+    """Test whether what heads wrote, or the token at the position, reaches the output through every
+    FFN.
+
+    Yields:
+        A finding for each FFN and source, whether its tests pass or not; or why the role could not
+        be tested for.
+    """
     evidence, effects = of.evidence, of.effects
     parts = [part for part in components(evidence.model) if part.kind == "ffn"] if effects else []
     if effects is None or not parts:
@@ -96,12 +104,13 @@ def passing_roles(of: Examined) -> Iterator[Found | Lacking]:
 
 
 def _kind(evidence: Evidence) -> str:
-    """The kind of rows on which FFNs are asked."""
+    """Return the kind of rows on which FFNs are tested."""
     return "given" if "given" in evidence.views else evidence.profile.rows["own"]
 
 
 def _earlier_writes(evidence: Evidence, effects: Effects, layer: int) -> Source | None:
-    """What all heads wrote that an FFN can see; None without such heads."""
+    """Return the sum of what all heads up to a layer's attention wrote, minus its mean over rows;
+    None if there are no such heads."""
     layers = sorted({at for at, _ in evidence.heads if at <= layer})
     places = [[place for place in evidence.heads if place[0] == at] for at in layers]
     written = [effects.writes.together(some, _kind(evidence)) for some in places]
@@ -109,10 +118,11 @@ def _earlier_writes(evidence: Evidence, effects: Effects, layer: int) -> Source 
 
 
 class _Passing:
-    """One FFN, and what it passes on.
+    """The tests of one FFN for passing on a source.
 
     Attributes:
-        is_run_apart: Whether what the FFN writes follows from the stream that it reads alone.
+        is_run_apart: Whether what the FFN writes can be reproduced from the stream that it reads
+            alone.
     """
 
     def __init__(self, evidence: Evidence, effects: Effects, part: Component) -> None:
@@ -125,7 +135,12 @@ class _Passing:
         self.is_run_apart = self._ffns.writes(part.layer, self._stream, self._written)
 
     def finding(self, name: str, source: Source) -> Found:
-        """The tests of one source."""
+        """Test one source.
+
+        Args:
+            name: ``heads`` or ``token``.
+            source: The source S, which is removed from the FFN's input.
+        """
         floors, scored = self._evidence.floors, self._evidence.batch(self._kind).mask
         own, unseen = self._written, self._stream - source.to(self._stream)
         changed = self._ffns.ffn_output(self._part.layer, unseen)
@@ -143,8 +158,8 @@ class _Passing:
         return Found("ffn", self._part.layer, _ROLE, strength, tests, cause, target=name)
 
     def _beyond(self, source: Source) -> list[Test]:
-        """That the output changes more than it does with as large a change of fresh FFNs, and as
-        it does where the source is gone."""
+        """Test whether the change of the output is larger than with fresh FFNs, and whether it also
+        appears when the source is removed from the whole stream."""
         batch = self._evidence.batch(self._kind)
         rows = batch.mask.any(1).nonzero()[:_ROWS, 0]
         some = (one[rows] for one in (batch.inputs, self._stream, source, batch.mask))
@@ -154,12 +169,12 @@ class _Passing:
         return [Test(words, min(same, 1.0), floor), beyond_fresh(found.p, _BEYOND)]
 
     def _without(self) -> Test:
-        """The test that something is lost without the FFN."""
+        """Test whether the output changes, or the loss rises, when the FFN is mean-ablated."""
         edit = Mean(output_site(self._evidence.model, self._part.layer, -1))
         return self._effect_test((edit,), "without the FFN")
 
     def _effect_test(self, edits: Edits, words: str) -> Test:
-        """The test that the output changes, or of next tokens that the loss rises."""
+        """Test whether edits change the output or, if targets are next tokens, raise the loss."""
         if self._evidence.profile.unit == "nats":
             return self._effects.worst(words, {self._kind: edits})
         name = f"{words} the output changes by a share of its variance of"

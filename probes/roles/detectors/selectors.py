@@ -1,18 +1,20 @@
-"""Detect heads whose attention a rule selects: a fixed position, a relation of tokens, a period.
+"""Detect heads that attend by a simple rule: to a fixed position, by a relation of tokens, or with
+a period.
 
     fixed-position        one position that follows from the query's own, i → f(i)
     token-comparison      all keys whose token is equal to, smaller than, … the query's
     positional-periodic   every p-th position
 
-The rule is found on every second row and judged on the others (:mod:`probes.roles.selecting`):
-attention must be close to even attention over the rule's keys, and closer than chance: to the keys
-that the rule selects in another row, or than even attention is. The cause is that attention to
-these keys is taken away.
+The rule is chosen on every second row and tested on the others (:mod:`probes.roles.selecting`).
+Attention must be close to even attention over the rule's keys, and closer than chance: than to the
+keys that another row's tokens give, or than even attention over all keys is. The cause is tested by
+removing the attention to these keys.
 
-Positions are told from tokens on other rows, made of the same tokens with periods of their own: a
-rule of positions must hold there as well. Where there are none and the token at f(i) is the same
-in every row, or there are few tokens or positions, the test cannot be put, and ``missing`` says so.
-Relations are of the tokens' numbers: an order that the numbers do not have is not found.
+A rule about positions must also hold on rows made of the same tokens that repeat with periods of
+their own, which separates positions from tokens. If there are no such rows and the token at f(i) is
+the same in every row, the causal test cannot be made, and ``missing`` says so; with too few tokens
+or positions the role is not tested for. Relations are between the tokens' numbers: an order that
+the numbers do not have is not found.
 """
 
 from __future__ import annotations
@@ -42,7 +44,15 @@ _ALIKE = (
 
 
 def rules(evidence: Evidence) -> tuple[dict[str, str], list[Lacking]]:
-    """The roles that can be looked for, with their keys; and of the others why they cannot."""
+    """Return the roles that can be tested for, and why the others cannot.
+
+    Args:
+        evidence: The model and its rows.
+
+    Returns:
+        Role → its kind of predicate (``fixed``, ``related`` or ``periodic``); and the roles that
+        cannot be tested for, with the reason.
+    """
     if evidence.model is None:
         return {}, [Lacking(role, "no model can be run") for role in _KEYS]
     inputs = evidence.views["given"].batch.inputs
@@ -59,9 +69,9 @@ def rules(evidence: Evidence) -> tuple[dict[str, str], list[Lacking]]:
 def examine_selection(of: Examined, place: Place, asked: Mapping[str, str]) -> Iterator[Found]:
     """Test whether one head attends evenly to the keys that a simple predicate selects.
 
-    For each role, a predicate of its kind is fitted to the head's attention on rows 0, 2, 4, …
-    and tested on rows 1, 3, 5, …. If the behaviour tests pass and a model can be run, the causal
-    test takes the head's attention away from the selected keys.
+    For each role, a predicate of its kind is fitted to the head's attention on rows 0, 2, 4, … and
+    tested on rows 1, 3, 5, …. If the behaviour tests pass and a model can be run, the causal test
+    removes the head's attention to the selected keys.
 
     Args:
         of: The model's evidence, and the effects of ablations on it.
@@ -71,7 +81,7 @@ def examine_selection(of: Examined, place: Place, asked: Mapping[str, str]) -> I
             position). See :func:`rules`.
 
     Yields:
-        One result per role, whether or not its tests pass.
+        One finding per role, whether or not its tests pass.
     """
     if not asked:
         return
@@ -81,7 +91,7 @@ def examine_selection(of: Examined, place: Place, asked: Mapping[str, str]) -> I
 
 
 def _of(of: Examined, place: Place, role: str, keys: str, seen: Seen) -> Found:
-    """The tests of a role's rule for one head."""
+    """Make the finding of one role for one head."""
     evidence, judged = of.evidence, seen.half(1)
     chosen: Chosen = getattr(seen.half(0), keys)()
 
@@ -105,7 +115,8 @@ def _of(of: Examined, place: Place, role: str, keys: str, seen: Seen) -> Found:
 
 
 def _behaviour(evidence: Evidence, judged: Seen, chosen: Chosen, keys: str) -> list[Test]:
-    """Close to even attention over the rule's keys, and closer than chance."""
+    """Test whether attention is close to even attention over the rule's keys, and closer than
+    chance."""
     floors, selected = evidence.floors, chosen.selects(judged.inputs)
     close = closeness(judged, selected)
     if keys == "related":
@@ -127,7 +138,8 @@ def _behaviour(evidence: Evidence, judged: Seen, chosen: Chosen, keys: str) -> l
 
 
 def _elsewhere(evidence: Evidence, place: Place, chosen: Chosen, keys: str) -> Test:
-    """The test that attention goes by the rule on other rows, too."""
+    """Test whether the rule also holds on the ``repeated`` rows, in which tokens stand at other
+    positions."""
     floors, other = evidence.floors, evidence.head_attention(place, "repeated")
     close = closeness(other, chosen.selects(other.inputs))
     found = over_rows(close[~close.isnan()].numpy())
@@ -138,7 +150,7 @@ def _elsewhere(evidence: Evidence, place: Place, chosen: Chosen, keys: str) -> T
 
 
 def _new_rule_tests(evidence: Evidence, seen: Seen, chosen: Chosen, keys: str) -> list[Test]:
-    """The test that the rule is not one that another role is about."""
+    """Test that the rule is not one that another role is about."""
     if keys == "related":
         other = chosen.words.startswith(OTHERS)
         return [Test("the relation is none that another role is about,", float(not other), 1.0)]
@@ -154,8 +166,11 @@ def _new_rule_tests(evidence: Evidence, seen: Seen, chosen: Chosen, keys: str) -
 
 
 def _tokens_differ(evidence: Evidence, judged: Seen, chosen: Chosen) -> bool:
-    """Whether positions are told from tokens: on other rows, or because tokens differ where a head
-    looks, for half of the queries at least."""
+    """Return whether a rule about positions can be told from one about tokens.
+
+    It can on ``repeated`` rows, or if for at least half of the queries the token at the selected
+    position differs between rows.
+    """
     if judged.inputs.ndim != 2 or "repeated" in evidence.views:
         return True
     at = chosen.selects(judged.inputs)[0].long().argmax(-1)

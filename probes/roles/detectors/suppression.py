@@ -1,22 +1,26 @@
-"""Detect heads that suppress a copy: they find the token that is predicted, and lower it.
+"""Detect copy-suppression heads: they attend to the token that is predicted before their layer, and
+lower its logit.
 
-    behaviour   at queries whose stream, read out before the head's layer, predicts another token
-                than the query's own that came before: attention goes to its places, beyond even
-                attention; what the head writes lowers that token's logit, and in general those of
-                the tokens it attends to
-    cause       that attention falls when the stream no longer predicts the token; without it the
-                loss rises
+    behaviour   at queries at which the stream before the head's layer predicts a token that
+                occurred before and is not the query's own: attention goes to the positions of
+                that token, more than even attention would; the head lowers that token's logit,
+                and in general those of the tokens it attends to
+    cause       that attention falls when the prediction is removed from the stream; without that
+                attention the loss rises
 
-A head that attends to the token before where that is what is predicted looks the same on the rows;
-its attention stays when the prediction is taken out of the stream. A prediction is read off weights
-below: of a wrapped module and a store nothing is said. A head that looks for its token by what an
-earlier layer wrote for it alone, and not by what is predicted, is none.
+A head that attends to the previous token where this is what is predicted looks the same on the
+rows, but its attention stays when the prediction is removed from the stream. The prediction is
+computed with the weights named below, so the role is not tested for a wrapped module or a store. A
+head that looks for its token by what an earlier layer wrote for it alone, and not by what is
+predicted, does not have this role.
 
-What the stream before a layer predicts is read by the final norm and the unembedding:
+The prediction of the stream before a layer is read by the final norm and the unembedding (logit
+lens):
 
-    forecast    the token with the largest logit, where it is at least a nat above the mean logit
+    forecast    the token with the largest logit, if that is at least 1 nat above the mean logit
     its keys    earlier positions that hold that token, for queries whose own token is another
-    forgotten   the stream without the direction that the forecast's logit is read along
+    forgotten   the stream without its component along the direction that the forecast's logit is
+                read from
 
 A forecast is a direction of the stream, not a belief of the model: later layers may overrule it.
 Every layer is read once for each kind of rows.
@@ -55,7 +59,12 @@ Marks = Bool[Tensor, "row query"]
 
 
 def suppression_roles(of: Examined) -> Iterator[Found | Lacking]:
-    """Test whether every head lowers what the stream before it predicts."""
+    """Test whether every head attends to, and lowers, the token that the stream before it predicts.
+
+    Yields:
+        A finding for each head, whether its tests pass or not; or why the role could not be tested
+        for.
+    """
     evidence, effects = of.evidence, of.effects
     if effects is None or not has_readout(evidence.model):
         yield Lacking(_ROLE, "no weights are named that a prediction could be read with")
@@ -69,7 +78,7 @@ def suppression_roles(of: Examined) -> Iterator[Found | Lacking]:
 
 
 def _behaviour(evidence: Evidence, forecasts: Forecasts, place: Place, own: KeysOf) -> list[Test]:
-    """Where the head looks, and what it makes of the tokens there."""
+    """Test whether the head attends to the predicted token's positions and lowers its logit."""
     floors, kind = evidence.floors, evidence.profile.rows[_KEYS]
     words = "share of attention to earlier places of the token that is predicted before it"
     copied = evidence.score(place, "copying", evidence.profile.rows["after_same"])
@@ -105,7 +114,8 @@ def _behaviour(evidence: Evidence, forecasts: Forecasts, place: Place, own: Keys
 
 
 def _cause(effects: Effects, forecasts: Forecasts, place: Place, own: KeysOf) -> list[Test]:
-    """It looks for what is predicted, and is needed for that."""
+    """Test whether the attention falls without the prediction, and the loss rises without that
+    attention."""
     evidence = effects.evidence
     kind = evidence.profile.rows[_KEYS]
     fallen = effects.falls.with_edits(
@@ -119,7 +129,7 @@ def _cause(effects: Effects, forecasts: Forecasts, place: Place, own: KeysOf) ->
 
 
 class Forecasts:
-    """What the streams of some evidence's model predict before each layer.
+    """The tokens that a model predicts at each layer, read by the logit lens.
 
     Args:
         evidence: The evidence, whose model has a final norm and an unembedding.
@@ -131,11 +141,15 @@ class Forecasts:
         self._known: dict[tuple[str, int], tuple[Tensor, Tensor]] = {}
 
     def keys(self, kind: str, layer: int) -> Keys:
-        """Earlier positions that hold the token predicted before a layer, ``[row, query, key]``."""
+        """Return the earlier positions that hold the token predicted before a layer, ``[row, query,
+        key]``.
+
+        Queries without a clear prediction, or whose own token is predicted, have no keys.
+        """
         return earlier_places(self.evidence.batch(kind).inputs, *self._tokens(kind, layer))
 
     def logit_effect(self, kind: str, place: Place) -> Float[Tensor, "row query"]:
-        """A head's direct effect on the logit of the token predicted before its layer.
+        """Return a head's direct effect on the logit of the token predicted before its layer.
 
         The predicted token has the largest logit when the final norm and the unembedding are
         applied to the residual stream before the layer (logit lens). The head's output is read by
@@ -153,8 +167,15 @@ class Forecasts:
         return self._direct.at(kind, place, self._tokens(kind, place[0])[0])
 
     def removal_edits(self, kind: str, layer: int) -> Edits:
-        """The edits that take the predicted token's direction out of the stream before a layer, at
-        the queries that have its keys."""
+        """Return the edit that removes the predicted token's direction from the stream before a
+        layer.
+
+        Only queries that have the token at an earlier position are changed.
+
+        Args:
+            kind: The kind of rows.
+            layer: The layer.
+        """
         tokens, asked = self._tokens(kind, layer)[0], self.keys(kind, layer).any(-1)
         stream = self._stream(kind, layer)
         along = self._direct.read.T[tokens].to(stream)
@@ -167,7 +188,8 @@ class Forecasts:
         return self.evidence.run(kind).at([site])[site]
 
     def _tokens(self, kind: str, layer: int) -> tuple[Int[Tensor, "row query"], Marks]:
-        """The token predicted before a layer, and where one other than the query's own is."""
+        """Return the token predicted before a layer, and where it is clearly predicted and not the
+        query's own."""
         if (kind, layer) not in self._known:
             inputs, model = self.evidence.batch(kind).inputs, self.evidence.model
             self._known[kind, layer] = predicted_tokens(model, self._stream(kind, layer), inputs)
@@ -178,8 +200,18 @@ class Forecasts:
 def predicted_tokens(
     model: Any, streams: Float[Tensor, "row query feature"], inputs: Int[Tensor, "row query"]
 ) -> tuple[Int[Tensor, "row query"], Marks]:
-    """The token that the final norm and the unembedding make of a stream, and where it is clearly
-    predicted and not the query's own."""
+    """Return the token with the largest logit when the final norm and the unembedding read a
+    stream.
+
+    Args:
+        model: The model.
+        streams: The residual stream.
+        inputs: The rows' tokens.
+
+    Returns:
+        The token ids; and True where the logit is at least 1 nat above the mean logit and the token
+        is not the query's own.
+    """
     found = []
     with evaluating(model):
         for stream in streams.split(_ROWS):
@@ -191,7 +223,13 @@ def predicted_tokens(
 
 
 def earlier_places(inputs: Int[Tensor, "row key"], tokens: Tensor, told: Marks) -> Keys:
-    """Earlier positions that hold the token which a query is told, ``[row, query, key]``."""
+    """Return the earlier positions that hold the token predicted at a query, ``[row, query, key]``.
+
+    Args:
+        inputs: The rows' tokens.
+        tokens: The token predicted at each query.
+        told: True for the queries that have keys.
+    """
     earlier = torch.ones(2 * (inputs.shape[1],), dtype=torch.bool).tril(-1)
     found: Keys = (inputs[:, None, :] == tokens[..., None]) & told[..., None] & earlier
     return found
