@@ -119,8 +119,7 @@ class Run:
         return self._ran[0]
 
     def with_(self, *edits: Edit, only: bool = False) -> Run:
-        """Return a run of the same rows in which ``edits`` are made as well; with ``only``, no
-        others.
+        """Return a run in which ``edits`` are made as well; with ``only``, no others are.
 
         Raises:
             HookError: if an edit at ``resid_mid`` would not reach the residual stream of a bridge.
@@ -132,11 +131,10 @@ class Run:
         return changed
 
     def scoring(self, mask: Tensor) -> Run:
-        """Return a run of the same rows in which the positions of ``mask`` ``[row, pos]`` are
-        scored.
+        """Return a run of the same rows that scores other positions: ``mask``, ``[row, pos]``.
 
-        The two runs share clean streams and means. If the mask contains every position that this
-        run scores, this run also reuses the values that the new run measures.
+        The two runs share clean streams and means. If ``mask`` contains all positions that this run
+        scores, this run also reuses the values that the new run measures.
         """
         other = copy.copy(self)
         other.batch = admit_batch(self.model, replace(self.batch, mask=mask))
@@ -160,13 +158,7 @@ class Run:
     def rise(
         self, edits: Edit | Edits, metric: Any = _LOSS, rows: Sequence[int] | None = None
     ) -> Tensor:
-        """Measure by how much the metric rises at each position when edits are made, all of them
-        together.
-
-        Args:
-            edits: One edit, or a tuple of edits.
-            metric: A :class:`~interp.run.metrics.Metric`, or a function of outputs and targets.
-            rows: Indices of the rows; all by default.
+        """Measure by how much the metric rises at each position when edits are made together.
 
         Returns:
             The metric with the edits minus the metric without, ``[row, pos, …]``, 0 where nothing
@@ -182,11 +174,9 @@ class Run:
         *,
         backend: Backend = "local",
     ) -> Iterator[Tensor]:
-        """Yield the rise ``[row, pos, …]`` for each of many edits, each made on its own (see
-        :meth:`rise`).
+        """Yield the rise for each of many edits, each made on its own, as :meth:`rise` gives it.
 
-        With ``backend="ray"`` the edits are spread over Ray tasks, and their results are not
-        remembered.
+        With ``backend="ray"`` they are spread over Ray tasks, and the results are not remembered.
         """
         which, measured = self._rows(rows), as_metric(metric)
         problems = Problems("Run.rises")
@@ -220,8 +210,7 @@ class Run:
             self._streams.clear()
 
     def outputs(self, rows: Sequence[int] | None = None) -> Iterator[tuple[Places, Tensor]]:
-        """Yield the run's outputs ``[place, output]`` at scored places, with these places, some at
-        a time.
+        """Yield slices of the scored places, with the run's outputs there, ``[place, output]``.
 
         Raises:
             ArgumentError: if an output is infinite or not a number.
@@ -240,15 +229,14 @@ class Run:
     def at(
         self, sites: Sequence[Site | str] | Site | str, rows: Sequence[int] | None = None
     ) -> dict[Site, Tensor]:
-        """Return the activations at sites.
+        """Return activations, with the run's edits made.
 
         Args:
             sites: One site or several; text is read by :meth:`.Site.parse`.
             rows: Indices of the rows; all by default.
 
         Returns:
-            Site → activation ``[row, …]`` (one head's, if the site names a head), with the run's
-            edits made.
+            Site → activation ``[row, …]`` (one head's, if the site names a head).
         """
         named = [sites] if isinstance(sites, str | Site) else sites
         wanted, found = [Site.parse(site) for site in named], dict[Site, Tensor]()
@@ -266,8 +254,7 @@ class Run:
     def gradient(
         self, sites: Sequence[Site | str], metric: Any = _LOSS, rows: Sequence[int] | None = None
     ) -> dict[Site, Tensor]:
-        """Compute the gradient of a metric with respect to the activations at sites, by
-        backpropagation.
+        """Compute the gradient of a metric with respect to activations, by backpropagation.
 
         Args:
             sites: Where gradients are taken; for a site that names a head, that head's alone.
@@ -303,8 +290,7 @@ class Run:
     # What edits ask for.
 
     def mean(self, site: Site, inputs: Array | None = None) -> Tensor:
-        """Return the mean of clean values at a site over all rows, or over the rows of ``inputs``:
-        ``[1, …]``.
+        """Return the mean ``[1, …]`` of clean values at a site over rows, its own or ``inputs``'.
 
         For kinds without a key axis, one pass computes the means of all layers.
         """
@@ -339,8 +325,8 @@ class Run:
     def write_difference(self, edit: Edit, rows: Tensor) -> Tensor:
         """Return the change that an edit makes to what its own part writes to the residual stream.
 
-        If the edited site is ``resid_pre``, ``resid_post``, ``attn_out`` or ``mlp_out``, the change
-        is read at that site; for any other site it is read at ``attn_out`` of the same layer.
+        For a site other than ``resid_pre``, ``resid_post``, ``attn_out`` and ``mlp_out`` this is
+        the change at ``attn_out`` of the same layer.
         """
         site = edit.site.every_head
         if site.kind not in ("resid_pre", "resid_post", "attn_out", "mlp_out"):
