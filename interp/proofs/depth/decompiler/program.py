@@ -134,8 +134,8 @@ def _steps(weights: np.ndarray) -> list[int]:
 
 
 def _conditions(rows: np.ndarray, sizes: Sequence[int]) -> Iterator[Bool[np.ndarray, " row"]]:
-    """Yield the conditions to try: always true, each value of each variable, and each range up to a
-    value."""
+    """Yield the conditions to try: true, and for each variable: equal to a value, above one, a
+    residue."""
     yield np.ones(len(rows), dtype=bool)
     for variable, size in enumerate(sizes):
         column = rows[:, variable]
