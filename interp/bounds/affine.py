@@ -253,8 +253,8 @@ def linear(
 ) -> Affine:
     """Return x W + b along the last axis: n products and a bias, rounded in any order.
 
-    |rounded − real| ≤ γ_{n+2} (Σ_i |x_i||W_ij| + |b_j|); the generators' own rounding is the same sum over
-    the noise, which the magnitudes include.
+    The error is at most γ_{n+2} (Σ_i |x_i||W_ij| + |b_j|); the generators' own rounding is the same
+    sum over the noise, which the magnitudes include.
     """
     n, m = weight.shape
     ar.multiplications += a.centre.size * m * (1 + len(a.generators))
