@@ -302,7 +302,7 @@ def _patterns(rows: Rows) -> dict[int, Float[Tensor, "row head query key"]]:
 
 
 def _head_numbers(rows: Rows, pattern: Float[Tensor, "row head query key"]) -> tuple[int, ...]:
-    """The numbers of the heads that the pattern's head axis holds."""
+    """Return the numbers of the heads in the pattern's head axis."""
     return tuple(range(pattern.shape[1])) if rows.heads is None else rows.heads
 
 

@@ -122,7 +122,8 @@ class RunningMass:
         return sum(sums.size for _, sums in self._sums.values())
 
     def mass(self, layer: int, kind: Kind) -> Float[np.ndarray, "head class"]:
-        """The mean attention mass of a layer's heads on each class of keys, ``[head, class]``.
+        """Return the mean attention mass of a layer's heads on each class of keys, ``[head,
+        class]``.
 
         Args:
             layer: The layer.

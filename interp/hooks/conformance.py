@@ -139,8 +139,8 @@ def _attention(model: Any, normalizer: Callable[[Tensor], Tensor] | None) -> tup
         return scores.softmax(-1).nan_to_num() if softmax else given(scores)
 
     def attending(got: Tensor, expected: Tensor) -> tuple[Tensor, Tensor]:
-        """Both sides for the queries that have a key to attend to; with the diagonal masked the
-        first query has none."""
+        """Return both sides for the queries that may attend to a key; with the diagonal masked
+        the first query may not."""
         rows = (got != 0).any(-1) if empty_rows else torch.ones_like(got[..., 0], dtype=torch.bool)
         return got[rows], expected[rows]
 

@@ -155,7 +155,7 @@ class HookPoint(nn.Module):
     def has_hooks(
         self, dir: Direction = "both", including_permanent: bool = True, level: int | None = None
     ) -> bool:
-        """Whether a function is attached to this point.
+        """Return whether a function is attached to this point.
 
         Args:
             dir: Which functions count: ``fwd``, ``bwd`` or ``both``.

@@ -95,7 +95,7 @@ def load_pretrained(
             transformers does not know. Read the code first.
         device: The torch device to put the model on, such as ``cpu`` or ``cuda``.
         dtype: The precision that it runs in (:mod:`interp.models.placing`); by default single
-            precision, or the checkpoint's own for a checkpoint of ours.
+            precision, or, for a checkpoint of ours or an added architecture, that of its weights.
         adapter: Folder of a LoRA adapter to merge into the weights
             (:mod:`interp.weights.head_weights.adapter`).
 

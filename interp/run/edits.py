@@ -112,7 +112,7 @@ class Known(Protocol):
         """Return the edit's change of what the edited part writes to the residual stream."""
 
     def __len__(self) -> int:
-        """The number of rows."""
+        """Return the number of rows."""
 
 
 Fetched = Any

@@ -363,7 +363,7 @@ def _certificate(
     unit = torch.finfo(spec.torch_dtype).eps / 2
 
     def rounding(longest: int) -> float:
-        """A bound on the rounding error of what any ramp or sign in the circuits reads.
+        """Return a bound on the rounding error of any argument of a ramp or sign.
 
         It holds for inputs of up to ``longest`` tokens and is scaled such that every bit is exact
         while it is below ½.

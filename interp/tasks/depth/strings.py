@@ -406,7 +406,7 @@ def prefixes(
 
     @cache
     def endings(i: int, j: int) -> int:
-        """Strings of the task that go on from i letters in j blocks."""
+        """Return the number of the task's strings that continue i letters in j blocks."""
         if j > k or i > max(lengths):
             return 0
         return (i in lengths and j == k) + endings(i + 1, j) + endings(i + 1, j + 1)

@@ -1,8 +1,8 @@
 """Read single tensors from safetensors files.
 
-A checkpoint is one safetensors file, or several with an index that says which tensor lies in
-which. Nothing is read but headers until a tensor is asked for, and then that tensor alone: plain
-reads instead of a memory map, so that the memory in use is the memory asked for. Nothing is
+A checkpoint is one safetensors file, or several with an index that says which file holds each
+tensor. Only headers are read until a tensor is used, and then that tensor alone: plain reads
+instead of a memory map, so that the memory in use is that of the tensors in use. Nothing is
 executed on load; pickled weights are not a checkpoint here.
 """
 
