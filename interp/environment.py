@@ -1,8 +1,9 @@
-"""What a result was computed with: versions, threads and BLAS, as every result tells them.
+"""The environment that a result was computed in: versions, threads and BLAS, as every result
+states.
 
-Sums of floating-point numbers depend on all three: the same seed gives the same bits where they are
-equal, and may round differently where one is not. What is not loaded is not asked: a result that
-was made without PyTorch does not depend on its threads.
+Sums of floating-point numbers depend on all three: if they are equal, the same seed gives the same
+bits; if one differs, results may differ by rounding. Libraries that are not loaded are not listed:
+a result that was made without PyTorch does not depend on its threads.
 """
 
 from __future__ import annotations
@@ -34,17 +35,18 @@ _PACKAGES = (
 
 
 def environment() -> dict[str, str]:
-    """Versions of Python and of the packages that results depend on, ``threads`` and ``blas``."""
+    """Return versions of Python and of the packages that results depend on, ``threads`` and
+    ``blas``."""
     return {**_versions(), "threads": str(_threads()), "blas": ", ".join(_blas())}
 
 
 def environment_json() -> str:
-    """:func:`environment` as the text of a JSON file."""
+    """Return :func:`environment` as the text of a JSON file."""
     return json.dumps(environment(), indent=1) + "\n"
 
 
 def installed_version(package: str) -> str:
-    """The version of a package, or ``not installed``."""
+    """Return the version of a package, or ``not installed``."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -62,7 +64,8 @@ def _torch() -> Any:
 
 
 def _threads() -> int:
-    """The threads of PyTorch; where it is not loaded, of the libraries that are."""
+    """Return the number of threads of PyTorch; if it is not loaded, of the loaded numerical
+    libraries."""
     torch = _torch()
     if torch is not None:
         return int(torch.get_num_threads())
@@ -70,7 +73,8 @@ def _threads() -> int:
 
 
 def _blas() -> list[str]:
-    """Each loaded library that multiplies matrices, with the kind of processor that it takes."""
+    """Return each loaded library that multiplies matrices, with the kind of processor that it
+    uses."""
     found = {
         f"{one['internal_api']} {one['version']} ({one.get('architecture', platform.machine())})"
         for one in threadpool_info()

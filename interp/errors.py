@@ -14,10 +14,10 @@ from typing import Any
 
 
 class ProoflensError(Exception):
-    """Any error that a user can cause; its text is meant for the user.
+    """Base class of errors that a user can cause; the message is meant for the user.
 
     Attributes:
-        problems: (argument, sentence) of each broken rule, where arguments were checked.
+        problems: (argument, sentence) of each broken rule, if arguments were checked.
     """
 
     problems: tuple[tuple[str, str], ...] = ()
@@ -28,10 +28,10 @@ class ArgumentError(ProoflensError, ValueError):
 
 
 class HookError(ProoflensError, KeyError):
-    """A hook was asked for that the model does not have or does not fire."""
+    """Raised if the model does not have, or does not fire, a hook that was asked for."""
 
     def __str__(self) -> str:
-        """The message itself, where ``KeyError`` would show its ``repr``."""
+        """Return the message itself, where ``KeyError`` would show its ``repr``."""
         return str(self.args[0]) if self.args else ""
 
 
@@ -40,7 +40,7 @@ class ConformanceError(ProoflensError):
 
 
 class CheckpointError(ProoflensError):
-    """A checkpoint is missing, damaged, of a newer version, or not what it says it is."""
+    """Raised if a checkpoint is missing, damaged, of a newer version, or not what it says it is."""
 
 
 class StoreError(ProoflensError):
@@ -58,8 +58,8 @@ class MissingDependencyError(ProoflensError, ImportError):
 def refuse_unless(holds: bool, argument: str, rule: str, received: Any, advice: str) -> None:
     """Check one argument, and raise an error with a message of one short line if it is wrong.
 
-    Long values are cut; objects other than text, numbers, lists and tuples are told by their type,
-    shape and dtype.
+    Long values are shortened; objects other than text, numbers, lists and tuples are described by
+    their type, shape and dtype.
 
     Raises:
         ArgumentError: ``argument rule, got received: advice`` unless ``holds`` is true.
@@ -76,12 +76,12 @@ def refuse_unless(holds: bool, argument: str, rule: str, received: Any, advice: 
 
 
 def is_count(value: Any) -> bool:
-    """Whether a value is an integer of at least 0, of Python or NumPy; a bool is not."""
+    """Return whether a value is an integer of at least 0, of Python or NumPy; a bool is not."""
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 0
 
 
 def need_path(argument: str, path: Any) -> None:
-    """Refuse what is neither a name nor a path; :exc:`ArgumentError`."""
+    """Check that an argument is text or a path; raise :exc:`ArgumentError` otherwise."""
     good = isinstance(path, str | PathLike) and str(path) != ""
     refuse_unless(good, argument, "must be a name or a path", path, "give text or a Path")
 
@@ -118,7 +118,7 @@ no layers
     def raise_if_any(self, error: type[ProoflensError] = ArgumentError) -> None:
         """Raise one ``error`` naming the problems that were recorded, if there are any.
 
-        Of very many it names the first; its attribute ``problems`` has all.
+        If there are very many, it names the first ones; its attribute ``problems`` has all.
 
         Raises:
             ProoflensError: of the class ``error``, if any rule was broken.

@@ -2,13 +2,13 @@
 
     __getattr__, __dir__, __all__ = lazy(__name__, __file__)
 
-The names stand once, in the ``.pyi`` file beside the module's ``.py``, as imports:
+The names are listed once, in the ``.pyi`` file beside the module's ``.py``, as imports:
 
     from interp.store import extract as extract
 
-Editors and type checkers read that file, and so does :func:`lazy`; to add a name, add its line.
-A submodule of the package is named ``from package import submodule as submodule``. No other name
-may be that of a submodule: once the submodule is imported, Python finds it first.
+Editors and type checkers read that file, and so does :func:`lazy`; to add a name, add its line. A
+submodule of the package is named ``from package import submodule as submodule``. No other name may
+be that of a submodule: once the submodule is imported, Python finds it first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from typing import Any
 def lazy(
     package: str, file: str
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """The functions ``__getattr__`` and ``__dir__`` and the list ``__all__`` of a lazy module.
+    """Return the functions ``__getattr__`` and ``__dir__`` and the list ``__all__`` of a lazy
+    module.
 
     Args:
         package: The module's or package's ``__name__``.
@@ -62,8 +63,8 @@ def lazy(
 
 @contextmanager
 def pause_collection() -> Iterator[None]:
-    """Import without collecting garbage: what modules define stays in memory, so that collections
-    in the meantime find little and cost time."""
+    """Import without garbage collection, which takes time and finds little, because modules'
+    definitions stay in memory."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -74,7 +75,7 @@ def pause_collection() -> Iterator[None]:
 
 
 def _elsewhere(package: str, file: str, name: str) -> str:
-    """Where a submodule of the package offers the name that the package itself does not."""
+    """Return where a submodule of the package offers a name that the package itself does not."""
     if name.startswith("_") or Path(file).stem != "__init__":
         return ""
     folder = Path(file).parent

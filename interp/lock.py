@@ -1,9 +1,9 @@
-"""Who may write: one process at a time, by a lock that dies with its holder.
+"""A write lock on a folder: one process at a time, released when its holder dies.
 
 The lock is :mod:`filelock`'s (the operating system's own) on the file ``.lock`` in the folder,
-which also says who has it: host and process. A killed process leaves the file but not the lock, so
-nothing has to be cleaned up by hand. On a network file system without such locks it
-protects against processes of one machine only.
+which also says who holds it: host and process. A killed process leaves the file but not the lock,
+so nothing has to be cleaned up by hand. On a network file system without such locks it protects
+against processes of one machine only.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ LOCK = ".lock"
 def alone(
     folder: Path, doing: str, *, error: type[ProoflensError] = OutputError, keep: bool = True
 ) -> Iterator[None]:
-    """Hold a folder's write lock.
+    """Hold a folder's write lock inside the ``with``.
 
     Args:
-        folder: Must exist.
-        doing: What the holder does, for the refusal: ``writing this store``.
-        error: Raised if it cannot be had.
-        keep: Leave the lock's file behind, as in a store; otherwise it goes with the lock.
+        folder: The folder, which must exist.
+        doing: What the holder does, for the error message: ``writing this store``.
+        error: The class of the error that is raised if the lock is not free.
+        keep: Whether to leave the lock's file behind, as in a store; otherwise it is deleted with
+            the lock.
 
     Raises:
-        ProoflensError: of the class ``error``, naming the process and the host that hold it; or if
-            the folder cannot be written.
+        ProoflensError: of the class ``error``, naming the process and the host that hold the lock;
+            or if the folder cannot be written.
     """
     lock = FileLock(folder / LOCK, timeout=0, thread_local=False)
     try:
@@ -70,7 +71,8 @@ def _own_name() -> str:
 
 
 def _sign(folder: Path) -> None:
-    """Not by a rename: the lock is on this very file."""
+    """Write the holder's name into the lock's file, without a rename, because the lock is on this
+    very file."""
     descriptor = os.open(folder / LOCK, os.O_WRONLY)
     try:
         os.ftruncate(descriptor, 0)

@@ -1,8 +1,9 @@
-"""What this machine can hold and has: asked before memory is taken or a device is used.
+"""The memory and devices of this machine, checked before memory is taken or a device is used.
 
-An allocation that does not fit is refused with the estimate, where a sum of sizes tells it before
+An allocation that does not fit is refused with an estimate, if a sum of sizes gives one before
 anything is built. Linux promises memory that it does not have, so waiting for the failure means
-being killed. That an estimate fits is no promise: what else the computation takes is not in it.
+being killed. An estimate that fits is no guarantee: it does not include everything that the
+computation takes.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ _SHORT = 120
 
 
 def free_bytes() -> int:
-    """Memory that can be had without swapping, of the machine or the container."""
+    """Return the memory in bytes that is available without swapping, of the machine or the
+    container."""
     found = [int(psutil.virtual_memory().available)]
     with suppress(OSError, ValueError):  # "max" where the container has no limit
         found.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
@@ -44,22 +46,23 @@ def free_bytes() -> int:
 
 
 def keep_large_blocks_apart() -> None:
-    """Let the C library give large blocks of memory back as soon as they are freed.
+    """Make the C library return large blocks of memory to the system as soon as they are freed.
 
-    glibc takes blocks of up to 32 MiB from one heap. What is kept for long, such as the numbers
-    that an edit was measured to have, then lies between freed logits, which are neither given back
-    nor fit again: an inspection with 0.7 GB of its heap in use held 9. Elsewhere nothing is done.
+    glibc takes blocks of up to 32 MiB from one heap. Data that is kept for long, such as an edit's
+    measured values, then lies between freed logits, whose memory is neither returned nor large
+    enough for new ones: an inspection with 0.7 GB of its heap in use held 9. With other C libraries
+    nothing is done.
     """
     _set_malloc(_MMAP_THRESHOLD, _LARGE)
     _set_malloc(_TRIM_THRESHOLD, 2 * _LARGE)  # which glibc takes itself for such a threshold
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep what a training step frees for the next one, up to 1 GiB.
+    """Make the C library keep memory that a training step frees for the next one, up to 1 GiB.
 
-    Otherwise each large tensor's pages are taken from the system anew at every step: on rows of 80
-    tokens 12 to 18 % of a step's time were the system's. It holds until
-    :func:`keep_large_blocks_apart` is called. Elsewhere nothing is done.
+    Otherwise each large tensor's pages are requested from the system again at every step: on rows
+    of 80 tokens 12 to 18 % of a step's time was spent in the system. It holds until
+    :func:`keep_large_blocks_apart` is called. With other C libraries nothing is done.
     """
     _set_malloc(_MMAP_THRESHOLD, _LARGEST)
     _set_malloc(_TRIM_THRESHOLD, _KEPT)
@@ -75,16 +78,17 @@ def _set_malloc(option: int, value: int) -> None:
 def need_bytes(
     estimate: int, what: str, advice: str, *, error: type[Exception] = ArgumentError
 ) -> None:
-    """Refuse what will not fit.
+    """Refuse a computation that does not fit into memory.
 
     Args:
-        estimate: Bytes at the least.
-        what: Words for it: ``a model of 10 layers``.
+        estimate: A lower bound on the bytes that are needed.
+        what: A name for what needs them: ``a model of 10 layers``.
         advice: What to make smaller.
-        error: Raised if it does not fit.
+        error: The class of the error that is raised.
 
     Raises:
-        Exception: of the class ``error``, with the estimate and what is free.
+        Exception: of the class ``error``, with the estimate and the free memory, if it does not
+            fit.
     """
     free = free_bytes()
     if estimate > free:
@@ -95,7 +99,7 @@ def need_bytes(
 
 
 def check_device(device: str, problems: Problems, argument: str = "device") -> None:
-    """Note a device that is not of this machine, or on which nothing can be computed."""
+    """Record a problem if a device is not of this machine, or nothing can be computed on it."""
     import torch
 
     rule, advice = "must be a device of this machine", f"choose from {', '.join(_DEVICES)}"

@@ -1,20 +1,19 @@
-"""Where results go: one way to replace a file or a folder, whole or not at all.
+"""Write results: replace a file or a folder, completely or not at all.
 
     write a draft beside the target → fsync → rename (folders: exchange) → drop the old
 
 A process that dies at any moment leaves either the old result or the new one at its place, and
 beside it at most a draft. Drafts are named after the process that writes them
 (``.NAME.HOST-PID-START-XXXX.draft``), so that the next run in the same folder recognises those of
-dead processes and sweeps them. A folder is only ever replaced if it holds the file that marks it as
-the same kind of result, and nothing that was read is ever replaced by what was made of it.
+dead processes and deletes them. A folder is only replaced if it holds the file that marks it as the
+same kind of result, and an input is never replaced by a result that was computed from it.
 
-Drafts of another host are left alone: whether their process lives cannot be known from here.
+Drafts of another host are left alone: it cannot be known from here whether their process lives.
 
-Exchanging two folders in one step, which Python's standard library does not offer.
-
-Linux has ``renameat2`` with ``RENAME_EXCHANGE``, macOS ``renamex_np`` with ``RENAME_SWAP``: at no
-moment is either name without a folder. Elsewhere, and on file systems that refuse it, the caller
-has to do without.
+Folders are exchanged in one step, which Python's standard library does not offer. Linux has
+``renameat2`` with ``RENAME_EXCHANGE``, macOS ``renamex_np`` with ``RENAME_SWAP``: at no moment does
+either name lack a folder. On other systems, and on file systems that refuse it, the caller has to
+do without.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from interp.errors import OutputError
 
 
 def json_data(value: Any) -> Any:
-    """A value as JSON data: tables as lists of records, numbers that are not finite as null.
+    """Return a value as JSON data: tables as lists of records, numbers that are not finite as null.
 
     JSON has no NaN: strict readers refuse a text with one.
     """
@@ -66,10 +65,10 @@ def exchange(first: Path, second: Path) -> bool:
     """Exchange two names of one file system.
 
     Returns:
-        False if the system cannot; nothing has changed then.
+        False if the system cannot; then nothing has changed.
 
     Raises:
-        OSError: if the disk refuses.
+        OSError: if the file system reports an error.
     """
     names = os.fsencode(first), os.fsencode(second)
     library = ctypes.CDLL(None, use_errno=True)
@@ -111,17 +110,17 @@ def check_output(
 ) -> None:
     """Refuse a target that may not be written, before any work is done.
 
-    What a dead process left beside it is swept first.
+    Drafts that a dead process left beside it are deleted first.
 
     Args:
         out: The folder or file that will be written.
         overwrite: Whether an existing one may be replaced.
         marker: A file that a folder must hold to be replaced; None for files.
-        inputs: Files and folders that the work reads; names that are no path are passed over.
+        inputs: Files and folders that the work reads; names that are no path are ignored.
 
     Raises:
-        OutputError: if it exists and may not be replaced, is or holds an input, or its parent
-            cannot be a folder.
+        OutputError: if the target exists and may not be replaced, is or contains an input, or its
+            parent cannot be a folder.
     """
     with _refusals_of(out):
         need_name(out)
@@ -139,10 +138,10 @@ def check_output(
 
 
 def need_name(out: Path) -> None:
-    """Refuse ``-``, which is no name: standard output is not written to.
+    """Refuse ``-`` as a name, because nothing is written to standard output.
 
     Raises:
-        OutputError: for it; a file of that name is written to by its whole path.
+        OutputError: if the path is ``-``; use the whole path for a file of that name.
     """
     if str(out) == "-":
         raise OutputError("- is not written to, nor is standard output: name a file or folder")
@@ -179,20 +178,20 @@ def _check_replaceable(out: Path, overwrite: bool, marker: str | None) -> None:
 def output_folder(
     out: Path, *, overwrite: bool, marker: str, inputs: Sequence[Path | str] = ()
 ) -> Iterator[Path]:
-    """A draft folder that becomes ``out`` when the block ends without an error.
+    """Give a draft folder that becomes ``out`` if the ``with`` block ends without an error.
 
-    It is given :data:`interp.environment.ENVIRONMENT`, what it was made with.
+    A file :data:`interp.environment.ENVIRONMENT` is added, which states what the result was made
+    with.
 
     Args:
         out: The folder that will be written.
         overwrite: Whether an existing one may be replaced.
-        marker: A file that every such result holds (made if the block does not make it); a
+        marker: A file that every such result holds (created if the block does not create it); a
             folder without it is never replaced.
         inputs: Files and folders that the work reads.
 
     Raises:
-        OutputError: before the block as :func:`check_output`; in it and after it if the disk
-            refuses.
+        OutputError: before the block as :func:`check_output`; in it and after it if writing fails.
     """
     check_output(out, overwrite=overwrite, marker=marker, inputs=inputs)
     target = _real(out)
@@ -217,11 +216,10 @@ def output_folder(
 
 @contextmanager
 def output_file(out: Path, *, overwrite: bool) -> Iterator[Path]:
-    """A draft file that becomes ``out`` when the block ends without an error.
+    """Give a draft file that becomes ``out`` if the ``with`` block ends without an error.
 
     Raises:
-        OutputError: before the block as :func:`check_output`; in it and after it if the disk
-            refuses.
+        OutputError: before the block as :func:`check_output`; in it and after it if writing fails.
     """
     check_output(out, overwrite=overwrite)
     target = _real(out)
@@ -259,7 +257,7 @@ def replace_text(path: Path, text: str) -> None:
     """Replace a small file: a reader sees the old text or the new, never a part of it.
 
     Raises:
-        OSError: if the disk refuses; the old text stands.
+        OSError: if writing fails; then the old text is unchanged.
     """
     draft = draft_of(path)
     try:
@@ -271,13 +269,14 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def append_line(path: Path, line: bytes) -> None:
-    """Add one line to a file and bring it to the disk; what could not be written whole goes again.
+    """Append one line to a file and sync it to the disk; a line that cannot be written whole is
+    removed.
 
-    A torn last line, which a process left that died, is dropped first. The caller holds a lock:
-    two writers would mix.
+    A partial last line of a process that died is removed first. The caller must hold a lock,
+    because two writers would mix their lines.
 
     Raises:
-        OSError: if the disk refuses; the file is as it was.
+        OSError: if writing fails; then the file is as it was.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | _BINARY, 0o644)
     try:
@@ -295,7 +294,7 @@ def append_line(path: Path, line: bytes) -> None:
 
 
 def _whole_lines(descriptor: int) -> int:
-    """Cut what follows the last newline; the size that is left."""
+    """Remove what follows the last newline, and return the size that is left."""
     size = end = os.fstat(descriptor).st_size
     while end and (block := os.pread(descriptor, min(end, _BLOCK), end - min(end, _BLOCK))):
         if (at := block.rfind(b"\n")) >= 0:
@@ -308,7 +307,7 @@ def _whole_lines(descriptor: int) -> int:
 
 
 def draft_of(target: Path) -> Path:
-    """A name beside ``target`` for what will become it; it says which process writes it."""
+    """Return a name for a draft beside ``target``, which contains the process that writes it."""
     return _beside(target, target.name[:_LONGEST], DRAFT)
 
 
@@ -318,14 +317,14 @@ def _beside(target: Path, name: str, kind: str) -> Path:
 
 
 def settle(draft: Path, target: Path) -> None:
-    """Put a finished, fsynced draft in the place of ``target``; what was there is dropped last.
+    """Put a finished, synced draft in the place of ``target``, and then delete what was there.
 
-    A file takes the place in one rename. A folder is exchanged with the older one in one call;
-    where the file system cannot, the older one is moved aside first, and the next
-    :func:`sweep` puts it back if the process dies before the draft follows.
+    A file takes the place in one rename. A folder is exchanged with the older one in one call. If
+    the file system cannot do this, the older one is moved aside first, and the next :func:`sweep`
+    puts it back if the process dies before the draft follows.
 
     Raises:
-        OSError: if the disk refuses; the old result stands.
+        OSError: if the file system reports an error; then the old result is unchanged.
     """
     if not (target.is_dir() and any(target.iterdir())):
         os.replace(draft, target)
@@ -343,10 +342,10 @@ def settle(draft: Path, target: Path) -> None:
 
 
 def fsync(path: Path) -> None:
-    """Ask the operating system to bring a file's or folder's bytes to the disk.
+    """Ask the operating system to write a file's or folder's bytes to the disk.
 
     Raises:
-        OSError: if the disk refuses (full, or gone).
+        OSError: if this fails (the disk is full, or gone).
     """
     if _WINDOWS and path.is_dir():
         return  # folders cannot be opened there, and renames are kept by the journal
@@ -358,7 +357,7 @@ def fsync(path: Path) -> None:
 
 
 def drop(path: Path) -> None:
-    """Delete a draft; what the disk does not let go is swept by a later run."""
+    """Delete a draft; if this fails, a later run deletes it."""
     with suppress(OSError):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -392,7 +391,7 @@ def _self() -> tuple[str, int, int]:
 
 
 def _lives(host: str, pid: int, start: int) -> bool:
-    """Whether the process that a draft is named after may still be writing it."""
+    """Return whether the process that a draft is named after may still be writing it."""
     if host != _host():
         return True
     now = _start_time(pid)
@@ -402,7 +401,8 @@ def _lives(host: str, pid: int, start: int) -> bool:
 
 
 def _start_time(pid: int) -> int | None:
-    """When a process started, in the kernel's ticks; None if it is dead or nobody can tell."""
+    """Return a process's start time in the kernel's ticks; None if it is dead or this cannot be
+    known."""
     try:
         state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -419,7 +419,8 @@ def _real(out: Path) -> Path:
 
 @contextmanager
 def _refusals_of(place: Path, draft: Path | None = None) -> Iterator[None]:
-    """The disk's refusals as one line about the place; errors of other files pass as they are."""
+    """Turn the file system's errors about a place into one line; errors of other files are passed
+    on."""
     try:
         yield
     except OSError as error:

@@ -1,14 +1,14 @@
-"""What installed packages add: tasks, roles, head scores and architectures, through entry points.
+"""Extensions by installed packages: tasks, roles, head scores and architectures, by entry points.
 
     [project.entry-points."prooflens.tasks"]      kind        = "package.module:TaskClass"
     [project.entry-points."prooflens.roles"]      role        = "package.module:ROLE"
     [project.entry-points."prooflens.metrics"]    score       = "package.module:function"
     [project.entry-points."prooflens.models"]     model_type  = "package.module:ARCHITECTURE"
 
-A :class:`Registry` holds what prooflens ships under names, and what installed packages add to it.
-Packages are looked for when a registry is first read, not on import. An entry that cannot be
-loaded, does not fit, or takes a name that is taken is left out with a :class:`PluginWarning` that
-names it, so that a broken package breaks nothing else.
+A :class:`Registry` maps names to what prooflens ships and what installed packages add. Packages are
+looked for when a registry is first read, not on import. An entry that cannot be loaded, does not
+fit, or uses a name that is taken is left out with a :class:`PluginWarning` that names it, so that a
+broken package breaks nothing else.
 
 Loading an entry imports its package: it is code that the user has installed. Nothing that is read
 from a file (a checkpoint, a store, a recipe) can name a package to import.
@@ -29,12 +29,13 @@ class PluginWarning(UserWarning):
 
 
 class Registry(MutableMapping[str, T]):
-    """What is known by name: what prooflens ships, then what installed packages add.
+    """A mapping from names to what prooflens ships, then to what installed packages add.
 
     Args:
         shipped: Name → what prooflens ships.
         group: The group of entry points, such as ``prooflens.tasks``.
-        problem: Gives the reason why an object cannot stand under a name, or ``""`` if it can.
+        problem: A function that returns the reason why an object cannot be registered under a name,
+            or ``""`` if it can.
     """
 
     def __init__(

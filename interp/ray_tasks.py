@@ -2,13 +2,13 @@
 
     function(*shared, *job)   for every job, on whichever worker is free
 
-What all jobs share (a model, a plan) travels to each machine once. A few more jobs than there are
-cores are under way at a time, so that jobs may come from a generator without end. A worker that
-dies is replaced and its job begun again, three times; a job that raises an error stops the run.
-Results come back as they are finished, with the number of their job.
+What all jobs share (a model, a plan) is sent to each machine once. A few more jobs than there are
+cores are in progress at a time, so that jobs may come from an endless generator. A worker that dies
+is replaced and its job restarted, three times; a job that raises an error stops the run. Results
+are returned as they are finished, with the number of their job.
 
-A task costs about a second to start on a new worker, so this is not for work that one machine's
-cores do in seconds. Results equal those of a local run only where the function's do: sums depend on
+A task takes about a second to start on a new worker, so this is not for work that one machine's
+cores do in seconds. Results equal those of a local run only if the function's do: sums depend on
 the number of threads, which the function has to set.
 """
 
@@ -29,12 +29,12 @@ _built: dict[str, Any] = {}
 
 
 def need_backend(problems: Problems, backend: str, argument: str = "backend") -> None:
-    """Record, as a problem, a backend that there is not.
+    """Record a problem if a backend does not exist.
 
     Args:
-        problems: Where it is recorded.
+        problems: The collection that the problem is added to.
         backend: The name that was given.
-        argument: What the argument is called there.
+        argument: The name of the argument in the message.
     """
     known = get_args(Backend)
     rule = f"must be {' or '.join(known)}"
@@ -45,7 +45,7 @@ def require_ray() -> Any:
     """Import the module ``ray``.
 
     Raises:
-        MissingDependencyError: saying how to install it.
+        MissingDependencyError: if it is not installed, saying how to install it.
     """
     try:
         import ray
@@ -70,17 +70,18 @@ def ray_results(
     """Yield the number and the result of each job, in the order in which they are finished.
 
     Args:
-        function: What a task does; a function of a module, so that workers can import it.
+        function: The function that a task calls; it must be a module's, so that workers can import
+            it.
         jobs: The further arguments of each call.
-        name: Job number → what messages call the job.
+        name: A function from the job's number to its name in messages.
         shared: The first arguments of every call; they must be picklable.
-        cores, gpus: What one task takes.
+        cores, gpus: The cores and GPUs that one task takes.
         workers: Cores of a Ray that is started here; all of this machine's by default. A cluster
             that runs already (``RAY_ADDRESS``, or :func:`ray.init` called before) has its own.
         error: The class of errors raised.
 
     Raises:
-        MissingDependencyError: without Ray.
+        MissingDependencyError: if Ray is not installed.
         ProoflensError: of the class ``error``, if ``shared`` cannot be sent, a job fails, or its
             worker dies four times.
     """
@@ -100,12 +101,14 @@ def ray_results(
 
 
 def worker_model(model: Any, run: str, check: Callable[[Any], None] = lambda built: None) -> Any:
-    """The model of this worker process, built at its first job of a run and kept for the others.
+    """Return the model of this worker process, built at its first job of a run and kept for the
+    others.
 
     Args:
         model: A model, or a function that builds it.
-        run: Identifies the run that asks.
-        check: Called with a model that was just built; raises if it is the wrong one.
+        run: An id of the run.
+        check: A function that is called with a model that was just built, and raises an error if it
+            is the wrong one.
     """
     if run not in _built:
         built = model if hasattr(model, "hook_dict") else model()
@@ -117,7 +120,8 @@ def worker_model(model: Any, run: str, check: Callable[[Any], None] = lambda bui
 
 @contextmanager
 def _running(ray: Any, workers: int | None) -> Iterator[None]:
-    """A Ray that runs: one that is there already, else one that is stopped afterwards."""
+    """Give a running Ray: one that exists already, otherwise a new one that is stopped
+    afterwards."""
     started = not ray.is_initialized()
     if started:
         cluster = "RAY_ADDRESS" in os.environ
@@ -145,7 +149,7 @@ def _send(ray: Any, value: Any, error: type[ProoflensError]) -> Any:
 def _next(
     ray: Any, running: dict[Any, int], name: Callable[[int], str], error: type[ProoflensError]
 ) -> tuple[int, Any]:
-    """The number and result of a job that is finished; it leaves those under way."""
+    """Return the number and result of a finished job, and remove it from ``running``."""
     ready, _ = ray.wait(list(running), num_returns=1)
     number = running.pop(ready[0])
     try:

@@ -1,9 +1,9 @@
-"""The gate through which every file of a user's comes in.
+"""The checks that every file of a user's passes when it is read.
 
-Only regular files (a FIFO would be waited on for ever, ``/dev/zero`` has no end), of a bounded
-size, in UTF-8, as JSON or TOML of bounded depth with numbers of at most 64 bits and no NaN. What
-is refused is refused in one sentence before memory is taken; what passes has a sane shape, and what
-it must hold is for the schema of its kind (:mod:`interp.schema`).
+Only regular files are read (a FIFO would block for ever, ``/dev/zero`` has no end), of a bounded
+size, in UTF-8, as JSON or TOML of bounded depth with numbers of at most 64 bits and no NaN.
+Anything else is refused in one sentence before memory is taken. The schema of each kind of file
+then checks the contents (:mod:`interp.schema`).
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ Error = type[ProoflensError]
 def open_regular(path: str | Path) -> int:
     """Open a regular file for reading and return its file descriptor.
 
-    Anything else, such as a named pipe, is refused without waiting on it.
+    Anything else, such as a named pipe, is refused without blocking.
 
     Raises:
-        OSError: if there is none, it cannot be opened, or it is no regular file.
+        OSError: if the file does not exist, cannot be opened, or is no regular file.
     """
     descriptor = os.open(path, os.O_RDONLY | _FLAGS)
     kind = os.fstat(descriptor).st_mode
@@ -54,7 +54,7 @@ def open_regular(path: str | Path) -> int:
 
 
 def sha256_file(path: str | Path) -> str:
-    """The SHA-256 of a regular file's bytes, in hexadecimal.
+    """Return the SHA-256 of a regular file's bytes, in hexadecimal.
 
     Raises:
         OSError: as :func:`open_regular`, or if it cannot be read.
@@ -77,10 +77,11 @@ def regular(path: str | Path, what: str, error: Error) -> None:
 
 @contextmanager
 def utf8_name(path: str | Path) -> Iterator[str]:
-    """A regular file's name for libraries that take UTF-8 alone: its own, or its descriptor's.
+    """Give a name of a regular file for libraries that take UTF-8 only: its own, or its
+    descriptor's.
 
     Raises:
-        OSError: if the file is named otherwise and cannot be opened.
+        OSError: if the name is not UTF-8 and the file cannot be opened.
     """
     try:
         os.fspath(path).encode()
@@ -97,13 +98,13 @@ def utf8_name(path: str | Path) -> Iterator[str]:
 def read_bytes(
     path: str | Path, what: str = "", error: Error = ArgumentError, *, most: int = MOST_BYTES
 ) -> bytes:
-    """A regular file's bytes.
+    """Return a regular file's bytes.
 
     Args:
         path: The file.
-        what: What a refusal calls the file, such as ``recipe``.
-        error: Raised if it cannot be read.
-        most: Bytes that it may have.
+        what: What the error message calls the file, such as ``recipe``.
+        error: The class of the error that is raised.
+        most: The largest allowed size in bytes.
 
     Raises:
         ProoflensError: of the class ``error``, naming the file and the reason.
@@ -145,13 +146,13 @@ def read_text(
 def parse_json(
     data: str | bytes, subject: str, error: Error = ArgumentError, shape: Any = None
 ) -> Any:
-    """JSON of bounded depth, with numbers of at most 64 bits and no NaN.
+    """Parse JSON of bounded depth, with numbers of at most 64 bits and no NaN.
 
     Args:
-        data: What to parse.
-        subject: The place that a refusal names, such as ``manifest.json``.
-        error: Raised if it is none.
-        shape: What it must be, for :func:`interp.schema.faults`; anything without one.
+        data: The JSON text.
+        subject: The place that an error message names, such as ``manifest.json``.
+        error: The class of the error that is raised.
+        shape: The required form, for :func:`interp.schema.faults`; None for any.
 
     Raises:
         ProoflensError: of the class ``error``, with every fault.
@@ -165,7 +166,8 @@ def read_json(
     error: Error = ArgumentError,
     shape: Any = None,
 ) -> Any:
-    """The parsed JSON of a file, read by :func:`read_bytes` and parsed by :func:`parse_json`."""
+    """Return the parsed JSON of a file, read by :func:`read_bytes` and parsed by
+    :func:`parse_json`."""
     data = read_bytes(path, what, error)
     return parse_json(data, f"{what} {path}".strip(), error, shape)
 
@@ -173,13 +175,13 @@ def read_json(
 def read_toml(
     path: str | Path, what: str = "", *, most: int = MOST_BYTES
 ) -> tuple[dict[str, Any], str]:
-    """A file's parsed TOML and its text; ``most`` bounds the file's size in bytes."""
+    """Return a file's parsed TOML and its text; ``most`` bounds the file's size in bytes."""
     said = read_text(path, what, most=most)
     return parse_toml(said, f"{what} {path}".strip()), said
 
 
 def parse_toml(text: str, subject: str, error: Error = ArgumentError) -> dict[str, Any]:
-    """TOML under the same bounds.
+    """Parse TOML with the same bounds as :func:`parse_json`.
 
     Raises:
         ProoflensError: of the class ``error``.
@@ -225,7 +227,7 @@ def _no_constant(name: str) -> Any:
 
 
 def _check_bounds(value: Any) -> None:
-    """Level by level: a deep value must not need a deep stack here."""
+    """Check depth and numbers level by level, so that a deep value needs no deep stack."""
     level = [value]
     for _ in range(_DEEPEST + 1):
         below: list[Any] = []

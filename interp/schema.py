@@ -1,4 +1,4 @@
-"""What a user's data must look like: annotations, checked strictly by pydantic at the edge.
+"""Schemas of users' data: annotations, checked strictly by pydantic when data are read.
 
     class Part(FileTable):
         part: Whole
@@ -7,10 +7,10 @@
     faults(Part, entry, "line 3")    # [] or sentences, each with its place and what was given
     check_fields(spec, problems)     # every field of a dataclass against its annotation
 
-A :class:`FileTable` is a table of a file: keys that it does not name are allowed, for a newer minor
-version may say more. The data are read as they are and never converted: a whole number is taken
-where a number is asked for, and nothing else for anything. That data fit says
-nothing about whether the numbers are true: that is what checksums are for.
+A :class:`FileTable` is a table of a file: keys that it does not name are allowed, because a newer
+minor version may add some. The data are never converted: an integer is accepted for a float, and
+nothing else for another type. That data fit a schema says nothing about whether the numbers are
+true: that is what checksums are for.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ class FileTable(BaseModel):
 
 
 def fits(pattern: str, rule: str, most: int = 1 << 20) -> AfterValidator:
-    """What an annotation of text adds to ask that it fits a regular expression as a whole.
+    """Return an annotation that requires a text to match a regular expression as a whole.
 
     Args:
-        pattern: The expression.
+        pattern: The regular expression.
         rule: What such a text is called, such as ``a SHA-256 in hexadecimal``.
-        most: The most characters it may have.
+        most: The most characters that it may have.
     """
     fitting = re.compile(pattern, re.DOTALL).fullmatch
 
@@ -77,17 +77,17 @@ def fits(pattern: str, rule: str, most: int = 1 << 20) -> AfterValidator:
 
 
 def rule_error(rule: str) -> PydanticCustomError:
-    """The error that a table's own check raises, such as ``must be two row ids``."""
+    """Return the error that a table's own check raises, such as ``must be two row ids``."""
     return PydanticCustomError("rule", "{rule}", {"rule": rule})
 
 
 def faults(kind: Any, value: Any, place: str) -> list[str]:
-    """What keeps a value from being of a kind, a sentence a fault.
+    """Return a sentence for each reason why a value is not of a kind; empty if it is.
 
     Args:
         kind: A :class:`FileTable`, or any annotation such as ``list[str]``.
         value: Parsed JSON or TOML.
-        place: The words for where the value stands, with which each sentence begins.
+        place: The place of the value, with which each sentence begins.
     """
     found = []
     for error in _errors(kind, value):
@@ -103,13 +103,13 @@ def faults(kind: Any, value: Any, place: str) -> list[str]:
 
 
 def check_shape(kind: type[FileTable], table: Any, problems: Problems, place: str = "") -> None:
-    """Record what keeps a table that a user wrote from being of a kind.
+    """Record each reason why a table that a user wrote is not of a kind.
 
     Args:
         kind: The kind of table.
         table: Parsed JSON or TOML.
-        problems: Where to record.
-        place: What stands before a key, such as the name of the table.
+        problems: The collection that problems are added to.
+        place: What precedes a key in messages, such as the name of the table.
     """
     for error in _errors(kind, table):
         at = f"{place}{_path(error['loc'])}".lstrip(".")
@@ -135,10 +135,10 @@ def _path(loc: Iterable[int | str]) -> str:
 def check_fields(thing: Any, problems: Problems) -> bool:
     """Record each field of a dataclass whose value does not fit its annotation.
 
-    Annotations of other types than numbers, text, truth values and tuples of them pass.
+    Annotations of other types than numbers, text, Booleans and tuples of them are not checked.
 
     Returns:
-        Whether rules between fields can be looked at: all are of the right type, and none is too
+        Whether rules between fields can be checked: all fields have the right type, and none is too
         large.
     """
     values = {one.name: getattr(thing, one.name) for one in fields(thing) if one.init}
@@ -146,15 +146,15 @@ def check_fields(thing: Any, problems: Problems) -> bool:
 
 
 def from_fields(kind: type[Thing], data: Mapping[str, Any], problems: Problems) -> Thing:
-    """Make a dataclass from what a file has: its fields by name, with lists for tuples.
+    """Make a dataclass from the data of a file: its fields by name, with lists for tuples.
 
     Args:
         kind: The dataclass.
         data: Field → value.
-        problems: Where to record.
+        problems: The collection that problems are added to.
 
     Raises:
-        ArgumentError: for unknown or missing fields, or values that do not fit.
+        ArgumentError: if fields are unknown or missing, or values do not fit.
     """
     known: dict[str, Any] = {one.name: one for one in fields(kind) if one.init}  # type: ignore[arg-type]
     for key in sorted(set(data) - set(known)):
@@ -172,23 +172,23 @@ def from_fields(kind: type[Thing], data: Mapping[str, Any], problems: Problems) 
 
 
 def as_tuples(value: Any) -> Any:
-    """Parsed JSON with a tuple for each list."""
+    """Return parsed JSON with a tuple for each list."""
     return tuple(as_tuples(v) for v in value) if isinstance(value, list) else value
 
 
 def check_values(
     kind: Any, values: Mapping[str, Any], problems: Problems, said: Mapping[str, Any] | None = None
 ) -> bool:
-    """Record each value that does not fit the annotation of its field, of those that are given.
+    """Record each given value that does not fit the annotation of its field.
 
     Args:
         kind: A dataclass.
-        values: Field → value; fields of other names are left alone.
-        problems: Where to record.
-        said: Field → value as the user wrote it, where it was converted.
+        values: Field → value; fields of other names are ignored.
+        problems: The collection that problems are added to.
+        said: Field → value as the user wrote it, if it was converted.
 
     Returns:
-        Whether all are of the right type, and none is too large.
+        Whether all values have the right type, and none is too large.
     """
     model, hints = _fields_of(kind)
     given = {name: values[name] for name in hints if name in values}
@@ -208,14 +208,15 @@ def check_values(
 
 
 def _is_data(value: Any) -> bool:
-    """Whether a value is what a file could hold: numbers of NumPy or PyTorch are not."""
+    """Return whether a value could come from a file; numbers of NumPy or PyTorch could not."""
     if isinstance(value, tuple | list):
         return all(map(_is_data, value))
     return value is None or isinstance(value, bool | int | float | str)
 
 
 def _bound_alone(errors: list[ErrorDetails], annotation: Any) -> tuple[str, str] | None:
-    """The bound that is rule_error where a value is of the right type, or of one of several."""
+    """Return the broken bound of a value that has the right type, or one of several types;
+    otherwise None."""
     several = get_origin(annotation) in (Union, UnionType)
     branches: dict[Any, list[tuple[str, str] | None]] = {}
     for error in errors:
@@ -225,11 +226,11 @@ def _bound_alone(errors: list[ErrorDetails], annotation: Any) -> tuple[str, str]
 
 
 def in_words(annotation: Any, many: str = "list") -> str:
-    """A type in words, such as ``list of integers``.
+    """Return a type in words, such as ``list of integers``.
 
     Args:
         annotation: The type.
-        many: What several values are called: a list in a file is a tuple in Python.
+        many: The word for several values: a list in a file is a tuple in Python.
     """
     of, within = get_origin(annotation), get_args(annotation)
     if of is Annotated:
@@ -265,7 +266,8 @@ _TOO_MUCH = ("less_than", "less_than_equal", "too_long")
 
 
 def _bound(error: ErrorDetails) -> tuple[str, str] | None:
-    """The rule of a rule_error bound, or of a table's own check, and what to do; None for types."""
+    """Return the rule of a broken bound, or of a table's own check, with advice; None for other
+    errors."""
     if error["type"] == "rule":
         return error["msg"], "mend it"
     if error["type"] == "finite_number":
@@ -279,7 +281,7 @@ def _bound(error: ErrorDetails) -> tuple[str, str] | None:
 
 
 def _type_rule(annotation: Any, value: Any, many: str) -> tuple[str, str]:
-    """The rule of a field's type, and what to do."""
+    """Return the rule of a field's type, with advice."""
     words = in_words(annotation, many)
     if words.startswith("one of ") or words == _WORDS[bool]:
         return f"must be {words}", "pick one"
@@ -305,7 +307,7 @@ _KEYS = {
 
 
 def _rule_and_advice(error: ErrorDetails) -> tuple[str, str]:
-    """The rule that a value of a table breaks, and what to do."""
+    """Return the rule that a value of a table breaks, with advice."""
     if found := _KEYS.get(error["type"]) or _bound(error):
         return found
     if error["type"] == "literal_error":
@@ -323,7 +325,8 @@ def _adapter(kind: Any) -> Any:
 
 @cache
 def _fields_of(kind: Any) -> tuple[type[BaseModel], dict[str, Any]]:
-    """A model with a dataclass's fields whose annotations can be checked, and these annotations."""
+    """Return a model with those fields of a dataclass whose annotations can be checked, and these
+    annotations."""
     hints = _hints(kind)
     checked = {field.name: hints[field.name] for field in fields(kind) if field.init}
     checked = {name: hint for name, hint in checked.items() if _is_plain(hint)}
@@ -334,7 +337,8 @@ def _fields_of(kind: Any) -> tuple[type[BaseModel], dict[str, Any]]:
 
 
 def _hints(kind: Any) -> dict[str, Any]:
-    """The annotations of a class; Any for what cannot be resolved, as a name for type checkers."""
+    """Return the annotations of a class; Any for those that cannot be resolved, as names that only
+    type checkers import."""
     try:
         return get_type_hints(kind, include_extras=True)
     except (NameError, TypeError, AttributeError):
@@ -350,7 +354,8 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 
 def _is_plain(annotation: Any) -> bool:
-    """Whether an annotation is made of numbers, text, truth values, choices and tuples of them."""
+    """Return whether an annotation consists of numbers, text, Booleans, choices and tuples of
+    them."""
     of, within = get_origin(annotation), get_args(annotation)
     if of is Annotated:
         return _is_plain(within[0])

@@ -1,12 +1,13 @@
-"""What is being done, since when, and about how long it will still take.
+"""Progress messages: what is being done, since when, and about how long it will still take.
 
     with telling("inspect", every=30.0, say=print_line):   a line every 30 seconds
         step("roles")
-        for one in counted(items): …
+        for one in count_items(items): …
         count(rows_done, rows)
 
-Elsewhere these calls tell nobody. What is left is estimated from what can be counted: the time
-since the first item, over those that are done, times those that are left.
+Outside of such a block these calls do nothing. The remaining time is estimated from what is
+counted: the time since the first item, divided by the number of finished items, times the number of
+remaining ones.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ _MINUTE = 120
 
 
 class Doing:
-    """What is being done, and since when.
+    """The current work, and since when it has been running.
 
     Args:
-        name: What all of it is called.
-        clock: Gives the time in seconds.
+        name: The name of the whole work.
+        clock: A function that returns the time in seconds.
     """
 
     def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -40,14 +41,19 @@ class Doing:
         self.words, self.done, self.of = words, 0, 0
 
     def count(self, done: int, of: int, since: float | None = None) -> None:
-        """Say how much of the step is done, and since when it is counted: its first count by
-        default."""
+        """Record how much of the step is done.
+
+        Args:
+            done: The number of finished items.
+            of: The number of all items.
+            since: When counting began; by default the time of the first count.
+        """
         if since is not None or of != self.of:
             self.since = self.clock() if since is None else since
         self.done, self.of = done, of
 
     def line(self) -> str:
-        """What is being done, for how long, and what is left."""
+        """Return a line with what is being done, for how long, and about how long is left."""
         now, told = self.clock(), [f"{self._name}: {self.words or 'working'}"]
         told += [f"{self.done:,.0f} of {self.of:,.0f} done"] if self.of else []
         told += [f"{_duration(now - self._begun)} so far"]
@@ -66,11 +72,11 @@ _DOING: ContextVar[Doing | None] = ContextVar("doing", default=None)
 
 @contextmanager
 def telling(name: str, say: Callable[[str], None], every: float = 30.0) -> Iterator[Doing]:
-    """Say what is being done, again and again while the block runs.
+    """Report what is being done at regular intervals while the ``with`` block runs.
 
     Args:
-        name: What all of it is called.
-        say: Called with a line, from a thread of its own.
+        name: The name of the whole work.
+        say: A function that is called with each line, from another thread.
         every: Seconds between two lines.
     """
     doing, ended = Doing(name), threading.Event()
@@ -89,20 +95,20 @@ def telling(name: str, say: Callable[[str], None], every: float = 30.0) -> Itera
 
 
 def step(words: str) -> None:
-    """Say what is done next."""
+    """Record the step that begins now."""
     if (doing := _DOING.get()) is not None:
         doing.step(words)
 
 
 def count(done: int, of: int) -> None:
-    """Say how much of the present step is done."""
+    """Record how much of the present step is done."""
     if (doing := _DOING.get()) is not None:
         doing.count(done, of)
 
 
 def count_items(items: Iterable[Any]) -> Iterator[Any]:
-    """Go through items, and say how many are done; after a loop inside another the outer count is
-    back."""
+    """Iterate over items and record how many are done; after an inner loop, restore the outer
+    loop's count."""
     every, doing = list(items), _DOING.get()
     if doing is None:
         yield from every

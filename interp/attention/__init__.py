@@ -1,1 +1,2 @@
-"""Where heads attend: by lag and by kind of key, on given, shuffled and repeated rows."""
+"""Measures of where heads attend: by lag and by kind of key, on given, shuffled and repeated
+rows."""

@@ -1,4 +1,5 @@
-"""How much of a head's attention goes to a kind of key: by position, by content, or by a latent.
+"""Measure how much of a head's attention goes to a class of keys: by position, by content, or by a
+latent.
 
 A *class* of keys says for every query which keys belong to it, ``[row, query, key]``:
 
@@ -7,7 +8,7 @@ A *class* of keys says for every query which keys belong to it, ``[row, query, k
     first        j = 0 (BOS, sink), i ≥ 1     NAME         j = i − t_i for a latent's lags t_i
     local        i − j < window
 
-Where attention looks both ways, ``same`` and ``after_same`` have keys after the query too, latents
+If attention is bidirectional, ``same`` and ``after_same`` have keys after the query too, latents
 may be negative lags, and ``local`` is |i − j| < window.
 
     mass_h(class) = mean over rows of the mean over the row's queries that have such a key of
@@ -15,24 +16,25 @@ may be negative lags, and ``local`` is |i − j| < window.
     uniform_h     = the same mean of Σ_j min(share_h(i, j), 1/n_i) over the n_i keys that the query
                     may attend to, 1 minus the total variation from even attention
 
-Two nulls, both with exact mean and variance, so that nothing is sampled; sums over many queries
-and rows are normal, and p is that tail:
+Two nulls, both with exact mean and variance, so that nothing is sampled; sums over many queries and
+rows are close to normal, and p is that tail:
 
     positions   each query's weights are permuted over the keys that it may attend to (causal or
                 not, its own or not: :mod:`interp.store.attention_mask`): mean c/n and variance
-                c (n−c)/(n−1) · (Σp²/n − 1/n²) for c of n keys. For ``uniform``: weights drawn flat
-                from the simplex, mean 1 − (1 − 1/n)^n.
+                c (n−c)/(n−1) · (Σp²/n − 1/n²) for c of n keys. For ``uniform``: weights drawn
+                uniformly from the simplex, mean 1 − (1 − 1/n)^n.
     tokens      the row is paired with another row's content: rows of a batch are permuted, with
-                the moments of Hoeffding's combinatorial statistic. Only key sets made of content.
+                the moments of Hoeffding's combinatorial statistic. Only for classes that depend on
+                content.
 
 A head that attends by position alone can look like induction on rows that repeat with one period;
 against ``tokens`` it has no excess. That null in turn needs rows whose periods differ
-(:func:`repeated_tokens`): where all rows repeat alike it finds nothing in any head.
+(:func:`repeated_tokens`): if all rows repeat with one period it finds nothing in any head.
 
-Intervals are 95 % of a bootstrap over rows of which none is kept
-(:mod:`interp.stats.bootstrap`): memory does not grow with rows. What attention mass does
-not establish: that anything is moved, or used (see :mod:`interp.interventions.components`).
-Attention that is not a number is an error.
+Intervals are a 95 % bootstrap over rows, computed without keeping rows
+(:mod:`interp.stats.bootstrap`): memory does not grow with rows. Attention mass does not show that
+anything is moved, or used (see :mod:`interp.interventions.components`). Attention that is not a
+number is an error.
 """
 
 from __future__ import annotations
@@ -66,8 +68,8 @@ class AttentionMass(RunningMass):
     Args:
         seed: Seed of the bootstrap.
         resamples: Number of bootstrap resamples; 0 for no intervals.
-        attention_mask: Which keys a query may attend to; None to see it from the first batch's
-            patterns.
+        attention_mask: The keys that a query may attend to; None to infer them from the first
+            batch's patterns.
     """
 
     def __init__(
@@ -90,10 +92,10 @@ class AttentionMass(RunningMass):
 
         Args:
             patterns: Layer → attention ``[row, head, query, key]``, normalised or not.
-            positions: Classes that depend on positions alone.
-            contents: Classes that depend on what a row holds.
+            positions: The classes of keys that depend on positions alone, by name.
+            contents: The classes of keys that depend on what a row contains, by name.
             mask: Which queries are scored, ``[row, query]``.
-            heads: Which heads the patterns hold; all by default.
+            heads: The numbers of the heads in the patterns; all by default.
 
         Raises:
             ArgumentError: if attention is not finite, or lies on keys that should be masked.
@@ -117,18 +119,22 @@ def attention_mass(
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> pd.DataFrame:
-    """Attention mass of every head by class, from batches of patterns.
+    """Measure the attention mass of every head by class, from batches of patterns.
 
     Args:
-        batches: From :func:`interp.store.rows.read_batches`.
-        window: Keys that count as local: the query's own and the ``window − 1`` before.
-        lags: Latents whose values are lags t_i ≥ 0: the class ``NAME`` is the key i − t_i.
-        key_sets: More key sets of a batch by name: ``[row, query, key]``, true on the keys that
-            belong.
+        batches: Rows with patterns, from :func:`interp.store.rows.read_batches`.
+        window: The number of keys that count as local: the query's own and the ``window − 1``
+            before.
+        lags: Names of latents whose values are lags t_i ≥ 0: the class ``NAME`` is the key i − t_i.
+        key_sets: A function from a batch to more classes by name: ``[row, query, key]``, true on
+            the keys that belong to the class.
         seed, resamples: Seed and number of resamples of the bootstrap.
 
+    Returns:
+        A head table as from :func:`attention_table`.
+
     Raises:
-        ArgumentError: if no row came, a latent is not there, or attention is not finite.
+        ArgumentError: if there are no rows, a latent is missing, or attention is not finite.
     """
     found: AttentionMass | None = None
     for rows in batches:
@@ -154,15 +160,15 @@ def attention_table(
     batch: int = 8,
     **options: Any,
 ) -> pd.DataFrame:
-    """Attention mass by class of every head of a model, or of a store's patterns.
+    """Measure the attention mass by class of every head of a model, or of a store's patterns.
 
     Args:
-        source: A hooked model, or an :class:`~interp.store.ActivationStore` with
-            ``hook_pattern`` stored.
+        source: A hooked model, or an :class:`~interp.store.ActivationStore` with ``hook_pattern``
+            stored.
         inputs: For a model: tokens ``[row, pos]``, real inputs, or a
             :class:`~interp.tasks.base.Batch` (its mask and latents are used). None for a store.
         layers: The layers to measure; all (that are stored) by default.
-        batch: Rows at a time; with the sequence length it decides the memory used.
+        batch: How many rows are run at a time; with the row length it determines the memory used.
         options: Options of :func:`attention_mass`.
 
     Returns:
@@ -170,7 +176,8 @@ def attention_table(
         :meth:`interp.attention.running_mass.RunningMass.table`; metric ``attention_mass``.
 
     Raises:
-        ArgumentError: for arguments that do not fit; HookError: for patterns that are not stored.
+        ArgumentError: if arguments do not fit.
+        HookError: if patterns are not stored.
     """
     rule, advice = "must be at least 2", "the null exchanges the rows of a batch"
     need("attention_table", batch >= 2, "batch", rule, batch, advice)
@@ -185,7 +192,7 @@ def _measure(
     mask: Bool[Tensor, "row query"],
     seen: Bool[Tensor, "query key"],
 ) -> Iterator[tuple[tuple[str, str], RowScores]]:
-    """Yield (class, null) and the scores of each row."""
+    """Yield each (null, classes) with the scores of each row."""
     n = seen.sum(-1).double()
     mask, n = mask & (n > 0), n.clamp_min(1)
     yield ("uniform", "positions"), _uniform(share, mask, n)
@@ -202,16 +209,17 @@ def masses_by_row(
     mask: Bool[Tensor, "row query"],
     seen: Bool[Tensor, "query key"],
 ) -> Float[Tensor, "row head"]:
-    """The mass of one class in each row, whose mean over rows is that of :func:`attention_table`.
+    """Return the attention mass of one class in each row; its mean over rows is
+    :func:`attention_table`'s.
 
     Args:
-        share: Attention as shares of one.
-        keys: The keys that belong to the class.
-        mask: Queries that count.
-        seen: Which keys a query may attend to.
+        share: Attention patterns whose queries each sum to one, ``[row, head, query, key]``.
+        keys: The keys that belong to the class, ``[row, query, key]``.
+        mask: The queries that count, ``[row, query]``.
+        seen: The keys that a query may attend to, ``[query, key]``.
 
     Returns:
-        NaN for a row in which no counted query has a key of the class.
+        ``[row, head]``; NaN for a row in which no counted query has a key of the class.
     """
     weights = _weights(keys, mask, seen)
     found = _mass(share, weights)
@@ -225,7 +233,8 @@ def _mass(share: Pattern, weights: Float[Tensor, "row query key"]) -> Float[Tens
 def _weights(
     keys: Keys, mask: Bool[Tensor, "row query"], seen: Bool[Tensor, "query key"]
 ) -> Float[Tensor, "row query key"]:
-    """The weight of each key of a class: 1/(number of the row's counted queries), 0 elsewhere."""
+    """Return each key's weight in its row's mean: 1/(number of the row's counted queries), 0
+    elsewhere."""
     keys = keys & seen & mask[..., None]
     return keys * query_weights(keys.any(-1))[..., None]
 
@@ -236,7 +245,7 @@ def _scores(
     variance: Float[Tensor, " head"],
     kept: Int[Tensor, " row"],
 ) -> RowScores:
-    """The scores of one class, for the rows that have a query with such a key."""
+    """Return the scores of one class, for the rows that have a query with such a key."""
     counted = torch.ones(len(kept), 1, dtype=torch.bool)
     return RowScores(score[..., None], mean[..., None], variance[..., None], counted, kept)
 
@@ -282,7 +291,7 @@ def _uniform(
 
 
 def _flat_moments(n: Float[Tensor, " query"]) -> tuple[Tensor, Tensor]:
-    """Mean and variance of Σ_j min(p_j, 1/n) for p uniform on the simplex of n weights.
+    """Return mean and variance of Σ_j min(p_j, 1/n) for p uniform on the simplex of n weights.
 
     p_j > x and p_k > y with probability (1 − x − y)₊^{n−1}; integrate over [0, 1/n].
     """

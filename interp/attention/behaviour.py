@@ -1,29 +1,29 @@
-"""What a head does with what it attends to, on batches of tokens: copying, and fixed positions.
+"""Whether a head copies the tokens that it attends to, and whether it attends to fixed positions.
 
-**Copying.** What head h writes at i, read through the final norm at its actual scale and the
+**Copying.** The output of head h at i, read through the final norm at its actual scale and the
 unembedding, gives logits ℓ_h(i, ·) (direct effect; no later layer). With ℓ̄ their mean over the
 vocabulary,
 
     copying_h = mean over rows and queries of Σ_j p_h(i, j) · (ℓ_h(i, x_j) − ℓ̄_h(i))
 
-in logits: by how much the tokens it looks at become likelier, attention counted; negative is
-anti-copying. Null: the row's attention and writes are paired with another row's tokens, with the
+in logits: by how much the attended tokens become likelier, weighted by attention; negative is
+anti-copying. Null: the row's attention and outputs are paired with another row's tokens, with the
 exact moments of Hoeffding's combinatorial statistic over permutations of a batch's rows.
 
 **Position.** For two rows with different tokens,
 
     positional_h = mean over queries of Σ_j p(i, j) p′(i, j) / (‖p(i)‖ ‖p′(i)‖)
 
-is 1 where attention does not depend on what the row holds. Queries that may attend to one key
-have no choice and are left out. Null: one row's weights permuted over the keys that the query may
-attend to (:mod:`interp.store.attention_mask`), exact mean and variance. Even attention has score 1
-and effect 0: it has a position in neither sense.
+is 1 if attention does not depend on the row's content. Queries that may attend to one key only are
+left out. Null: one row's weights are permuted over the keys that the query may attend to
+(:mod:`interp.store.attention_mask`), with exact mean and variance. Even attention has score 1 and
+effect 0: it does not depend on the content, but prefers no position either.
 
-Intervals are a Poisson bootstrap over rows, or pairs of rows
-(:mod:`interp.stats.bootstrap`). Of a store that keeps some heads the tables hold those.
+Intervals are a Poisson bootstrap over rows, or pairs of rows (:mod:`interp.stats.bootstrap`). For a
+store that keeps some heads the tables hold those.
 
-Neither says that anything relies on it: ablate the head for that. A direct effect leaves out all
-that later layers make of it, and attention sinks look positional by design.
+Neither score shows that the model relies on the head: ablate it for that. A direct effect leaves
+out everything that later layers make of it, and attention sinks look positional by design.
 """
 
 from __future__ import annotations
@@ -53,24 +53,24 @@ _PATTERN = "attn.hook_pattern"
 def copying_table(
     model: Any, batches: Iterable[Rows], *, seed: int = 0, resamples: int = RESAMPLES
 ) -> pd.DataFrame:
-    """How much every head raises the tokens it attends to, in logits (see the module).
+    """Measure how much every head raises the logits of the tokens that it attends to (see the
+    module).
 
     Args:
         model: The model whose ``W_O``, final norm and unembedding are used.
-        batches: Patterns, ``hook_z`` and :data:`SCALE`, from
-            :func:`interp.store.rows.read_batches`. A model with ``identity_ov`` writes more
-            than z W_O: ``hook_result`` instead of ``hook_z``. A batch of one row has nothing to
-            be compared with and is left out.
+        batches: Rows with patterns, ``hook_z`` and :data:`SCALE`, from
+            :func:`interp.store.rows.read_batches`. For a model with ``identity_ov``, whose heads
+            write more than z W_O, ``hook_result`` instead of ``hook_z``. A batch of one row is left
+            out, because the null needs another row.
         seed, resamples: Seed and number of resamples of the bootstrap.
 
     Returns:
-        A head table with ``low`` and ``high``: metric ``copying``, null ``tokens``;
-        p is two-sided.
+        A head table with ``low`` and ``high``: metric ``copying``, null ``tokens``; p is two-sided.
 
     Raises:
-        ArgumentError: if no batch has two rows, inputs are not tokens that the unembedding knows,
-            or activations are not finite.
-        HookError: for hooks that the rows do not have.
+        ArgumentError: if no batch has two rows, inputs are not tokens of the unembedding, or
+            activations are not finite.
+        HookError: if the rows lack a hook.
     """
     found = Copying(model, seed=seed, resamples=resamples)
     for rows in batches:
@@ -81,10 +81,10 @@ def copying_table(
 def positional_table(
     batches: Iterable[Rows], *, seed: int = 0, resamples: int = RESAMPLES
 ) -> pd.DataFrame:
-    """How alike every head's attention is on different rows (see the module).
+    """Measure how similar every head's attention is on different rows (see the module).
 
     Args:
-        batches: Patterns; rows of a batch are compared in pairs, an odd one out is left.
+        batches: Rows with patterns; rows of a batch are compared in pairs, an odd one is left out.
         seed, resamples: Seed and number of resamples of the bootstrap.
 
     Returns:
@@ -92,7 +92,7 @@ def positional_table(
 
     Raises:
         ArgumentError: if no batch has two rows, or attention is not finite.
-        HookError: for rows without patterns.
+        HookError: if the rows have no patterns.
     """
     found = Alike(seed=seed, resamples=resamples)
     for rows in batches:
@@ -101,7 +101,7 @@ def positional_table(
 
 
 class Copying:
-    """What :func:`copying_table` measures, added up batch by batch.
+    """The running sums behind :func:`copying_table`, added up batch by batch.
 
     Args:
         model: The model whose ``W_O``, final norm and unembedding are used.
@@ -114,7 +114,7 @@ class Copying:
         self._output = model.W_O.detach().float().cpu()
 
     def add(self, rows: Rows) -> None:
-        """Add a batch; a batch of one row has no other row to be compared with and is left out."""
+        """Add a batch; a batch of one row is left out, because the null needs another row."""
         model, unembedding = self._model, self._unembedding
         _check_tokens(rows, len(unembedding.T))
         if len(rows) < 2:
@@ -133,12 +133,12 @@ class Copying:
             self._sums.add(layer, heads, *_permutation_moments(paired), counts)
 
     def table(self) -> pd.DataFrame:
-        """The table that :func:`copying_table` gives."""
+        """Return the table that :func:`copying_table` describes."""
         return self._sums.table("two-sided")
 
 
 class Alike:
-    """What :func:`positional_table` measures, added up batch by batch.
+    """The running sums behind :func:`positional_table`, added up batch by batch.
 
     Args:
         seed, resamples: Seed and number of resamples of the bootstrap.
@@ -159,7 +159,7 @@ class Alike:
             self._sums.add(layer, heads, score, mean, variance.sum(0), counts)
 
     def table(self) -> pd.DataFrame:
-        """The table that :func:`positional_table` gives."""
+        """Return the table that :func:`positional_table` describes."""
         return self._sums.table("greater")
 
 
@@ -210,8 +210,8 @@ class _Sums:
 def _hook_and_write(
     model: Any, rows: Rows, layer: int
 ) -> tuple[str, Float[Tensor, "row query head d"]]:
-    """The hook at which heads' writes are read (before or after W_O) and their values over the
-    norm's scale."""
+    """Return the hook at which heads' outputs are read (before or after W_O) and its values divided
+    by the norm's scale."""
     names = [Site(layer, kind).name for kind in ("z", "result")]
     spec = getattr(model, "spec", None)
     names = names[1:] if spec is not None and spec.identity_ov else names
@@ -235,7 +235,8 @@ def _paired_logits(
     output: Float[Tensor, "head d d_model"] | None,
     embedded: Float[Tensor, "row key d_model"],
 ) -> Float[Tensor, "row content head"]:
-    """The logits that one row's attention and writes give another row's tokens, for all pairs."""
+    """Return the logits that one row's attention and outputs give another row's tokens, for all
+    pairs."""
     gathered = torch.einsum("rhqk,rqhd->rkhd", share, written) / share.shape[2]
     if output is None:
         return torch.einsum("rkhm,skm->rsh", gathered, embedded).double()
@@ -246,10 +247,11 @@ def _paired_logits(
 def _permutation_moments(
     paired: Float[Tensor, "row content head"],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The score of each row, and its mean and variance when rows are paired with tokens at random.
+    """Return each row's score, and its mean and variance when rows are paired with tokens at
+    random.
 
     Row r's score is paired[r, r]. Its mean under random pairings is half from pairs in which r
-    gives the tokens, half from pairs in which it gives the writes; the variance is that of the sum
+    gives the tokens, half from pairs in which it gives the outputs; the variance is that of the sum
     over rows.
     """
     n = len(paired)
@@ -264,10 +266,10 @@ def _alike(
     two: Float[Tensor, "pair head query key"],
     seen: Float[Tensor, " query"] | Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The cosine of two rows' attention, with its mean and variance under permuted keys, ``[pair,
-    head]``.
+    """Return the cosine of two rows' attention, with its mean and variance under permuted keys,
+    ``[pair, head]``.
 
-    A query that may attend to one key only has no choice and is left out.
+    A query that may attend to one key only is left out.
     """
     free = seen > 1
     one, two, n = one[:, :, free], two[:, :, free], seen[free].to(one.dtype)
@@ -300,7 +302,7 @@ def _patterns(rows: Rows) -> dict[int, Float[Tensor, "row head query key"]]:
 
 
 def _head_numbers(rows: Rows, pattern: Float[Tensor, "row head query key"]) -> tuple[int, ...]:
-    """The numbers of the heads that the pattern's head axis holds."""
+    """Return the numbers of the heads in the pattern's head axis."""
     return tuple(range(pattern.shape[1])) if rows.heads is None else rows.heads
 
 

@@ -1,16 +1,16 @@
-"""How much of a head's attention goes to each lag.
+"""Measure how much of a head's attention goes to each lag.
 
     mass_h(s) = mean over rows of the mean over scored queries i that may attend to i − s of
                 pattern_h(i, i − s) / Σ_j pattern_h(i, j)
 
 The average is that of every class of keys (:mod:`interp.attention.running_mass`); a lag is a class
-with one key a query, so that all lags are read at once. The null permutes each query's attention
-over the n keys that it may attend to: mean 1/n, variance Σp²/n − 1/n², both exact; queries are
-independent under it, so their sum's are sums, and p is the normal tail. Intervals are over rows
+with one key per query, so all lags are measured at once. The null permutes each query's attention
+over the n keys that it may attend to: mean 1/n, variance Σp²/n − 1/n², both exact. Queries are
+independent under it, so variances add up, and p is the normal tail. Intervals are over rows
 (:mod:`interp.stats.bootstrap`). Lags below 0 are keys after the query.
 
-From a live model or a store; what is held is a number for each head, lag and resample, however many
-rows are read. A head that attends to a lag need not move anything from there.
+It works on a live model or a store, and keeps one number for each head, lag and resample, however
+many rows are read. A head that attends to a lag need not move anything from there.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class LagMass(RunningMass):
         lags: The lags to measure.
         seed: Seed of the bootstrap.
         resamples: Number of bootstrap resamples; 0 for no intervals.
-        attention_mask: Which keys a query may attend to; None to see it from the first batch's
-            patterns.
+        attention_mask: The keys that a query may attend to; None to infer them from the first
+            batch's patterns.
     """
 
     family = ANY_TARGET
@@ -71,7 +71,7 @@ class LagMass(RunningMass):
         Args:
             patterns: Layer → attention ``[row, head, query, key]``, normalised or not.
             mask: Which queries are scored, ``[row, query]``.
-            heads: Which heads the patterns hold; all by default.
+            heads: The numbers of the heads in the patterns; all by default.
 
         Raises:
             ArgumentError: if attention is not finite, or lies on keys that should be masked.
@@ -85,8 +85,8 @@ class LagMass(RunningMass):
         self.take(patterns, len(mask), heads, measure)
 
     def by_lag(self, layer: int) -> Float[np.ndarray, "head lag"]:
-        """The mean share of attention at each lag for a layer's heads; NaN for lags that no query
-        has."""
+        """Return the mean share of attention of a layer's heads at each lag; NaN for a lag that no
+        query has."""
         return self.mass(layer, self._kind)
 
 
@@ -100,18 +100,17 @@ def lag_table(
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> pd.DataFrame:
-    """Attention by lag of every head of a model, or of a store's patterns.
+    """Measure the attention by lag of every head of a model, or of a store's patterns.
 
     Args:
-        source: A hooked model, or an :class:`~interp.store.ActivationStore` with
-            ``hook_pattern`` stored.
+        source: A hooked model, or an :class:`~interp.store.ActivationStore` with ``hook_pattern``
+            stored.
         inputs: For a model: tokens ``[row, pos]``, real inputs, or a
             :class:`~interp.tasks.base.Batch` (its mask is used). None for a store.
         layers: The layers to measure; all (that are stored) by default.
         lags: The lags to measure; negative ones are keys after the query. By default those from 0
-            to 31 that some query has, and from −31 on where attention looks both ways.
-        batch: How many rows are run at a time; with the row length it decides the memory that is
-            used.
+            to 31 that some query has, and from −31 on if attention is bidirectional.
+        batch: How many rows are run at a time; with the row length it determines the memory used.
         seed, resamples: Seed and number of resamples of the bootstrap.
 
     Returns:
@@ -119,8 +118,8 @@ def lag_table(
         (:meth:`interp.attention.running_mass.RunningMass.table`).
 
     Raises:
-        ArgumentError: for arguments that do not fit, or attention that is not finite.
-        HookError: for patterns that are not stored.
+        ArgumentError: if arguments do not fit, or attention is not finite.
+        HookError: if patterns are not stored.
     """
     problems = Problems("lag_table")
     listed = lags is None or isinstance(lags, Iterable)

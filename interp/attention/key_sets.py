@@ -1,8 +1,8 @@
-"""Which keys belong to a class, for every query: by position, by token, or at a latent's lag.
+"""Build the classes of keys, for every query: by position, by token, or at a latent's lag.
 
-Every class is boolean ``[row, query, key]`` (``[1, query, key]`` where rows do not differ), and
-causal unless told otherwise. :mod:`interp.attention.attention_to_keys` has the list and measures
-the attention they get.
+Every class is boolean ``[row, query, key]`` (``[1, query, key]`` if rows do not differ), and causal
+by default. :mod:`interp.attention.attention_to_keys` has the list and measures the attention that
+they get.
 """
 
 from __future__ import annotations
@@ -51,11 +51,18 @@ def positional_key_sets(
 def token_key_sets(
     tokens: Int[Tensor, "row pos"], *, causal: bool = True
 ) -> dict[str, Bool[Tensor, "row q k"]]:
-    """The key sets that depend on tokens: ``same`` and ``after_same``.
+    """Build the key sets that depend on tokens: ``same`` and ``after_same``.
 
-    ``same`` holds the earlier tokens equal to the query's (later ones too, if not causal) and
-    ``after_same`` the tokens right after them. The query itself belongs to neither, so of two equal
-    neighbours the second has no ``after_same`` in the first.
+    ``same`` has the keys before the query whose token equals the query's (later ones too, if not
+    causal), and ``after_same`` has the keys right after those. The query itself belongs to neither,
+    so of two equal neighbours the second has no ``after_same`` in the first.
+
+    Args:
+        tokens: Token ids, ``[row, pos]``.
+        causal: Whether to leave out keys after the query.
+
+    Returns:
+        Name → Boolean mask, true for keys in the set.
     """
     others = ~torch.eye(tokens.shape[1], dtype=torch.bool)
     others = others.tril() if causal else others
@@ -66,13 +73,13 @@ def token_key_sets(
 
 
 def lag_key_set(lags: Tensor, *, causal: bool = True) -> Bool[Tensor, "row q k"]:
-    """The key set that holds the one key i − t_i of each query i.
+    """Build the key set that has the one key i − t_i of each query i.
 
-    Queries whose key would lie before the start, or whose lag is not a whole number, have no key.
+    Queries whose key would lie outside of the row, or whose lag is not a whole number, have no key.
 
     Args:
-        lags: ``[row, pos]``, each t_i ≥ 0 if causal.
-        causal: Leave out keys after the query.
+        lags: The lags t_i, ``[row, pos]``, each ≥ 0 if causal.
+        causal: Whether to leave out keys after the query.
     """
     place = torch.arange(lags.shape[1])
     at = place - lags.to(torch.float64)
@@ -83,15 +90,18 @@ def lag_key_set(lags: Tensor, *, causal: bool = True) -> Bool[Tensor, "row q k"]
 def repeated_tokens(
     rows: int, length: int, vocabulary: int, *, seed: int = 0, bos: int | None = None
 ) -> Int[Tensor, "row pos"]:
-    """Random tokens that repeat with a period of each row's own, length/4 to length/2.
+    """Draw random tokens that repeat, each row with its own period between length/4 and length/2.
 
-    With one period for all rows a head could attend by position alone and look like induction.
+    With one period for all rows, a head that attends by position alone would look like induction.
 
     Args:
-        rows, length: How many rows, and of how many positions.
-        vocabulary: Tokens are drawn from 0 … vocabulary − 1, ``bos`` left out.
+        rows, length: The number of rows and the number of positions.
+        vocabulary: Tokens are drawn from 0 … vocabulary − 1, without ``bos``.
         seed: Seed of the random draws.
-        bos: A token to stand first in each row, in front of the repeated ones.
+        bos: A token that each row begins with, before the repeated ones; None for none.
+
+    Raises:
+        ArgumentError: if a number is out of range.
     """
     problems = Problems("repeated_tokens")
     given = {"rows": rows, "length": length, "vocabulary": vocabulary, "seed": seed}

@@ -1,19 +1,19 @@
-"""Which lag a *signed combination* of heads selects.
+"""Measure which lag a *signed combination* of heads selects.
 
     kernel_h(s) = mean over scored t of pattern_h(t, t−s) · u_h(t−s) · u(t−s)
 
-u_h(j) is what head h would write along a residual direction if it attended to j alone, less its
-mean (a constant carries nothing), and u the unit-variance signal that the heads share (the first
-principal component of the u_h). Σ_h kernel_h is the kernel of the combination, signed so that its
-peak is positive: a constructed memory's heads all attend most to lag 0, and only their sum selects
-lag T (`memory` §1.4). ``concentration`` is the share |K(T)| / Σ_s |K(s)|.
+u_h(j) is what head h would write along a residual direction if it attended to j alone, minus its
+mean (a constant carries no information), and u is the unit-variance signal that the heads share
+(the first principal component of the u_h). Σ_h kernel_h is the kernel of the combination, signed so
+that its peak is positive: a constructed memory's heads all attend most to lag 0, and only their sum
+selects lag T (`memory` §1.4). ``concentration`` is the share |K(T)| / Σ_s |K(s)|.
 
-Where the location depends on content, a mean over positions hides where each query looked:
-``kernel_by_offset`` aligns each query at its own lag t_i and gives the kernel over s − t_i.
+If the location depends on content, a mean over positions hides where each query attended:
+``kernel_by_offset`` aligns each query at its own lag t_i and returns the kernel over s − t_i.
 
-Lags run over the past: this is not for attention that looks both ways. In deeper layers a key holds
-more than its own token. A concentrated pattern says what *can* be read from a head; only an
-intervention says that it is.
+Lags cover the past only, so this is not for bidirectional attention. In deeper layers a key holds
+more than its own token. A concentrated kernel says what *can* be read from a head; only an
+intervention shows that it is read.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ ByOffset = Float[np.ndarray, "head offset"]
 def kernel_by_offset(
     pattern: Pattern, values: Values, mask: Mask, lags: Float[np.ndarray, "row query"]
 ) -> ByOffset:
-    """Each head's signed kernel over s − t_i, for locations that depend on content.
+    """Compute each head's signed kernel over s − t_i, for locations that depend on content.
 
     Args:
-        pattern: Attention, normalised or not.
-        values: ⟨w, v_j W_O⟩: what each head would write along w from each key.
-        mask: Scored queries.
-        lags: t_i of each query; queries whose lag is no whole number do not count. With zeros the
-            kernel is over lags.
+        pattern: Attention ``[row, head, query, key]``, normalised or not.
+        values: ⟨w, v_j W_O⟩ ``[row, key, head]``: what each head would write along w from each key.
+        mask: The scored queries, ``[row, query]``.
+        lags: The lag t_i of each query; queries whose lag is no whole number do not count. With
+            zeros the kernel is over lags.
 
     Returns:
-        Offsets −(n − 1) … n − 1 for n positions; index n − 1 is the location itself. It is 0 at
-        offsets that no query has.
+        ``[head, offset]`` for offsets −(n − 1) … n − 1 of n positions; index n − 1 is the location
+        itself. It is 0 at offsets that no query has.
     """
     centred = values.astype(np.float64)
     centred = centred - centred.mean((0, 1))
@@ -53,8 +53,8 @@ def kernel_by_offset(
 
 
 def _common_value(centred: Values) -> Float[np.ndarray, "row key"]:
-    """What the heads' values have in common, with mean square one: the first principal component,
-    each head's values first divided by the largest of them."""
+    """Return the signal that the heads' values share, with mean square one: their first principal
+    component, after each head's values were divided by the largest of them."""
     flat = centred.reshape(-1, centred.shape[-1])
     scale = np.abs(flat).max(0)
     flat = flat / np.where(scale > 0, scale, 1.0)
@@ -65,7 +65,7 @@ def _common_value(centred: Values) -> Float[np.ndarray, "row key"]:
 
 
 def concentration(kernel: Float[np.ndarray, " lag"], lag: int) -> float:
-    """The share of the kernel that lies at one lag, |K(lag)| / Σ_s |K(s)|; 0 for a zero kernel."""
+    """Return the share of the kernel at one lag, |K(lag)| / Σ_s |K(s)|; 0 for a zero kernel."""
     size = float(np.abs(kernel).sum())
     return float(abs(kernel[lag])) / size if size > 0 else 0.0
 
@@ -73,8 +73,8 @@ def concentration(kernel: Float[np.ndarray, " lag"], lag: int) -> float:
 def _by_offset(
     by_head: ByHead, mask: Mask, lags: Float[np.ndarray, "row query"]
 ) -> tuple[NDArray[np.float64], ...]:
-    """Each head's sums over queries ``[head, row, offset]``, and how many queries have the offset,
-    ``[row, offset]``."""
+    """Return each head's sums over queries ``[head, row, offset]``, and the numbers of queries that
+    have the offset, ``[row, offset]``."""
     rows, n = mask.shape
     wide, place = 2 * n - 1, np.arange(n)
     lag = place[:, None] - place
@@ -90,6 +90,6 @@ def _by_offset(
 
 
 def _peak_up(kernel: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The kernel with its sign chosen so that the largest peak of the heads' sum is positive."""
+    """Return the kernel, signed such that the largest peak of the heads' sum is positive."""
     together = kernel.sum(0)
     return kernel * (np.sign(together[np.abs(together).argmax()]) or 1.0)

@@ -4,15 +4,14 @@
     mass_h(K)     = mean over rows of the mean over the row's counted queries i that have a key in K
                     of Σ_{j in K} share_h(i, j)
 
-Every row counts alike, and in it every query that has such a key: rows are what is drawn
-independently, what the null of tokens exchanges and what the bootstrap draws anew. (A mean over the
-queries of all rows together would let a row in which a token repeats often speak for the others.)
-Where all rows have equally many such queries, as for lags in rows of one length, it is the same.
+All rows have equal weight, and so do all queries of a row that have such a key. Rows are what is
+drawn independently, what the null of tokens exchanges and what the bootstrap resamples. (In a mean
+over the queries of all rows together, a row in which a token repeats often would dominate.) If all
+rows have equally many such queries, as for lags in rows of one length, the two means are equal.
 
-What differs between the kinds of key (:mod:`interp.attention.by_lag`,
-:mod:`interp.attention.attention_to_keys`) is which keys each class has and what stands for chance.
-What is held is a few numbers for each head, class and resample. Mass says where a head looks, not
-that anything is moved from there.
+The kinds of key (:mod:`interp.attention.by_lag`, :mod:`interp.attention.attention_to_keys`) differ
+in which keys each class has and in the null. A few numbers are kept for each head, class and
+resample. Mass says where a head attends, not that anything is moved from there.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ class RowScores:
         score: The mean over the row's queries, ``[row, head, class]``.
         mean: The score's expectation under the null, in the same shape.
         variance: Variance under the null of the sum of ``score`` over rows, ``[head, class]``.
-        counted: Whether the row has a query with such a key, ``[row, class]``; scores are 0 where
-            it has none.
+        counted: Whether the row has a query with such a key, ``[row, class]``; scores are 0 if it
+            has none.
         kept: The indices of these rows in the batch.
     """
 
@@ -65,8 +64,8 @@ class RunningMass:
         metric: The metric's name in tables.
         seed: Seed of the bootstrap.
         resamples: Number of bootstrap resamples; 0 for no intervals.
-        attention_mask: Which keys a query may attend to; None to see it from the first batch's
-            patterns.
+        attention_mask: The keys that a query may attend to; None to infer them from the first
+            batch's patterns.
     """
 
     family: ClassVar[Sequence[str]] = TEST
@@ -95,8 +94,9 @@ class RunningMass:
         Args:
             patterns: Layer → attention ``[row, head, query, key]``, normalised or not.
             rows: How many rows the batch has.
-            heads: Which heads the patterns hold; all by default.
-            measure: A function that gives the classes' scores.
+            heads: The numbers of the heads in the patterns; all by default.
+            measure: A function from normalised attention and the visible keys to the classes'
+                scores.
 
         Raises:
             ArgumentError: if attention is not finite, or lies on keys that should be masked.
@@ -122,7 +122,8 @@ class RunningMass:
         return sum(sums.size for _, sums in self._sums.values())
 
     def mass(self, layer: int, kind: Kind) -> Float[np.ndarray, "head class"]:
-        """The mean attention mass of a layer's heads on each class of keys, ``[head, class]``.
+        """Return the mean attention mass of a layer's heads on each class of keys, ``[head,
+        class]``.
 
         Args:
             layer: The layer.
@@ -134,10 +135,10 @@ class RunningMass:
         return self._sums[layer, kind][1].scores()
 
     def table(self) -> pd.DataFrame:
-        """The results as a head table, with ``low`` and ``high`` bounds of the effect.
+        """Return the results as a head table, with ``low`` and ``high`` bounds of the effect.
 
-        ``target`` is the class, and ``null`` says what is permuted. Numbers are NaN where no query
-        has a key of the class.
+        ``target`` is the class, and ``null`` says what is permuted. Numbers are NaN if no query has
+        a key of the class.
         """
         return head_table(self._lines(), family=self.family)
 
@@ -160,5 +161,5 @@ class RunningMass:
 def query_weights(
     eligible: Bool[Tensor, "row query *class"],
 ) -> Float[Tensor, "row query *class"]:
-    """The weight of each query in its row's mean: 1/(number of eligible queries), 0 elsewhere."""
+    """Return each query's weight in its row's mean: 1/(number of eligible queries), 0 elsewhere."""
     return eligible.double() / eligible.sum(1, keepdim=True).clamp_min(1)

@@ -1,1 +1,1 @@
-"""Which component wrote what: the residual stream as a sum of the components' writes."""
+"""Direct attribution: the residual stream as a sum of the components' outputs."""

@@ -1,40 +1,39 @@
-"""What each head and FFN writes directly along a direction: of the output, or of a latent.
+"""What each head and FFN contributes directly to logits, or along a direction such as a latent's.
 
-The residual stream is a sum of what the parts write
-(:mod:`interp.attribution.residual_decomposition`), so along a direction w the stream's value y =
-⟨w, stream⟩ is the sum of the parts' c.
+The residual stream is the sum of the components' outputs
+(:mod:`interp.attribution.residual_decomposition`). So along a direction w the stream's value y =
+⟨w, stream⟩ is the sum of the components' values c.
 
-    direct_share  Cov(c, y) / Var(y) over all scored positions; the shares of all parts sum to 1,
-                  one may be negative (it works against the others) or exceed 1. Its effect is the
-                  covariance within positions
+    direct_share  Cov(c, y) / Var(y) over all scored positions; the shares of all components sum to
+                  1, one may be negative (it works against the others) or exceed 1. Its effect is
+                  the covariance within positions
     direct_logit  mean over rows of the mean over scored positions of ⟨R[token], c / scale⟩ for the
-                  target token: what the part adds to its logit, less the mean logit. R is the
+                  target token: what the component adds to its logit, minus the mean logit. R is the
                   unembedding with the final norm's gain
-                  (:mod:`interp.attribution.unembedding`), the norm's scale is held. With
-                  ``offset``, the norm's bias and b_U, which no part writes, the scores of all parts
-                  sum to the logit
+                  (:mod:`interp.attribution.unembedding`), and the norm's scale is held fixed. With
+                  ``offset``, the norm's bias and b_U, which no component writes, the scores of all
+                  components sum to the logit
 
-The null pairs a part's writes of a row with another row's y or targets: for shares over all rows,
-for logits in blocks of rows (:func:`logits_by_head`), with exact mean and
-variance either way. Intervals are a Poisson bootstrap over rows. Nothing depends on how rows are
-cut into batches; memory does not grow with rows. Rows in which nothing is scored are left out.
+The null pairs a component's outputs on a row with another row's y or targets: for shares over all
+rows, for logits within blocks of rows. Its mean and variance are exact. Intervals are a Poisson
+bootstrap over rows. Results do not depend on how rows are split into batches, and memory does not
+grow with rows. Rows in which nothing is scored are left out.
 
-A direct contribution leaves out what later parts make of it; a large share along a direction does
-not show that anything reads the direction.
+A direct contribution leaves out what later components make of it. A large share along a direction
+does not show that anything reads the direction.
 
 *Logits, and their null:*
 
     score_r   mean over the scored positions t of row r of ⟨R[token_rt], c_rt / scale_rt⟩
-    null      the same with the targets of another row s of its block: rows are cut into blocks of
-              about 16 that follow each other, whatever batches they come in; mean and variance
-              over random pairings within blocks are exact
+    null      the same with the targets of another row s of its block. Rows are split into
+              consecutive blocks of about 16, whatever the batches; mean and variance over random
+              pairings within blocks are exact
 
-Targets of other rows are known before their activations, so that a row's writes are paired with its
-block's targets at once and no activation is kept. R is the readout with the final norm's gain
-(:mod:`interp.attribution.unembedding`).
+Targets of other rows are known before their activations, so a row's outputs are paired with its
+block's targets at once and no activation is kept.
 
-*Shares, and their null*, in one pass over batches of rows. With c a part, y the value, both less
-their means over all scored positions, and zero elsewhere,
+*Shares, and their null*, in one pass over batches of rows. Let c be a component's value and y the
+stream's value, both minus their means over all scored positions, and zero at other positions. Then
 
     share   Σ c·y / Σ y²            over rows r and positions t: Cov(c, y) / Var(y)
     null    y of row r is that of row π(r), π a random permutation of all rows. With the position
@@ -42,13 +41,12 @@ their means over all scored positions, and zero elsewhere,
                 mean of Σ c·y      n Σ_t c̄_t ȳ_t
                 variance           Σ_{r,s} (Σ_t (c_rt − c̄_t)(y_st − ȳ_t))² / (n − 1)
     effect  share − null mean: the covariance within positions, so what depends on the position
-            alone, the same in every row, counts for nothing
+            alone, the same in every row, does not count
 
-All are functions of sums over rows: of values ``[part, pos]`` and of their products
-``[part, pos, pos]``, which is the memory taken. Values are counted from the means of the first
-batch, so that large means cost no digits. Rows of different lengths meet where both are scored.
-
-A resample of rows is centred by its own means.
+All of these are functions of sums over rows of values ``[part, pos]`` and of their products
+``[part, pos, pos]``, which determine the memory used. Values are measured from the means of the
+first batch, so that large means cost no precision. For rows of different lengths, products are
+summed over the positions that are scored in both. A bootstrap resample is centred by its own means.
 """
 
 from __future__ import annotations
@@ -92,7 +90,7 @@ _ROUNDING = 1e-24
 
 
 class TargetLogits:
-    """Running means of what every part adds to the target token's logit.
+    """Running means of what every component adds to the target token's logit.
 
     Args:
         rows: Rows whose targets are tokens.
@@ -113,7 +111,7 @@ class TargetLogits:
         self._need_logits(rows.sample())
 
     def add(self, group: Ids, start: int, stop: int) -> None:
-        """Add some rows of a group; the products of an unfinished block are kept until it is
+        """Add the rows ``group[start:stop]``; products of an unfinished block are kept until it is
         complete."""
         cache = self._rows.cache(group[start:stop])
         self._labels, stack = self._rows.parts(cache, (self._rows.model.cfg.n_layers, False))
@@ -129,8 +127,8 @@ class TargetLogits:
                 self._block = []
 
     def results(self) -> Iterator[tuple[str, float, Null, tuple[float, float]]]:
-        """Label, score, null and the effect's interval of each part, the offset last. The p of the
-        null is two-sided."""
+        """Yield each component's label, score, null (two-sided p) and interval of the effect;
+        offset last."""
         if self._sums is None:
             return
         scores, (low, high) = self._sums.scores().tolist(), self._sums.intervals().tolist()
@@ -139,11 +137,12 @@ class TargetLogits:
             yield label, scores[i], null, (low[i], high[i])
 
     def _need_logits(self, cache: Any) -> None:
-        """Refuse a model whose logits are not the readout of its last stream, plus the offset;
-        looked at on some places of the rows that were run.
+        """Refuse a model whose logits are not the readout of its last stream, plus the offset.
+
+        This is checked at some places of the rows that were run.
 
         Raises:
-            HookError: with how far off they are.
+            HookError: with the relative error.
         """
         last = Site(self._rows.model.cfg.n_layers - 1, "resid_post").name
         if cache is None or OUTPUT not in cache.cache_dict or last not in cache.cache_dict:
@@ -168,7 +167,8 @@ class TargetLogits:
     def _pair_logits(
         self, written: Float[Tensor, "part row pos d_model"], block: Ids
     ) -> Float[Tensor, "row id score"]:
-        """What the writes of some rows, and the offset, add to the targets of a block's rows."""
+        """Return what some rows' component outputs, and the offset, add to the targets of a block's
+        rows."""
         targets, mask = self._rows.aims(block)
         targets = _known_tokens(targets, mask, len(self._offset))
         share = mask.double() / mask.sum(1, keepdim=True)
@@ -178,7 +178,7 @@ class TargetLogits:
         return torch.cat((paired, constant[..., None]), dim=2)
 
     def _close(self, paired: Float[Tensor, "row row part"]) -> None:
-        """Add a block of rows, each of which has been paired with every other."""
+        """Add a complete block of rows, each of which has been paired with every other."""
         if self._sums is None:
             self._sums = RowMeans((paired.shape[2],), self._counts.resamples)
         rows, own = len(paired), torch.diagonal(paired, dim1=0, dim2=1).T
@@ -193,8 +193,8 @@ class TargetLogits:
 
 
 def _blocks(rows: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """The blocks of rows from start to stop; blocks have about the same size, and never a single
-    row."""
+    """Yield the blocks that overlap the rows from start to stop; blocks have about the same size,
+    and never a single row."""
     count = max(1, round(rows / _BLOCK))
     for block in range(start * count // rows, count):
         low, high = rows * block // count, rows * (block + 1) // count
@@ -204,7 +204,7 @@ def _blocks(rows: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
 
 
 def _known_tokens(targets: Tensor, mask: Tensor, vocabulary: int) -> Tensor:
-    """The targets as token ids; where nothing is scored the id is arbitrary."""
+    """Return the targets as token ids; the id is 0 where nothing is scored."""
     targets = targets.long().where(mask, 0)
     problems = Problems("direct_logit_attribution")
     low, high = int(targets.min()), int(targets.max())
@@ -227,9 +227,9 @@ class Direction:
 
     Attributes:
         vector: The direction, ``[d_model]``.
-        layer: The layer whose incoming stream is meant; ``n_layers`` means the stream before the
+        layer: The layer whose incoming stream is read; ``n_layers`` means the stream before the
             final norm.
-        between: Whether the stream between this layer's attention and FFN is meant instead.
+        between: Whether to read the stream between this layer's attention and FFN instead.
     """
 
     vector: Float[Tensor, " d_model"]
@@ -246,31 +246,33 @@ def direct_logit_attribution(
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> pd.DataFrame:
-    """The direct contributions of every head, FFN and embedding to logits or along directions.
+    """Measure the direct contributions of every head, FFN and embedding to logits or along
+    directions.
 
     Args:
         model: A hooked model; its weights are needed for a store, too.
-        source: A :class:`~interp.tasks.base.Batch`, inputs, or a store that holds the embedding,
-            ``hook_z`` (or ``hook_result``), ``hook_mlp_out`` and, with a norm, its scale. Of a
-            store that keeps some heads those alone are given; shares then need the stream itself
-            (``hook_resid_post``).
-        directions: Name → direction, e.g. a latent's readout from
-            :func:`probes.linear.direction`. None for the output: one direction for each output
-            channel, or the target token's logit for token targets.
+        source: A :class:`~interp.tasks.base.Batch`, inputs, or a store that holds all positions and
+            heads, with the embedding, ``hook_z`` (or ``hook_result``), ``hook_mlp_out`` and, if
+            there is a final norm, its scale.
+        directions: Name → direction, e.g. a latent's readout from :func:`probes.linear.direction`.
+            None for the output: one direction for each output channel, or the target token's logit
+            for token targets.
         batch: How many rows are run at a time.
         seed, resamples: Seed and number of resamples of the bootstrap.
 
     Returns:
         A head table with ``low`` and ``high``: components ``head``, ``ffn`` and, with layer −1,
-        ``embed``, ``pos_embed``, ``bias`` (what output biases add to the stream) and ``offset`` (of
-        logits alone); metric ``direct_share`` or ``direct_logit``, target = the direction's name
-        or ``output``; p is two-sided. NaN along a direction in which the stream does not vary.
+        ``embed``, ``pos_embed``, ``bias`` (what output biases add to the stream) and ``offset``
+        (for logits only); metric ``direct_share`` or ``direct_logit``, target = the direction's
+        name or ``output``; p is two-sided. Scores are NaN along a direction in which the stream
+        does not vary.
 
     Raises:
-        ArgumentError: for fewer than two rows in which something is scored, a direction that does
-            not fit, a model without a residual stream, or activations that are not finite.
-        HookError: for a model without TransformerLens' weight names, as a wrapped module is; for a
-            store that lacks a hook.
+        ArgumentError: if fewer than two rows have a scored position, a direction does not fit, the
+            model has no residual stream, a store lacks positions or heads, or activations are not
+            finite.
+        HookError: if the model lacks TransformerLens' weight names, as a wrapped module does, or a
+            store lacks a hook.
     """
     rows = _check_inputs(model, source, directions, batch)
     counts = RowCounts(seed, resamples)
@@ -324,7 +326,7 @@ def _check_direction(problems: Problems, name: str, direction: Direction, cfg: A
 
 @dataclass(frozen=True)
 class _Along:
-    """What shares are computed of: the stream's value along a direction, or an output channel."""
+    """A vector along which shares are computed: a direction of the stream, or an output channel."""
 
     name: str
     vector: Tensor
@@ -343,7 +345,7 @@ def _along(model: Any, directions: Mapping[str, Direction] | None) -> list[_Alon
 
 
 class _SharesByDirection:
-    """The variance shares of every part along some directions."""
+    """The variance shares of every component along some directions."""
 
     def __init__(
         self, rows: ResidualDecomposition, along: Sequence[_Along], counts: RowCounts
@@ -353,7 +355,7 @@ class _SharesByDirection:
         rows.need([one.place for one in along], scale=any(o.output for o in along))
 
     def add(self, group: Ids, start: int, stop: int) -> None:
-        """Add some rows of a group."""
+        """Add the rows ``group[start:stop]``."""
         ids, counts = group[start:stop], self._counts.draw(stop - start)
         cache, (_, mask) = self._rows.cache(ids), self._rows.aims(ids)
         for place in dict.fromkeys(one.place for one in self._along):
@@ -370,7 +372,8 @@ class _SharesByDirection:
                 )
 
     def results(self) -> Iterator[tuple[str, _Result]]:
-        """The name of each direction, with each part's result from :class:`VarianceExplained`."""
+        """Yield the name of each direction with each component's result from
+        :class:`VarianceExplained`."""
         for one in self._along:
             yield from ((one.name, found) for found in self._sums[one.name].results())
 
@@ -397,10 +400,10 @@ positions."""
 
 
 class VarianceExplained:
-    """Running sums of the products of parts and, as the last entry, of the value they add up to.
+    """Running sums of the products of components' values and of the value that they add up to.
 
     Args:
-        labels: The parts' labels.
+        labels: The components' labels.
         length: Positions of the longest row.
         resamples: Number of bootstrap resamples.
     """
@@ -423,7 +426,14 @@ class VarianceExplained:
         mask: Bool[Tensor, "row pos"],
         counts: Float[Tensor, "resample row"],
     ) -> None:
-        """Add some rows of one length, each with at least one scored position."""
+        """Add some rows of one length, each with at least one scored position.
+
+        Args:
+            parts: The components' values.
+            value: The sum of the components' values.
+            mask: The scored positions.
+            counts: How often each bootstrap resample draws each row.
+        """
         every, scored = torch.cat((parts, value[None])).double(), mask.double()
         if self._shift is None:
             self._shift = (every * scored).sum((1, 2), keepdim=True) / scored.sum()
@@ -445,9 +455,9 @@ class VarianceExplained:
         self._drawn_scored += counts @ scored.sum(1, keepdim=True)
 
     def results(self) -> Iterator[tuple[str, float, Null, tuple[float, float]]]:
-        """Yield each part's label, share, null (two-sided p) and interval of the effect.
+        """Yield each component's label, share, null (two-sided p) and interval of the effect.
 
-        Numbers are NaN where the value is constant.
+        Numbers are NaN if the value is constant.
         """
         mean = self._first.sum(1) / self._scored
         constant = self._squares - self._scored * mean**2 <= _CONSTANT * self._energy
@@ -465,7 +475,8 @@ class VarianceExplained:
             yield self.labels[index], score, against, interval
 
     def _moments(self, mean: Float[Tensor, " part"]) -> tuple[Tensor, Tensor]:
-        """Mean and variance of each part's product with the value of a randomly permuted row."""
+        """Return mean and variance of each component's product with the value of a randomly
+        permuted row."""
         by_position = self._first - mean[:, None] * self._counted
         expected = by_position[:-1] @ by_position[-1] / self._rows
         value = self._inside(-1, mean, by_position)
@@ -478,8 +489,8 @@ class VarianceExplained:
     def _inside(
         self, part: int, mean: Float[Tensor, " part"], by_position: Float[Tensor, "part pos"]
     ) -> Float[Tensor, "pos pos"]:
-        """The sum of products of a part with itself, position means removed; zero if all rows are
-        alike."""
+        """Return the sum of products of a component with itself, position means removed; zero if
+        all rows are alike."""
         crossed = self._crossed[part] + self._crossed[part].T
         found = self._second[part] - mean[part] * crossed + mean[part] ** 2 * self._both
         found = found - torch.outer(by_position[part], by_position[part]) / self._rows
@@ -487,7 +498,7 @@ class VarianceExplained:
         return torch.zeros_like(found) if same else found
 
     def _draws(self) -> Float[Tensor, "resample part"]:
-        """The shares on the resamples; NaN for a resample in which nothing varies."""
+        """Return the shares on the resamples; NaN for a resample in which nothing varies."""
         first, scored = self._drawn_first, self._drawn_scored
         product = self._drawn_products - first * first[:, -1:] / scored
         size = product[:, -1:]

@@ -1,14 +1,15 @@
-"""The residual stream as a sum of what components wrote, from a live model or from a store.
+"""The residual stream as a sum of the components' outputs, from a live model or from a store.
 
     stream = Σ heads z W_O (or their results) + Σ FFNs + embedding + positions + output biases
 
-TransformerLens' ``ActivationCache`` takes it apart. Where a norm follows the attention (Gemma 2,
-OLMo 2, GLM 4), a head's part is what the norm makes of z W_O with its scale held. That the parts
-sum to the stream is checked on every batch that is run, and on two rows of a store, which are run
-again; a model that adds something else is refused. Everything that is missing is named before work
-begins: a sum without its embedding, or without some heads, would be another stream.
+The decomposition is TransformerLens' (``ActivationCache``). If a norm follows the attention (Gemma
+2, OLMo 2, GLM 4), a head's output is z W_O as the norm maps it with its scale held fixed. That the
+outputs sum to the stream is checked on every batch that is run, and for a store on two rows that
+are run again. A model that adds something else is refused. Everything that is missing is named
+before work begins, because a sum without its embedding, or without some heads, is not the stream.
 
-Not for models whose blocks replace the stream (``residual=False``): nothing adds up there.
+Do not use it for models whose blocks replace the stream (``residual=False``): their stream is no
+sum.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ _SUMMANDS = ("hook_embed", "hook_pos_embed", "hook_mlp_out", "ln1_post.hook_scal
 def residual_decomposition(
     model: Any, source: Any, layer: int | None = None
 ) -> dict[str, Float[Tensor, "row pos d_model"]]:
-    """What every part of a model adds to the residual stream that enters a layer.
+    """Return what every component of a model adds to the residual stream that enters a layer.
 
     Args:
         model: One of our models, or a ``TransformerBridge``.
@@ -64,15 +65,15 @@ def residual_decomposition(
             after the last layer, which the unembedding reads.
 
     Returns:
-        Label → what it writes, in float64. Labels are TransformerLens': ``embed``, ``pos_embed``,
-        ``L0H1`` (a head), ``0_mlp_out`` (an FFN), ``bias`` (output biases of attention). Their sum
-        is the stream.
+        Label → output in float64. Labels are TransformerLens': ``embed``, ``pos_embed``, ``L0H1``
+        (a head), ``0_mlp_out`` (an FFN), ``bias`` (output biases of attention). The outputs sum to
+        the stream. Rows in which nothing is scored are left out.
 
     Raises:
-        ArgumentError: for rows of several lengths, a layer that the model does not have, or writes
-            that are not finite.
-        HookError: naming what a store or wrapped module lacks; for a model whose stream is not the
-            sum of these parts.
+        ArgumentError: if rows have several lengths, the model does not have the layer, or outputs
+            are not finite.
+        HookError: naming what a store or wrapped module lacks; or if the model's stream is not the
+            sum of these components.
     """
     rows, last = decomposition_of(model, source), int(model.cfg.n_layers)
     at = last if layer is None else layer
@@ -87,18 +88,19 @@ def residual_decomposition(
 
 
 def decomposition_of(model: Any, source: Any) -> ResidualDecomposition:
-    """Rows of a batch, of inputs or of a store, whose streams can be taken apart."""
+    """Return the rows of a batch, of inputs or of a store, prepared for decomposing their
+    streams."""
     if isinstance(source, ActivationStore):
         return _Stored(model, source)
     return _Live(model, as_batch(source))
 
 
 class ResidualDecomposition(ABC):
-    """Rows of a model or store, and the components that their residual streams are the sum of.
+    """Rows of a model or store, and the components whose outputs sum to their residual streams.
 
     Attributes:
-        model: Hooked, with TransformerLens' weight names.
-        groups: Ids of the rows of one length in which something is scored.
+        model: A hooked model with TransformerLens' weight names.
+        groups: For each length, the indices of its rows in which something is scored.
         length: Positions of the longest row.
         real: Whether targets are real numbers rather than tokens.
     """
@@ -110,19 +112,19 @@ class ResidualDecomposition(ABC):
 
     @abstractmethod
     def aims(self, rows: Ids) -> tuple[Tensor, Bool[Tensor, "row pos"]]:
-        """The targets and mask of rows of one length, without reading any activation."""
+        """Return the targets and mask of rows of one length, without reading any activation."""
 
     @abstractmethod
     def cache(self, rows: Ids) -> Any:
-        """A TransformerLens ``ActivationCache`` of rows of one length, with :data:`OUTPUT` among
-        them where the model is run."""
+        """Return a TransformerLens ``ActivationCache`` of rows of one length; if the model is run,
+        it also holds the output, as :data:`OUTPUT`."""
 
     def sample(self) -> Any:
-        """The activations of a store's first two scored rows, computed again by running the model.
+        """Run the model on a store's first two scored rows and return their activations.
 
         Returns:
-            An ``ActivationCache`` as from :meth:`cache`. None where the rows do not come from a
-            store (the model is then run on every row anyway), or where no row is scored.
+            An ``ActivationCache`` as from :meth:`cache`. None if the rows do not come from a store
+            (the model is then run on every row anyway), or if no row is scored.
         """
         return None
 
@@ -131,7 +133,7 @@ class ResidualDecomposition(ABC):
         """Check that all activations are available that the streams at some places are the sum of.
 
         Args:
-            places: The places in the stream.
+            places: The places in the stream, as (layer, between).
             scale: Whether the final norm's denominator is needed too.
 
         Raises:
@@ -141,7 +143,7 @@ class ResidualDecomposition(ABC):
     def parts(
         self, cache: Any, place: StreamPlace
     ) -> tuple[list[str], Float[Tensor, "part row pos d_model"]]:
-        """Split the residual stream at a place into what each component before it wrote there.
+        """Split the residual stream at a place into the outputs of the components before it.
 
         Args:
             cache: The rows' activations, from :meth:`cache`.
@@ -172,8 +174,8 @@ class ResidualDecomposition(ABC):
         return labels, stack
 
     def _norm_heads(self, cache: Any, layer: int, labels: list[str], stack: Tensor) -> None:
-        """Turn what a layer's heads and its output bias write, in place, into what the norm after
-        its attention makes of it."""
+        """Apply the norm after a layer's attention, in place, to the outputs of its heads and
+        output bias."""
         scale = cache[post_scale(layer)].detach().double().cpu()
         for place, name in enumerate(labels):
             if name.startswith(f"L{layer}H"):
@@ -184,10 +186,10 @@ class ResidualDecomposition(ABC):
             stack[labels.index("bias")] += reaching(self.model, layer, raw, scale) - raw
 
     def _need_sum(self, cache: Any, place: StreamPlace, stack: Tensor) -> None:
-        """Refuse parts that do not sum to the stream, where the stream is at hand.
+        """Refuse components whose outputs do not sum to the stream, if the cache holds the stream.
 
         Raises:
-            HookError: with how far off the sum is.
+            HookError: with the relative error of the sum.
         """
         here = [name for name in _stream_hooks(self.model, place) if name in cache.cache_dict]
         if not here:
@@ -201,7 +203,7 @@ class ResidualDecomposition(ABC):
             )
 
     def scale(self, cache: Any) -> Float[Tensor, "row pos 1"]:
-        """The denominator of the final norm; ones for a model without a final norm."""
+        """Return the denominator of the final norm; ones for a model without a final norm."""
         if not has_final_norm(self.model):
             return torch.ones_like(cache["hook_embed"][..., :1], dtype=torch.float64).cpu()
         found: Tensor = cache[SCALE].detach().double().cpu()
@@ -296,7 +298,7 @@ class _Stored(ResidualDecomposition):
         return again.cache(np.arange(len(again.groups[0])))
 
     def _again(self) -> _Live:
-        """The first two rows, to be run again."""
+        """Prepare the store's first two scored rows to be run again."""
         return _Live(self.model, as_batch(torch.from_numpy(self._store.inputs(self.groups[0][:2]))))
 
     def aims(self, rows: Ids) -> tuple[Tensor, Bool[Tensor, "row pos"]]:
@@ -308,7 +310,7 @@ class _Stored(ResidualDecomposition):
 
 
 def _needed_hooks(model: Any, places: Sequence[StreamPlace], scale: bool) -> list[tuple[str, ...]]:
-    """The hooks that the streams are the sum of; of each tuple one hook is enough."""
+    """Return the hooks whose values sum to the streams; of each tuple one hook is enough."""
     upto = max((layer for layer, _ in places), default=model.cfg.n_layers)
     spec = getattr(model, "spec", None)
     has_positions = "hook_pos_embed" if spec is not None else "pos_embed.hook_out"
@@ -326,7 +328,7 @@ def _needed_hooks(model: Any, places: Sequence[StreamPlace], scale: bool) -> lis
 
 
 def _stream_hooks(model: Any, place: StreamPlace) -> tuple[str, ...]:
-    """The hooks at which the stream itself can be read; one of them is enough."""
+    """Return the hooks at which the stream itself can be read; one of them is enough."""
     layer, between = place
     if between:
         return (Site(layer, "resid_mid").name,)

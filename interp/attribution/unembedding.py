@@ -2,22 +2,22 @@
 
     logits = ((resid / scale) @ (gain · W_U) + bias @ W_U + b_U) · factor
 
-``scale`` is the final norm's denominator at each place, held as it is; LayerNorm also takes the
-mean over d_model out of the stream, which is folded into the matrix. What does not depend on the
-stream, the norm's bias through W_U and b_U, belongs to no component: :func:`logit_offset`. Some
-architectures multiply their logits by a number of the configuration (:func:`logit_factor`).
+``scale`` is the final norm's denominator at each place, held fixed. LayerNorm also subtracts the
+mean over d_model from the stream, which is folded into the matrix. The norm's bias through W_U and
+b_U do not depend on the stream and belong to no component: :func:`logit_offset`. Some architectures
+multiply their logits by a number of the configuration (:func:`logit_factor`).
 
-A logit cap (tanh) after the unembedding is not linear and is left out: what is read are the
-logits before it (:func:`uncap_logits`).
+A logit cap (tanh) after the unembedding is not linear and is left out: logits are read before it
+(:func:`uncap_logits`).
 
-*Norms behind attention* lie between a head's write z W_O and the residual stream:
+*Norms after attention* lie between a head's output z W_O and the residual stream:
 
     stream gains   z W_O                             in most models
-                   gain ⊙ z W_O / scale              where a norm follows the attention
+                   gain ⊙ z W_O / scale              if a norm follows the attention
 
-``scale`` is that norm's denominator at each place (``ln1_post.hook_scale``), held as it is: the
-parts of a sum then stay parts of a sum. A norm after the FFN needs nothing, since ``hook_mlp_out``
-is read behind it.
+``scale`` is that norm's denominator at each place (``ln1_post.hook_scale``). It is held fixed, so
+that the map is linear and the stream stays a sum of outputs. A norm after the FFN needs no such
+treatment, because ``hook_mlp_out`` is read after it.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ Falcon H1)."""
 
 
 def logit_factor(model: Any) -> float:
-    """The factor that a pretrained model multiplies its logits by; 1 where its configuration names
-    none."""
+    """Return the factor that a pretrained model multiplies its logits by; 1 if its configuration
+    has none."""
     config, factor = _configuration(model), 1.0
     for name, power in _FACTORS.items():
         value = getattr(config, name, None)
@@ -52,7 +52,7 @@ def logit_factor(model: Any) -> float:
 
 
 def logit_cap(model: Any) -> float | None:
-    """The c of logits that are c · tanh(logits / c); None where they are not capped."""
+    """Return the c of logits that are c · tanh(logits / c); None if they are not capped."""
     value = getattr(_configuration(model), "final_logit_softcapping", None)
     return float(value) if value else None
 
@@ -60,28 +60,29 @@ def logit_cap(model: Any) -> float | None:
 def uncap_logits(
     model: Any, logits: Float[Tensor, "*place vocab"]
 ) -> Float[Tensor, "*place vocab"]:
-    """The logits before their cap, in float64."""
+    """Return the logits before their cap, in float64."""
     wide, cap = logits.double(), logit_cap(model)
     return wide if cap is None else cap * torch.atanh(wide / cap)
 
 
 def _configuration(model: Any) -> Any:
-    """The configuration of the pretrained model inside a bridge, or that of its text model."""
+    """Return the configuration of the pretrained model inside a bridge, or that of its text
+    model."""
     config: Any = getattr(getattr(model, "original_model", None), "config", None)
     return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
 @torch.no_grad()
 def unembedding(model: Any, *, centred: bool = True) -> Float[Tensor, "d_model vocab"]:
-    """The matrix from the final residual stream, divided by the norm's scale, to logits.
+    """Return the matrix from the final residual stream, divided by the norm's scale, to logits.
 
     Args:
-        model: Ours or a bridge, with ``ln_final`` and ``W_U``.
-        centred: Take out the mean over the vocabulary, which no softmax sees. False for outputs
-            that are numbers.
+        model: One of our models or a bridge, with ``ln_final`` and ``W_U``.
+        centred: Whether to subtract the mean over the vocabulary, which does not change a softmax.
+            Use False for outputs that are numbers.
 
     Returns:
-        R with (resid / scale) @ R = (centred) logits − :func:`offset`, in the weights' dtype,
+        R with (resid / scale) @ R = (centred) logits − :func:`logit_offset`, in the weights' dtype,
         float32 at least.
     """
     unembedding, gain = model.W_U.detach(), norm_gain(model.ln_final)
@@ -105,8 +106,13 @@ def unembedding(model: Any, *, centred: bool = True) -> Float[Tensor, "d_model v
 
 @torch.no_grad()
 def logit_offset(model: Any, *, centred: bool = True) -> Float[Tensor, " vocab"]:
-    """What is added to the logits whatever the stream is: the norm's bias through W_U, plus b_U,
-    times the factor."""
+    """Return the part of the logits that does not depend on the stream: the norm's bias through
+    W_U, plus b_U, times the factor.
+
+    Args:
+        model: One of our models or a bridge, with ``ln_final``, ``W_U`` and ``b_U``.
+        centred: Whether to subtract the mean over the vocabulary.
+    """
     found = model.b_U.detach().double()
     if (bias := _parameter(model.ln_final, "b", "bias")) is not None:
         found = found + bias.double() @ model.W_U.detach().double()
@@ -115,12 +121,12 @@ def logit_offset(model: Any, *, centred: bool = True) -> Float[Tensor, " vocab"]
 
 
 def has_final_norm(model: Any) -> bool:
-    """Whether the model has a final norm, whose scale divides the stream."""
+    """Return whether the model has a final norm, whose scale divides the stream."""
     return str(model.cfg.normalization_type or "") in ("LN", "LNPre", "RMS", "RMSPre")
 
 
 def norm_gain(norm: Any) -> Tensor | None:
-    """The learned gain ``[d_model]`` of a normalisation layer; None if it has no gain.
+    """Return the learned gain ``[d_model]`` of a normalisation layer; None if it has no gain.
 
     It is 1 + weight for a norm whose weight is stored as an offset from 1.
     """
@@ -131,12 +137,12 @@ def norm_gain(norm: Any) -> Tensor | None:
 
 
 def norm_shift(norm: Any) -> Tensor | None:
-    """The learned bias ``[d_model]`` of a normalisation layer; None if it has no bias."""
+    """Return the learned bias ``[d_model]`` of a normalisation layer; None if it has no bias."""
     return _parameter(norm, "b", "bias")
 
 
 def takes_mean_out(model: Any) -> bool:
-    """Whether the model's norms are layer norms, which subtract the mean over features.
+    """Return whether the model's norms are layer norms, which subtract the mean over features.
 
     False for RMS norms and for models without norms.
     """
@@ -146,8 +152,8 @@ def takes_mean_out(model: Any) -> bool:
 
 
 def _parameter(norm: Any, *names: str) -> Tensor | None:
-    """The first of several attributes that the norm has; some norms raise errors for missing
-    ones."""
+    """Return the first of several attributes that is a tensor; None if the norm has none of
+    them."""
     for name in names:
         found = getattr(norm, name, None)
         if isinstance(found, Tensor):
@@ -160,13 +166,14 @@ _ROUNDINGS = 4
 
 
 def post_norm(model: Any, layer: int) -> Any | None:
-    """The norm that follows a layer's attention, before the stream; None where there is none."""
+    """Return the norm between a layer's attention and the stream; None if there is none."""
     blocks = getattr(model, "blocks", None)
     return None if blocks is None else getattr(blocks[layer], "ln1_post", None)
 
 
 def post_scale(layer: int) -> str:
-    """The hook with the denominator ``[row, pos, 1]`` of the norm that follows the attention."""
+    """Return the hook with the denominator ``[row, pos, 1]`` of the norm that follows the
+    attention."""
     return Site(layer, "ln1_post.hook_scale").name
 
 
@@ -176,12 +183,12 @@ def reaching(
     written: Float[Tensor, "*place d_model"],
     scale: Float[Tensor, "*place 1"],
 ) -> Float[Tensor, "*place d_model"]:
-    """What reaches the stream of something that is written in front of the norm.
+    """Return what the norm after attention makes of a part of its input, with its scale held fixed.
 
     Args:
         model: A model with ``blocks``, of which this layer has a norm after its attention.
         layer: The layer.
-        written: A part of what the norm reads.
+        written: A part of the norm's input.
         scale: The norm's denominator at the same places.
     """
     norm = post_norm(model, layer)
@@ -192,13 +199,13 @@ def reaching(
 
 
 def off_by(found: Tensor, true: Tensor) -> float:
-    """The relative error ‖found − true‖ / ‖true‖ of a tensor, with Euclidean norms over all
-    entries."""
+    """Return the relative error ‖found − true‖ / ‖true‖, with Euclidean norms over all entries."""
     wide = true.double()
     size = wide.norm().clamp_min(torch.finfo(torch.float64).tiny)
     return float((found - wide).norm() / size)
 
 
 def tolerance(dtype: torch.dtype) -> float:
-    """How far a sum of activations of a number format may be from their true sum."""
+    """Return the largest relative error that rounding can cause in a sum of activations of a number
+    format."""
     return max(_CLOSE, _ROUNDINGS * torch.finfo(dtype).eps)

@@ -1,37 +1,37 @@
-"""Affine forms: what a quantity can be, as a linear function of shared noise symbols.
+"""Affine forms: the possible values of a quantity, as a linear function of shared noise symbols.
 
     x = c + Σ_k g_k ε_k + ρ,    ε_k ∈ [−1, 1] shared by all quantities,  |ρ| ≤ r its own
 
 c is the centre, g_k the generators, r the radius. Linear maps keep the dependence on ε exact, so
-what cancels in the model cancels in the bound; an interval would add it up. A nonlinear function is
+what cancels in the model cancels in the bound; intervals would add it up. A nonlinear function is
 replaced by a linear one and a new symbol for the rest (:mod:`interp.bounds.network`).
 
-*Soundness.* Say that a form holds a number if some ε makes the equation true. Each function here
-gives a form that holds the operation's real result and every rounded one, whenever its arguments
-held theirs, with the same values of the old symbols: what the operation's own rounding, and ours,
-can add (below) is put into the radius. Induction over the operations of a
-model does the rest.
+*Soundness.* Say that a form contains a number if the equation holds for some ε. Each function here
+returns a form that contains the operation's real result and every rounded one, whenever its
+arguments contained theirs, with the same values of the old symbols: what the operation's own
+rounding, and ours, can add (below) is put into the radius. By induction over the operations, this
+holds for a model.
 
 All arrays are float64; ``centre`` and ``radius`` are ``[*shape]``, ``generators`` ``[symbol,
-*shape]``. Forms of one computation share one :class:`~interp.bounds.affine.Arithmetic`; a form
-with fewer generators has zeros for the rest.
+*shape]``. Forms of one computation share one :class:`~interp.bounds.affine.Arithmetic`; a form with
+fewer generators has zeros for the rest.
 
 A wide bound shows nothing about the model: only that this cover of the domain did not suffice.
 
-*Rounding* is how far a floating-point computation can be from the real number it stands for. Two
-things are rounded: the *model*, which somebody will evaluate in its own dtype, and *our own*
-arithmetic, float64. For a sum of n products in any order, with or without fused operations,
+*Rounding* is how far a floating-point computation can be from the real number that it approximates.
+Two things are rounded: the *model*, which is evaluated in its own dtype, and *our own* arithmetic
+in float64. For a sum of n products in any order, with or without fused operations,
 
     |computed − real| ≤ γ_n Σ|a_i||b_i|,    γ_n = n u / (1 − n u)
 
 with u the unit roundoff (Higham, *Accuracy and Stability of Numerical Algorithms*, §3.1). Every
 operation of :mod:`interp.bounds.affine` adds γ_n for both to the radius of its result. So a bound
-is about the model as a real function of its stored weights *and* about every evaluation of it in
-its dtype or a wider one, in any order of summation.
+holds for the model as a real function of its stored weights *and* for every evaluation of it in its
+dtype or a wider one, in any order of summation.
 
-Functions are less exact than sums: a library's e^x is taken to be within :data:`EXP` units, since
-torch's vectorised softmax promises no more than 20 units in the last place (its float32 softmax was
-seen 68 units from the real one).
+Functions are less exact than sums. A library's e^x is assumed to be within :data:`EXP` units, since
+torch's vectorised softmax only promises 20 units in the last place (its float32 softmax was
+measured 68 units from the real one).
 
 Not covered: TF32 or bfloat16 multiplication inside a float32 model, and results that overflow (the
 bound is then infinite). Underflow adds at most the smallest normal number of the dtype.
@@ -63,12 +63,12 @@ _OURS, _TINY = 2.0**-53, 2.0**-1020
 
 
 def gamma(n: int, u: float) -> float:
-    """γ_n = n u / (1 − n u), rounded up; infinite where n u ≥ ½."""
+    """Return γ_n = n u / (1 − n u), rounded up; infinite if n u ≥ ½."""
     return inf if n * u >= 0.5 else n * u / (1 - n * u) * UP
 
 
 def share(right: int, total: int) -> float:
-    """right/total of whole numbers, rounded down; one only if they are equal."""
+    """Return right/total of whole numbers, rounded down; 1 only if they are equal."""
     return 1.0 if right == total else max(0.0, nextafter(right / total, 0.0))
 
 
@@ -77,12 +77,12 @@ class Arithmetic:
     """The arithmetic whose rounding a bound covers, and how much work was done for it.
 
     Attributes:
-        dtype: One of :data:`DTYPES`: that in which the model is evaluated.
-        multiplications: Counted so far: those of centres and generators. The sums of absolute
-            values that bound the rounding are not counted.
-        symbols: Noise symbols made so far.
-        budget: Most float64 numbers that the generators of one form may hold; beyond that, new
-            noise is kept as radius.
+        dtype: The arithmetic in which the model is evaluated, one of :data:`DTYPES`.
+        multiplications: The number so far, of centres and generators. The sums of absolute values
+            that bound the rounding are not counted.
+        symbols: The number of noise symbols made so far.
+        budget: The most float64 numbers that the generators of one form may have; beyond that, new
+            noise is put into the radius.
     """
 
     dtype: str = "real"
@@ -93,7 +93,7 @@ class Arithmetic:
     def error(
         self, n: int, magnitude: Float64[np.ndarray, "*shape"]
     ) -> Float64[np.ndarray, "*shape"]:
-        """Most by which n rounded operations on terms of this total size can be off.
+        """Return the largest error of n rounded operations on terms of this total size.
 
         ``magnitude`` is Σ|a_i||b_i| for a sum of products, |y| for n operations on one number.
         """
@@ -109,12 +109,12 @@ Array = Float64[np.ndarray, "..."]
 
 @dataclass(frozen=True)
 class Affine:
-    """One form for each entry of ``centre``.
+    """An array of affine forms, one for each entry of ``centre``.
 
     Attributes:
-        centre: c, ``[*shape]``.
-        generators: g, ``[symbol, *shape]``.
-        radius: r ≥ 0, ``[*shape]``.
+        centre: The centres c, ``[*shape]``.
+        generators: The generators g, ``[symbol, *shape]``.
+        radius: The radii r ≥ 0, ``[*shape]``.
     """
 
     centre: Array
@@ -140,7 +140,8 @@ class Affine:
         return (np.abs(self.centre) + self.deviation) * UP
 
     def bounds(self) -> tuple[Array, Array]:
-        """Least and largest value, rounded outward; infinite where nothing is known."""
+        """Return the least and largest values, rounded outward; infinite where no bound is
+        known."""
         centre, deviation = self.centre, self.deviation
         known = np.isfinite(centre) & np.isfinite(deviation)
         if not known.all():
@@ -151,27 +152,27 @@ class Affine:
         )
 
     def __getitem__(self, index: object) -> Affine:
-        """The forms at an index of the shape (leading axes are not symbols)."""
+        """Return the forms at an index into their shape; the symbol axis is not indexed."""
         where = index if isinstance(index, tuple) else (index,)
         return Affine(
             self.centre[where], self.generators[(slice(None), *where)], self.radius[where]
         )
 
     def reshape(self, *shape: int) -> Affine:
-        """The same forms in another shape."""
+        """Return the same forms in another shape."""
         centre = self.centre.reshape(shape)
         generators = self.generators.reshape(len(self.generators), *centre.shape)
         return Affine(centre, generators, self.radius.reshape(shape))
 
 
 def exactly(values: Float[np.ndarray, "..."]) -> Affine:
-    """Forms of known numbers, no rounding: float32 values are float64 values too."""
+    """Return forms of known numbers, without rounding: float32 values are float64 values too."""
     centre = np.asarray(values, dtype=np.float64)
     return Affine(centre, np.zeros((0, *centre.shape)), np.zeros(centre.shape))
 
 
 def box(centre: Float64[np.ndarray, " cell *rest"], reach: Float64[np.ndarray, "*rest"]) -> Affine:
-    """Affine forms of numbers that may lie anywhere in [centre − reach, centre + reach].
+    """Return affine forms of numbers that may lie anywhere in [centre − reach, centre + reach].
 
     Each entry of ``reach`` that is not 0 has a noise symbol of its own, which all cells share;
     where it is 0, the number is exactly its centre.
@@ -187,9 +188,11 @@ def box(centre: Float64[np.ndarray, " cell *rest"], reach: Float64[np.ndarray, "
 def span(
     low: Float64[np.ndarray, "*shape"], high: Float64[np.ndarray, "*shape"], ar: Arithmetic
 ) -> Affine:
-    """Independent quantities in [low, high]: a new symbol for each that is not a single number.
+    """Return forms of independent quantities in [low, high], with a new symbol for each that is not
+    a single number.
 
-    Along the first axis (the cells of a cover) the symbols are shared: cells are never compared.
+    Along the first axis (the cells of a cover) the symbols are shared, because cells are never
+    compared.
     """
     centre = (low + high) / 2
     deviation = np.maximum(high - centre, centre - low) * UP
@@ -197,10 +200,11 @@ def span(
 
 
 def fresh(a: Affine, deviation: Array, ar: Arithmetic) -> Affine:
-    """``a`` plus independent noise of at most ``deviation``, one new symbol for each quantity.
+    """Return ``a`` plus independent noise of at most ``deviation``, one new symbol for each
+    quantity.
 
-    The first axis shares symbols, as in :func:`span`. Where the budget is spent the noise becomes
-    radius, which is sound too: a radius is noise that nothing else shares.
+    Symbols are shared along the first axis, as in :func:`span`. When the budget is spent, the noise
+    is put into the radius, which is sound too: a radius is noise that no other quantity shares.
     """
     deviation = np.where(np.isnan(deviation), np.inf, deviation)  # what is not known may be all
     kept = np.flatnonzero(deviation.reshape(len(deviation), -1).max(0, initial=0.0) > 0)
@@ -216,7 +220,7 @@ def fresh(a: Affine, deviation: Array, ar: Arithmetic) -> Affine:
 
 
 def add(a: Affine, b: Affine, ar: Arithmetic) -> Affine:
-    """a + b, shapes broadcast; one rounding."""
+    """Return a + b, with shapes broadcast; one rounding."""
     n = max(len(a.generators), len(b.generators))
     centre = a.centre + b.centre
     dims = centre.ndim
@@ -229,12 +233,12 @@ def add(a: Affine, b: Affine, ar: Arithmetic) -> Affine:
 
 
 def subtract(a: Affine, b: Affine, ar: Arithmetic) -> Affine:
-    """a − b, shapes broadcast; one rounding."""
+    """Return a − b, with shapes broadcast; one rounding."""
     return add(a, Affine(-b.centre, -b.generators, b.radius), ar)
 
 
 def scale(a: Affine, factor: Float64[np.ndarray, "..."], ar: Arithmetic) -> Affine:
-    """a · factor, factors known and broadcast to the shape of ``a``; one rounding."""
+    """Return a · factor, for known factors that broadcast to the shape of ``a``; one rounding."""
     size = a.magnitude * np.abs(factor)
     ar.multiplications += a.centre.size * (1 + len(a.generators))
     radius = (a.radius * np.abs(factor) + ar.error(2, size * UP)) * UP
@@ -247,9 +251,9 @@ def linear(
     bias: Float64[np.ndarray, " m"] | None,
     ar: Arithmetic,
 ) -> Affine:
-    """x W + b along the last axis: n products and a bias, rounded in any order.
+    """Return x W + b along the last axis: n products and a bias, rounded in any order.
 
-    |rounded − real| ≤ γ_{n+2} (Σ_i |x_i||W_ij| + |b_j|); the generators' own rounding is the same
+    The error is at most γ_{n+2} (Σ_i |x_i||W_ij| + |b_j|); the generators' own rounding is the same
     sum over the noise, which the magnitudes include.
     """
     n, m = weight.shape
@@ -263,10 +267,10 @@ def linear(
 
 
 def dot(a: Affine, b: Affine, ar: Arithmetic) -> Affine:
-    """Σ_i a_i b_i along the last axis, shapes of the rest broadcast.
+    """Return Σ_i a_i b_i along the last axis, with the other axes broadcast.
 
     With a = c + n, b = d + m (n and m the noise), ab = cd + cm + dn + nm; the first three are an
-    affine form and |nm| ≤ deviation(a) · deviation(b) goes into the radius.
+    affine form and |nm| ≤ deviation(a) · deviation(b) is put into the radius.
     """
     n, dims = a.shape[-1], max(len(a.shape), len(b.shape))
     symbols = max(len(a.generators), len(b.generators))
@@ -284,7 +288,7 @@ def dot(a: Affine, b: Affine, ar: Arithmetic) -> Affine:
 
 
 def _times(x: Array, weight: Float64[np.ndarray, "n m"]) -> Array:
-    """x W as one product of two matrices: a stack of small ones is slow."""
+    """Return x W as one product of two matrices; a stack of small products would be slow."""
     n, m = weight.shape
     return (x.reshape(-1, n) @ weight).reshape(*x.shape[:-1], m)
 
@@ -304,7 +308,7 @@ def add_axes(generators: Array, dims: int) -> Array:
 
 
 def pad_symbols(generators: Array, symbols: int) -> Array:
-    """Zeros for the symbols that a form does not have."""
+    """Append zero generators for the symbols that a form does not have, up to ``symbols``."""
     missing = symbols - len(generators)
     if missing <= 0:
         return generators

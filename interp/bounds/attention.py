@@ -1,25 +1,26 @@
-"""What attention can do: bounds on a pattern, and on what it fetches.
+"""Bounds on attention: on the pattern, and on the values that it fetches.
 
 Scores are affine forms s_j. Under a softmax
 
     A_j = 1 / Σ_i e^{s_i − s_j}
 
-only differences matter, and their dependence on the noise is exact, so a common shift costs
-nothing. Each lies in [l_ij, u_ij], hence A_j in [1/Σ_i e^{u_ij}, 1/Σ_i e^{l_ij}]. Without a
-normaliser A_j = e^{s_j}. The model's rounding (a maximum subtracted, two e^x of c units each, a
-sum, a quotient) changes A_j by a factor within 1 ± γ_{n+2c+16}, once the scores' own rounding is in
-their radii, and by a few of the smallest normal numbers where e^x underflows.
+only differences matter, and their dependence on the noise is exact, so a common shift does not
+widen the bound. Each difference lies in [l_ij, u_ij], hence A_j in [1/Σ_i e^{u_ij}, 1/Σ_i
+e^{l_ij}]. Without a normaliser A_j = e^{s_j}. The model's rounding (a maximum subtracted, two e^x
+of c units each, a sum, a quotient) changes A_j by a factor within 1 ± γ_{n+2c+16}, given that the
+scores' own rounding is in their radii, and by a few of the smallest normal numbers where e^x
+underflows.
 
-What is fetched is Σ_j A_j v_j. With middles a_j, half widths w_j and any vector m
+The fetched value is Σ_j A_j v_j. With middles a_j, half widths w_j and any vector m
 
     Σ A_j v_j = Σ a_j v_j + Σ (A_j − a_j)(v_j − m) + (Σ A_j − Σ a_j) m
 
-the first is affine; in the second each j is one new symbol that moves all channels of v_j's centre
-together, and the noise of v_j times w_j is radius; the last is (1 − Σ a_j) m under a softmax, which
-is known up to rounding. With m the mean of the centres, values that all keys share cost nothing,
-however uncertain the pattern.
+the first term is affine; in the second each j is one new symbol that moves all channels of v_j's
+centre together, and the noise of v_j times w_j is radius; the last is (1 − Σ a_j) m under a
+softmax, which is known up to rounding. With m the mean of the centres, values that all keys share
+do not widen the bound, however uncertain the pattern.
 
-A pattern that is pinned down shows what is read, not that reading it matters.
+A narrow bound on a pattern shows what the head reads, not that reading it matters.
 
 *The scores* are the sum of the terms that a spec names:
 
@@ -61,21 +62,21 @@ Array = Float64[np.ndarray, "..."]
 
 
 def weights(tensor: Any) -> Array:
-    """A torch parameter as a NumPy array in float64; a float32 parameter keeps its exact values."""
+    """Return a torch parameter as a NumPy array in float64, which holds float32 values exactly."""
     return np.asarray(tensor.detach().cpu().double().numpy())
 
 
 def score_forms(
     attn: Any, query: Affine, keys: Affine, lags: Int[np.ndarray, "query key"], ar: Arithmetic
 ) -> Affine:
-    """Scores ``[cell, head, query, key]`` of a layer's attention.
+    """Return the scores ``[cell, head, query, key]`` of a layer's attention.
 
     Args:
         attn: The layer's ``Attention``.
-        query: What enters it at the query positions, after the norm, ``[cell, query, d_model]``.
-        keys: What enters it at all positions, after the norm, ``[cell, key, d_model]``.
-        lags: Query minus key.
-        ar: The arithmetic whose rounding is counted.
+        query: The normalised stream at the query positions, ``[cell, query, d_model]``.
+        keys: The normalised stream at all positions, ``[cell, key, d_model]``.
+        lags: Query minus key position.
+        ar: The arithmetic whose rounding is covered.
     """
     heads = attn.W_V.shape[0]
     total = exactly(np.zeros((1, heads, *lags.shape)))
@@ -141,7 +142,7 @@ def _bump(term: Any, query: Affine, lags: Int[np.ndarray, "query key"], ar: Arit
 
 
 def linear_heads(x: Affine, weight: Any, bias: Any, ar: Arithmetic) -> Affine:
-    """x W_h + b_h for all heads, ``[cell, pos, head, d_head]``."""
+    """Return x W_h + b_h for all heads, ``[cell, pos, head, d_head]``."""
     w, b = weights(weight), weights(bias)
     heads, d_model, width = w.shape
     flat = linear(x, w.transpose(1, 0, 2).reshape(d_model, heads * width), b.reshape(-1), ar)
@@ -149,14 +150,15 @@ def linear_heads(x: Affine, weight: Any, bias: Any, ar: Arithmetic) -> Affine:
 
 
 def _query_scalar(query: Affine, w: Any, ar: Arithmetic) -> Affine:
-    """⟨w_h, x_t⟩, ``[cell, head, query, 1]``."""
+    """Return ⟨w_h, x_t⟩, ``[cell, head, query, 1]``."""
     found = linear(query, weights(w).T, None, ar)
     moved = (np.moveaxis(part, -1, -2)[..., None] for part in _parts(found))
     return Affine(*moved)
 
 
 def _heads(x: Affine, axis: int) -> Affine:
-    """``[cell, pos, head, d]`` → ``[cell, head, pos, 1, d]`` (axis 2) or ``[…, 1, pos, d]``."""
+    """Move axes: ``[cell, pos, head, d]`` → ``[cell, head, pos, 1, d]`` (axis 2) or ``[…, 1, pos,
+    d]``."""
     # With the new axis where the other's positions go: 2 for queries, 1 for keys.
     moved = (
         np.expand_dims(np.moveaxis(part, -2, -3), -2 if axis == 2 else -3) for part in _parts(x)
@@ -165,7 +167,8 @@ def _heads(x: Affine, axis: int) -> Affine:
 
 
 def _everywhere(x: Affine, axis: int) -> Affine:
-    """``[cell, pos, d]`` → ``[cell, 1, pos, 1, d]`` (axis 2) or ``[cell, 1, 1, pos, d]``."""
+    """Insert axes: ``[cell, pos, d]`` → ``[cell, 1, pos, 1, d]`` (axis 2) or ``[cell, 1, 1, pos,
+    d]``."""
     moved = (
         np.expand_dims(np.expand_dims(part, -3), -2 if axis == 2 else -3) for part in _parts(x)
     )
@@ -173,7 +176,7 @@ def _everywhere(x: Affine, axis: int) -> Affine:
 
 
 def _broadcast(x: Affine, like: Array) -> Affine:
-    """``x`` in the shape it has together with ``like``."""
+    """Broadcast ``x`` to the shape that it has together with ``like``."""
     shape = np.broadcast_shapes(x.shape, like.shape)
     generators = add_axes(x.generators, len(shape))
     return Affine(
@@ -190,13 +193,13 @@ def _parts(x: Affine) -> tuple[Array, Array, Array]:
 def pattern(
     scores: Affine, allowed: Bool[np.ndarray, "query key"], softmax: bool, ar: Arithmetic
 ) -> tuple[Array, Array]:
-    """Least and largest attention, both ``[cell, head, query, key]``.
+    """Return the least and largest attention, both ``[cell, head, query, key]``.
 
     Args:
-        scores: ``[cell, head, query, key]``.
+        scores: The scores, ``[cell, head, query, key]``.
         allowed: Where a query may attend; elsewhere the attention is zero.
         softmax: Whether the pattern is normalised.
-        ar: The arithmetic whose rounding is counted.
+        ar: The arithmetic whose rounding is covered.
     """
     n = scores.shape[-1]
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -222,7 +225,7 @@ def _numerators(scores: Affine) -> tuple[Array, Array]:
 def _softmax_sums(
     scores: Affine, allowed: Bool[np.ndarray, "query key"], ar: Arithmetic
 ) -> tuple[Array, Array]:
-    """Σ_i e^{s_i − s_j} for each j, one key at a time: k² differences are never all in memory.
+    """Return bounds on Σ_i e^{s_i − s_j} for each j, one key at a time to save memory.
 
     The model subtracts the largest score from each before e^x: four roundings of that size.
     """
@@ -244,14 +247,14 @@ def _softmax_sums(
 def fetch(
     low: Array, high: Array, values: Affine, softmax: bool, ar: Arithmetic, keys: int = 0
 ) -> Affine:
-    """Σ_j A_j v_j, ``[cell, query, head, channel]``.
+    """Return Σ_j A_j v_j, ``[cell, query, head, channel]``.
 
     Args:
         low, high: Bounds of the pattern, ``[cell, head, query, key]``.
-        values: ``[cell, key, head, channel]``.
+        values: The value vectors, ``[cell, key, head, channel]``.
         softmax: Whether Σ_j A_j = 1.
-        ar: The arithmetic whose rounding is counted.
-        keys: How many the model sums over, if some stand together here for several.
+        ar: The arithmetic whose rounding is covered.
+        keys: The number of keys that the model sums over, if entries here stand for several keys.
     """
     middle = (low + high) / 2
     half = np.maximum(high - middle, middle - low) * UP
@@ -282,7 +285,7 @@ def fetch(
 
 
 def _levers(found: Affine, half: Array, lever: Array, sizes: Array, ar: Arithmetic) -> Affine:
-    """Add Σ_j ε_j w_j lever_j, a symbol for each head, query and key whose attention is unsure.
+    """Add Σ_j ε_j w_j lever_j, a symbol for each head, query and key whose attention is uncertain.
 
     Both products and the lever itself are rounded: a few units of roundoff of w_j · ``sizes``.
     """

@@ -1,22 +1,24 @@
-"""Two layers on strings of two letters, the first of which sees counts: bounds over all paths.
+"""Bounds over all strings of two letters, for two layers of which the first depends on counts only.
 
-Without positions, a first layer tells earlier letters by how many there are of each. So what it
-leaves at a position is known from three numbers: the a's and b's so far, and the last letter. A
+Without positions, a first layer distinguishes earlier letters only by how many there are of each.
+So its output at a position depends on three numbers: the a's and b's so far, and the last letter. A
 string is then a *path* through the points (a's, b's, letter), and what a head of the second layer
 fetches at its end is, along any direction d,
 
     Σ_p w(p) ⟨d, v(p)⟩ / Σ_p w(p),     p over the points of the path and BOS,  w = e^{score}
 
-The least λ for which some path has Σ_p w (⟨d, v⟩ − λ) ≤ 0 is the least of it, and that sum is least
-on a shortest path. So the range of every direction over all strings with the same end and the same
-number of blocks is found exactly, however many there are. Directions are the main ones of the
-values, so most ranges are nearly nothing; the box of them all is passed on through the rest of the
-model as affine forms, and cut in halves where its answer is not sure.
+Its least value is the least λ for which some path has Σ_p w (⟨d, v⟩ − λ) ≤ 0, and that sum is least
+on a shortest path. So the range along every direction, over all strings with the same end and the
+same number of blocks, is found exactly, however many strings there are. Directions are the
+principal ones of the values, so most ranges are very small. The box of all ranges is propagated
+through the rest of the model as affine forms, and cut in halves if the bound does not decide the
+answer.
 
     cell    the a's and b's of a string a⁺b⁺a⁺ …, and its number of blocks
 
-Boxes forget that ranges are about the same strings: where the fetched vectors fill a box in many
-directions it is much larger than they are. It is about the model as a real function of its weights.
+A box ignores that its ranges belong to the same strings: if the possible fetched vectors have many
+directions, the box is much larger than their set. The bounds are for the model as a real function
+of its weights.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ _FEW = 256
 
 
 def not_counted(model: Any) -> str:
-    """Why a model is not of this kind; empty if it is."""
+    """Return why a model is not of this kind; empty if it is."""
     spec = model.spec
     needed = {
         "two layers": spec.n_layers == 2,
@@ -81,19 +83,19 @@ def share_right(
     watch: Watch = iter,
     least: float = 0.0,
 ) -> float:
-    """The share of the strings that are in cells of which every one is answered rightly, rounded
-    down.
+    """Return the share of strings that are in cells of which every string is proved to be answered
+    rightly, rounded down.
 
     Args:
         model: A model for which :func:`not_counted` is empty.
-        ids: The token ids that stand for BOS, a and b.
-        cells: How many a's and b's, in how many blocks; the first block is of a's.
+        ids: The token ids of BOS, a and b.
+        cells: The numbers of a's, of b's and of blocks, ``[cell, 3]``; the first block is of a's.
         answers: The right output of each cell at the last position.
-        counts: How many strings each cell stands for.
-        ar: Counts the multiplications.
-        watch: Wraps the loop over cells, for a progress bar.
-        least: What is worth proving: once so many strings are left out that the share cannot exceed
-            it, the rest is left out too.
+        counts: The number of strings in each cell.
+        ar: The arithmetic, which counts the multiplications.
+        watch: A wrapper of the loop over cells, such as a progress bar.
+        least: The share that is worth proving: once so many strings are not proved that the share
+            cannot exceed it, the remaining cells are skipped.
     """
     points, right, total = _Points(model, ids, cells, ar), 0, sum(counts)
     each = zip(cells.tolist(), answers.tolist(), counts, strict=True)
@@ -107,10 +109,10 @@ def share_right(
 
 
 class _Points:
-    """What a model's second layer sees at each point (a's, b's, letter).
+    """The input of a model's second layer at each point (a's, b's, letter).
 
-    Arrays over points are ``[a's, b's, letter, …]``, letter 0 for a; what no string reaches is
-    BOS there, and never used.
+    Arrays over points are ``[a's, b's, letter, …]``, letter 0 for a. At points that no string
+    reaches they hold BOS's values, which are never used.
     """
 
     def __init__(
@@ -133,7 +135,7 @@ class _Points:
         self.directions = np.stack(turns)  # [head, channel, direction]
 
     def _entering(self, ids: Int[np.ndarray, " 3"], longest: int) -> Affine:
-        """The stream after the first layer, from one string for each point."""
+        """Return the stream after the first layer, computed from one string for each point."""
         wide = weights(self.model.W_U).shape[0]
         centre, radius = np.zeros((*self.shape, wide)), np.zeros((*self.shape, wide))
         for length in range(longest + 1):
@@ -154,8 +156,8 @@ class _Points:
         return Affine(*flat, radius.reshape(-1, wide))
 
     def ranges(self, a: int, b: int, blocks: int) -> tuple[Array, Array]:
-        """Least and largest of what each head fetches along each direction, over all strings with
-        so many letters and blocks: ``[head, direction]``."""
+        """Return the least and largest of what each head fetches along each direction, ``[head,
+        direction]``, over all strings with given numbers of letters and blocks."""
         flat, lags = (
             np.arange(len(self.values)).reshape(self.shape),
             np.zeros((1, len(self.values))),
@@ -179,7 +181,7 @@ class _Points:
     def _least(
         self, looks: Array, along: Array, reached: Bool[np.ndarray, "..."], blocks: int
     ) -> Array:
-        """The least ratio over all paths, or a little less, ``[head, direction]``."""
+        """Return the least ratio over all paths, or a little less, ``[head, direction]``."""
         looks, floor = looks[..., None], along[reached].min(0)
         lowest = looks[reached].min(0) * (looks.shape[0] + looks.shape[1] - 1)
         ratio = floor
@@ -196,7 +198,8 @@ class _Points:
         return np.asarray(np.maximum(ratio + left / lowest, floor))
 
     def sure(self, a: int, b: int, last: int, ranges: tuple[Array, Array], answer: int) -> bool:
-        """Whether the answer is ahead for all that heads may fetch within the ranges."""
+        """Return whether the answer has the largest logit for everything that heads may fetch in
+        the ranges."""
         boxes, done = np.stack(ranges)[:, None], 0  # [end, box, head, direction]
         if not np.isfinite(boxes).all():
             return False
@@ -210,7 +213,7 @@ class _Points:
         return True
 
     def _ahead(self, a: int, b: int, last: int, boxes: Array, answer: int) -> Array:
-        """The least by which the answer is ahead in each box, or less."""
+        """Return a lower bound on the answer's lead over all other logits, for each box."""
         attn, count = self.block.attn, boxes.shape[1]
         heads, width, _ = self.directions.shape
         middle, half = boxes.mean(0), (boxes[1] - boxes[0]) / 2 * (1 + 2.0**-40)
@@ -239,12 +242,12 @@ class _Points:
 
 
 def _letters(a: int, b: int, last: int) -> list[int]:
-    """A string with so many a's (0) and b's (1), and its last letter."""
+    """Return a string with a given number of a's (0) and b's (1), and a given last letter."""
     return ([1] * b + [0] * a) if last == 0 else ([0] * a + [1] * b)
 
 
 def _reachable_points(a: int, b: int) -> Bool[np.ndarray, "a b letter"]:
-    """Points that a string of a⁺b⁺ … can pass, and BOS, which stands at (0, 0, 0)."""
+    """Return the points that a string of a⁺b⁺ … can pass, and BOS, which is at (0, 0, 0)."""
     of_a, of_b = np.ogrid[: a + 1, : b + 1]
     ends_in_a = (of_a > 1) | ((of_a == 1) & (of_b == 0))
     found = np.stack((ends_in_a, (of_a > 0) & (of_b > 0)), -1)
@@ -253,13 +256,13 @@ def _reachable_points(a: int, b: int) -> Bool[np.ndarray, "a b letter"]:
 
 
 def _shortest(looks: Array, along: Array, ratio: Array, blocks: int) -> tuple[Array, Array]:
-    """Σ w ⟨d, v⟩ and Σ w along the path on which Σ w (⟨d, v⟩ − ratio) is least.
+    """Return Σ w ⟨d, v⟩ and Σ w along the path on which Σ w (⟨d, v⟩ − ratio) is least.
 
     Args:
-        looks: w, ``[a's, b's, letter, head, 1]``.
+        looks: The weights w, ``[a's, b's, letter, head, 1]``.
         along: ⟨d, v⟩, ``[a's, b's, letter, head, direction]``.
-        ratio: ``[head, direction]``.
-        blocks: How many blocks the path has.
+        ratio: The ratios, ``[head, direction]``.
+        blocks: The number of blocks of the path.
     """
     most_a, most_b = along.shape[0] - 1, along.shape[1] - 1
     terms = looks * along
@@ -292,7 +295,7 @@ def _few(boxes: Array) -> Iterator[Array]:
 
 
 def _halve_boxes(boxes: Array) -> Array:
-    """Each box cut in halves along its longest side."""
+    """Cut each box in halves along its longest side."""
     flat = boxes.reshape(*boxes.shape[:2], int(np.prod(boxes.shape[2:])))
     longest, rows = (flat[1] - flat[0]).argmax(-1), np.arange(flat.shape[1])
     lower, upper = flat.copy(), flat.copy()

@@ -1,27 +1,27 @@
-"""What a transformer's output can be when its input lies in given cells.
+"""Bounds on a transformer's output for all inputs in given cells.
 
     embed → (input FFN) → blocks of attention and FFN → final norm → unembedding
 
-with every intermediate value an affine form that covers the real one and every rounded one
-(:mod:`interp.bounds.affine`). Cells are done side by side: the first axis of every array. A cell
-that is one input gives that input's output up to rounding; a cell that is the whole domain gives a
-bound without any insight. Everything between is the choice of a strategy.
+Every intermediate value is an affine form that covers the real value and every rounded one
+(:mod:`interp.bounds.affine`). Cells are computed side by side: they are the first axis of every
+array. A cell of a single input gives that input's output up to rounding; a cell that is the whole
+domain gives a bound without any case distinction. Everything between is the choice of a strategy.
 
-The output is bounded at the last position alone: in a causal model what follows does not matter, so
-other positions are the last ones of shorter inputs. What is not covered is refused with its name:
-RoPE, ``pair_sign``, and what is no ``SequenceTransformer``.
+The output is bounded at the last position alone: in a causal model later positions do not matter,
+so other positions are the last ones of shorter inputs. What is not covered is refused by name:
+RoPE, ``pair_sign``, and models other than ``SequenceTransformer``.
 
 Not for large models: generators are dense, a number for each symbol, cell, position and channel.
 
-A nonlinear function on an interval, as a linear one and a bound on the rest.
+*A nonlinear function* on an interval is replaced by a linear one and a bound on the rest:
 
     |f(x) − (λx + μ)| ≤ ν   for every x in [low, high]
 
 For each f: λ is a slope, and f − λx is bounded from below and above on the interval by [a, b]; then
-μ = (a + b)/2 and ν = (b − a)/2. Any λ is sound, the choice only makes ν small.
+μ = (a + b)/2 and ν = (b − a)/2. Any λ is sound; its choice only makes ν small.
 
-    relu      λ = high/(high − low) where the sign is not fixed: f − λx lies in [0, −λ low], as it
-              is convex, zero at 0 and equal at the ends; where the sign is fixed nothing is lost
+    relu      λ = high/(high − low) if the sign is not fixed: f − λx lies in [0, −λ low], as it is
+              convex, zero at 0 and equal at the ends; if the sign is fixed the relaxation is exact
     gelu      λ the secant's slope; f − λx on a grid of step h is within h²/8 · sup|f″| of the
               grid's values, sup|f″| = 2φ(0) < 0.798; or, on wide intervals, relu with
               −0.17 < gelu − relu ≤ 0, whichever is narrower
@@ -30,7 +30,8 @@ For each f: λ is a slope, and f − λx is bounded from below and above on the 
               tangent at any point is a lower bound, so that point need not be exact
 
 Function values come from numpy and scipy and are widened by 16 units of roundoff, more than their
-documented errors. The model's own rounding of f is not here: :func:`apply` adds it to the radius.
+documented errors. The model's own rounding of f is not included: :func:`apply` adds it to the
+radius.
 """
 
 from __future__ import annotations
@@ -71,13 +72,14 @@ def apply(a: Affine, f: Callable[[Array, Array], Relaxation], ar: Arithmetic) ->
     """Apply a nonlinear function to each quantity, by a linear relaxation on its interval.
 
     The linear part keeps the noise symbols of ``a``; the bound on the rest becomes a new noise
-    symbol. The model's own rounding of the function is taken to be at most 8 units of roundoff of
-    max(|x|, |f(x)|), which every library's relu, gelu and exp keeps.
+    symbol. The model's own rounding of the function is assumed to be at most 8 units of roundoff of
+    max(|x|, |f(x)|), which holds for every library's relu, gelu and exp.
 
     Args:
         a: The quantities.
-        f: From the intervals' lower and upper ends to the relaxation, as :func:`relu`.
-        ar: The arithmetic whose rounding is counted.
+        f: A function from the intervals' lower and upper ends to the relaxation, such as
+            :func:`relu`.
+        ar: The arithmetic whose rounding is covered.
     """
     low, high = a.bounds()
     slope, shift, rest = f(low, high)
@@ -90,7 +92,7 @@ def apply(a: Affine, f: Callable[[Array, Array], Relaxation], ar: Arithmetic) ->
 
 
 def relu(low: Array, high: Array) -> Relaxation:
-    """max(x, 0)."""
+    """Relax max(x, 0) to a linear function with an error bound on each interval [low, high]."""
     mixed = (low < 0) & (high > 0)
     with np.errstate(invalid="ignore", divide="ignore"):
         slope = np.where(mixed, high / (high - low), (low >= 0).astype(np.float64))
@@ -147,7 +149,8 @@ def inverse_root(low: Array, high: Array) -> Relaxation:
 
 
 def sine(omega: float, middle: Array, half: Array) -> Relaxation:
-    """sin(ω(c + hε)), |ε| ≤ 1, as sin ωc + ω cos(ωc) h ε and a rest: the first two and the rest.
+    """Return sin(ω(c + hε)), |ε| ≤ 1, as the linear part sin ωc + ω cos(ωc) h ε and a bound on the
+    rest.
 
     The rest is at most (ωh)²/2, and a few units of roundoff of each factor and argument.
     """
@@ -157,7 +160,7 @@ def sine(omega: float, middle: Array, half: Array) -> Relaxation:
 
 
 def _middle(a: Array, b: Array) -> tuple[Array, Array]:
-    """μ and ν of the interval [a, b]."""
+    """Return μ and ν, the middle and half width of the interval [a, b]."""
     middle = (a + b) / 2
     return middle, np.maximum(b - middle, middle - a) * UP
 
@@ -170,7 +173,7 @@ _ACTIVATIONS = {"relu": relu, "gelu": gelu}
 
 
 def not_covered(model: Any) -> str:
-    """Why bounds do not cover a model; empty if they do."""
+    """Return why bounds do not cover a model; empty if they do."""
     spec = getattr(model, "spec", None)
     if spec is None or not hasattr(model, "blocks") or not hasattr(spec, "n_layers"):
         return f"{type(model).__name__} is not a transformer of prooflens"
@@ -188,13 +191,13 @@ def not_covered(model: Any) -> str:
 def embed_inputs(
     model: Any, inputs: Affine | Int[np.ndarray, "cell pos"], ar: Arithmetic
 ) -> Affine:
-    """What enters the first block, ``[cell, pos, d_model]``.
+    """Return the stream that enters the first block, ``[cell, pos, d_model]``.
 
     Args:
         model: A covered model (:func:`not_covered`).
-        inputs: Forms of real inputs ``[cell, pos, d_in]`` or of one-hot tokens (a convex mixture
-            of tokens), or token ids.
-        ar: The arithmetic whose rounding is counted.
+        inputs: Forms of real inputs ``[cell, pos, d_in]`` or of one-hot tokens (a convex mixture of
+            tokens), or token ids.
+        ar: The arithmetic whose rounding is covered.
     """
     table = weights(model.embed.W_E)
     if not isinstance(inputs, Affine):
@@ -203,14 +206,14 @@ def embed_inputs(
 
 
 def entry_stream(model: Any, x: Affine, ar: Arithmetic) -> Affine:
-    """The residual stream that enters the first block, ``[cell, pos, d_model]``.
+    """Return the residual stream that enters the first block, ``[cell, pos, d_model]``.
 
-    Position embeddings and the input FFN are applied where the model has them.
+    Position embeddings and the input FFN are applied if the model has them.
 
     Args:
         model: A covered model (:func:`not_covered`).
         x: The embedded inputs before positions are added, ``[cell, pos, d_model]``.
-        ar: The arithmetic whose rounding is counted.
+        ar: The arithmetic whose rounding is covered.
     """
     if model.pos_embed is not None:
         x = add(x, exactly(weights(model.pos_embed.W_pos)[: x.shape[1]][None]), ar)
@@ -221,25 +224,25 @@ def entry_stream(model: Any, x: Affine, ar: Arithmetic) -> Affine:
 
 
 def output(model: Any, inputs: Affine | Int[np.ndarray, "cell pos"], ar: Arithmetic) -> Affine:
-    """The output at the last position, ``[cell, d_out]``; see :func:`embed_inputs`."""
+    """Return the output at the last position, ``[cell, d_out]``; see :func:`embed_inputs`."""
     return read_out(model, last_stream(model, inputs, ar), ar)
 
 
 def last_stream(model: Any, inputs: Affine | Int[np.ndarray, "cell pos"], ar: Arithmetic) -> Affine:
-    """The residual stream at the last position after all blocks, ``[cell, d_model]``; see
+    """Return the residual stream at the last position after all blocks, ``[cell, d_model]``; see
     :func:`embed_inputs`."""
     return stream_after(model, embed_inputs(model, inputs, ar), ar)
 
 
 def stream_after(model: Any, x: Affine, ar: Arithmetic, scores: Affine | None = None) -> Affine:
-    """The residual stream at the last position after all blocks, ``[cell, d_model]``.
+    """Return the residual stream at the last position after all blocks, ``[cell, d_model]``.
 
     Args:
         model: A covered model.
-        x: What enters the first block, ``[cell, pos, d_model]``.
-        ar: The arithmetic whose rounding is counted.
-        scores: The first layer's scores, ``[cell, head, query, key]``, where more is known of them
-            than follows from ``x``.
+        x: The stream that enters the first block, ``[cell, pos, d_model]``.
+        ar: The arithmetic whose rounding is covered.
+        scores: The first layer's scores, ``[cell, head, query, key]``, if narrower bounds are known
+            than follow from ``x``.
     """
     last = len(model.blocks) - 1
     for layer, block in enumerate(model.blocks):
@@ -250,13 +253,13 @@ def stream_after(model: Any, x: Affine, ar: Arithmetic, scores: Affine | None = 
 
 
 def read_out(model: Any, stream: Affine, ar: Arithmetic) -> Affine:
-    """The output ``[cell, d_out]`` of a last residual stream."""
+    """Return the output ``[cell, d_out]`` for a residual stream after all blocks."""
     x = apply_norm(model.ln_final, stream, ar)
     return linear(x, weights(model.W_U), weights(model.b_U), ar)
 
 
 def margins(model: Any, stream: Affine, token: int, ar: Arithmetic) -> Affine:
-    """One output minus each of the others, as affine forms ``[cell, d_out − 1]``.
+    """Return one output minus each of the others, as affine forms ``[cell, d_out − 1]``.
 
     Columns of the unembedding are subtracted before it is applied, so what two outputs share
     cancels. The rounding error of computing the two outputs separately is included.
@@ -265,7 +268,7 @@ def margins(model: Any, stream: Affine, token: int, ar: Arithmetic) -> Affine:
         model: A covered model.
         stream: The residual stream after all blocks, ``[cell, d_model]``.
         token: Index of the output that the others are compared with.
-        ar: The arithmetic whose rounding is counted.
+        ar: The arithmetic whose rounding is covered.
     """
     x = apply_norm(model.ln_final, stream, ar)
     w, b = weights(model.W_U), weights(model.b_U)
@@ -280,14 +283,14 @@ def margins(model: Any, stream: Affine, token: int, ar: Arithmetic) -> Affine:
 def after_attention(
     block: Any, x: Affine, ar: Arithmetic, *, last_only: bool, scores: Affine | None = None
 ) -> Affine:
-    """The residual stream between a block's attention and its FFN.
+    """Return the residual stream between a block's attention and its FFN.
 
     Args:
         block: A covered model's block.
-        x: What enters it, ``[cell, pos, d_model]``.
-        ar: The arithmetic whose rounding is counted.
-        last_only: The last position alone, ``[cell, 1, d_model]``.
-        scores: This layer's scores, given as to :func:`stream_after`.
+        x: The stream that enters it, ``[cell, pos, d_model]``.
+        ar: The arithmetic whose rounding is covered.
+        last_only: Whether to compute the last position alone, ``[cell, 1, d_model]``.
+        scores: This layer's scores, as in :func:`stream_after`.
     """
     out = _attention(block, x, ar, last_only, scores)
     x = x[:, -1:] if last_only else x
@@ -295,7 +298,8 @@ def after_attention(
 
 
 def after_ffn(block: Any, x: Affine, ar: Arithmetic) -> Affine:
-    """The residual stream after a block, from that between its attention and its FFN."""
+    """Return the residual stream after a block, from the stream between its attention and its
+    FFN."""
     if block.mlp is None:
         return x
     out = _ffn(block.mlp, apply_norm(block.ln2, x, ar), ar)
@@ -303,13 +307,14 @@ def after_ffn(block: Any, x: Affine, ar: Arithmetic) -> Affine:
 
 
 def attention_bounds(model: Any, x: Affine, layer: int, ar: Arithmetic) -> tuple[Any, Any]:
-    """Least and largest attention of the last position in a layer, ``[cell, head, key]``.
+    """Return the least and largest attention of the last position in a layer, ``[cell, head,
+    key]``.
 
     Args:
         model: A covered model.
-        x: What enters the first block, ``[cell, pos, d_model]``.
+        x: The stream that enters the first block, ``[cell, pos, d_model]``.
         layer: The layer's number, from 0.
-        ar: The arithmetic whose rounding is counted.
+        ar: The arithmetic whose rounding is covered.
     """
     for block in model.blocks[:layer]:
         x = after_ffn(block, after_attention(block, x, ar, last_only=False), ar)
@@ -319,7 +324,7 @@ def attention_bounds(model: Any, x: Affine, layer: int, ar: Arithmetic) -> tuple
 
 
 def unmet(words: str, needed: Mapping[str, bool]) -> str:
-    """A message that lists the requirements that are not met; empty if all are met.
+    """Return a message that lists the requirements that are not met; empty if all are met.
 
     Args:
         words: The beginning of the message.
@@ -330,15 +335,15 @@ def unmet(words: str, needed: Mapping[str, bool]) -> str:
 
 
 def attention_outside(model: Any, length: int, layer: int, head: int, lags: Sequence[int]) -> float:
-    """Most attention of a head at the last position to other lags, over all real inputs of size at
-    most 1.
+    """Bound the attention of a head at the last position to lags other than the given ones, over
+    all real inputs of size at most 1.
 
     Args:
         model: A covered model of one real input channel.
-        length: How many positions the row has.
+        length: The number of positions of the row.
         layer: The layer's number, from 0.
         head: The head's number in its layer.
-        lags: How many positions back the head is said to look.
+        lags: The lags to which the head is expected to attend.
     """
     ar = Arithmetic("real", budget=0, symbols=length)
     x = embed_inputs(model, box(np.zeros((1, length, 1)), np.ones((length, 1))), ar)
@@ -349,7 +354,8 @@ def attention_outside(model: Any, length: int, layer: int, head: int, lags: Sequ
 def _looks(
     block: Any, seen: Affine, ar: Arithmetic, *, last_only: bool, scores: Affine | None
 ) -> tuple[Any, Any, Bool[np.ndarray, "query key"]]:
-    """Least and largest attention ``[cell, head, query, key]``, and where there may be any."""
+    """Return the least and largest attention ``[cell, head, query, key]``, and where a query may
+    attend."""
     spec, position = block.attn.spec, np.arange(seen.shape[1])
     lags = (position[-1:] if last_only else position)[:, None] - position
     allowed = np.ones(lags.shape, dtype=bool) if not spec.causal else lags >= 0
@@ -394,13 +400,14 @@ def _ffn(ffn: Any, x: Affine, ar: Arithmetic) -> Affine:
 
 
 def apply_norm(norm: Any, x: Affine, ar: Arithmetic) -> Affine:
-    """LayerNorm, RMSNorm or none.
+    """Apply LayerNorm, RMSNorm or no norm.
 
-    y = (x − mean) s with s = 1/√(mean square + ε) in [a, b]. Either the middle of [a, b] scales the
-    form, and the half width times the largest |x − mean| is noise; or s is a form itself, by
-    :func:`inverse_root` of the mean square, and what is left is a product of two deviations: better
-    on small cells, where s follows x. The narrower one is taken. The square root and quotient round
-    like n + 8 operations on y. Where the squares may overflow nothing is known.
+    y = (x − mean) s with s = 1/√(mean square + ε) in [a, b]. There are two ways to bound it. Either
+    the middle of [a, b] scales the form, and the half width times the largest |x − mean| is noise.
+    Or s is a form itself, by :func:`inverse_root` of the mean square, and the rest is a product of
+    two deviations: this is better on small cells, where s follows x. The narrower result is
+    returned. The square root and quotient round like n + 8 operations on y. If the squares may
+    overflow, the bound is infinite.
     """
     if norm.kind == "none":
         return x
@@ -424,7 +431,7 @@ def apply_norm(norm: Any, x: Affine, ar: Arithmetic) -> Affine:
 
 
 def _divide_by_rms(x: Affine, eps: float, least: Array, most: Array, ar: Arithmetic) -> Affine:
-    """x/√(mean x² + ε) with the scale as a form, which lies in [least, most]."""
+    """Return x/√(mean x² + ε) with the scale as a form, which lies in [least, most]."""
     n, real = x.shape[-1], Arithmetic("real", symbols=ar.symbols, budget=ar.budget)
     squares = scale(dot(x, x, real), np.full(x.shape[:-1], 1.0 / n), real)
     lost = float(ar.error(2, np.zeros(())))  # what underflows
@@ -448,7 +455,7 @@ def _divide_by_rms(x: Affine, eps: float, least: Array, most: Array, ar: Arithme
 
 
 def _narrower(a: Affine, b: Affine) -> Affine:
-    """Of two forms of the same numbers the one that deviates less, in each row."""
+    """Return, in each row, the narrower of two forms of the same numbers."""
     own, other = (np.nan_to_num(form.deviation.sum(-1), nan=np.inf) for form in (a, b))
     first, n = (own <= other)[..., None], max(len(a.generators), len(b.generators))
     generators = np.where(first, pad_symbols(a.generators, n), pad_symbols(b.generators, n))
@@ -458,7 +465,7 @@ def _narrower(a: Affine, b: Affine) -> Affine:
 
 
 def _inverse_scale(x: Affine, eps: float, ar: Arithmetic) -> tuple[Any, Any]:
-    """Bounds on 1/√(mean x² + ε), ``[…, 1]``; 0 and infinity where the squares may overflow."""
+    """Return bounds on 1/√(mean x² + ε), ``[…, 1]``; 0 and infinity if the squares may overflow."""
     low, high = x.bounds()
     least = np.where((low <= 0) & (high >= 0), 0.0, np.minimum(np.abs(low), np.abs(high)))
     most = np.maximum(np.abs(low), np.abs(high))

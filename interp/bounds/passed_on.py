@@ -1,22 +1,22 @@
-"""Two attentions that can be bounded as a whole, where key by key would lose what is known.
+"""Two kinds of attention that are bounded as a whole, because bounds key by key would be too wide.
 
-*Fixed attention, and a known mean.* One layer whose attention is a fixed function of the lag makes
-the stream before the FFN c + Σ_s x_s C_s. If m = Σ_s ρ_s x_s is known to lie in an interval, then
-for any direction g it is
+*Fixed attention, and a known mean.* In one layer whose attention is a fixed function of the lag,
+the stream before the FFN is c + Σ_s x_s C_s. If m = Σ_s ρ_s x_s is known to lie in an interval,
+then for any direction g it is
 
     c + m g + Σ_s x_s (C_s − ρ_s g)
 
-which leaves only what is no multiple of ρ to the box of inputs (:func:`along`).
+so only the part that is no multiple of ρ is bounded over the box of inputs (:func:`along`).
 
-*A token that names the lag.* Only the last layer has heads, and scores depend on the query and
-the lag alone. Then what a key passes on is a function of its own token, and
+*A token that names the lag.* Only the last layer has heads, and scores depend on the query and the
+lag alone. Then the value that a key provides is a function of its own token, and
 
     Σ_j A_j v_j = A_0 v(query) + A_T v(token at lag T) + (Σ_rest A_j) v̄,   v̄ ∈ hull of all tokens
 
 so the number of keys no longer matters: T and the rest enter through three weights
 (:func:`bound_named_lag`).
 
-Neither says that the model works so: where it does not, C_s − ρ_s g and Σ_rest A_j are large.
+Both are sound for models that work in another way: then C_s − ρ_s g and Σ_rest A_j are large.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Array = Float64[np.ndarray, "..."]
 
 
 def not_along(model: Any) -> str:
-    """Why attention is no fixed function of the lag; empty if it is."""
+    """Return why attention is no fixed function of the lag; empty if it is one."""
     spec = model.spec
     plain = spec.n_layers == 1 and spec.score == "none" and spec.norm == "none" and spec.causal
     fixed = spec.lag_bias in ("lin", "log", "table", "none") and spec.positions == "none"
@@ -52,16 +52,16 @@ def along(
     half: Float64[np.ndarray, " cell"],
     ar: Arithmetic,
 ) -> Affine:
-    """The last stream ``[cell, d_model]`` where Σ_s ρ_s x_s lies within ``half`` of ``middle``.
+    """Return the last stream ``[cell, d_model]`` if Σ_s ρ_s x_s lies within ``half`` of ``middle``.
 
     g is the least-squares direction; another one would be sound too.
 
     Args:
         model: A model for which :func:`not_along` is empty.
         free: The inputs, ``[cell, pos, 1]``, symbol s moving input s alone and in all cells alike.
-        rho: ρ, oldest input first.
+        rho: The weights ρ, oldest input first.
         middle, half: Middle and half width of each cell's interval; its symbol follows the inputs'.
-        ar: The arithmetic whose rounding is counted; its symbols are those of the inputs and of the
+        ar: The arithmetic whose rounding is covered; its symbols are those of the inputs and of the
             interval.
     """
     block, n = model.blocks[0], len(rho)
@@ -81,7 +81,7 @@ def along(
 
 
 def not_orderless(model: Any) -> str:
-    """Why the last output depends on the order of earlier tokens; empty if it does not."""
+    """Return why the last output depends on the order of earlier tokens; empty if it does not."""
     spec = model.spec
     if spec.n_layers <= 1 and spec.positions == "none" and spec.lag_bias == "none":
         return ""
@@ -89,7 +89,7 @@ def not_orderless(model: Any) -> str:
 
 
 def not_named(model: Any) -> str:
-    """Why a key's weight depends on more than query and lag; empty if it does not."""
+    """Return why a key's weight depends on more than query and lag; empty if it does not."""
     spec = model.spec
     # A layer has parameters for the largest number of heads; those it lacks must write nothing.
     idle = not any(spec.heads[:-1]) and not any(bool(b.attn.W_O.any()) for b in model.blocks[:-1])
@@ -107,7 +107,7 @@ def not_named(model: Any) -> str:
 
 
 def _before(model: Any, tokens: Affine, ar: Arithmetic) -> Affine:
-    """What enters the last block, of each token by itself."""
+    """Return the stream that enters the last block, for each token by itself."""
     x = embed_inputs(model, tokens, ar)
     for block in model.blocks[:-1]:
         x = after_ffn(block, add(x, _idle(block, x, model.spec.n_ctx, ar), ar), ar)
@@ -115,8 +115,11 @@ def _before(model: Any, tokens: Affine, ar: Arithmetic) -> Affine:
 
 
 def _idle(block: Any, x: Affine, length: int, ar: Arithmetic) -> Affine:
-    """What attention without heads adds: its bias. A model still computes a pattern and multiplies
-    what it fetches by zero, so where these may overflow (0 · ∞) nothing is known."""
+    """Return what attention without heads adds: its bias.
+
+    A model still computes a pattern and multiplies the fetched values by zero, so if these may
+    overflow (0 · ∞), the bound is infinite.
+    """
     bias = exactly(np.broadcast_to(weights(block.attn.b_O), x.shape))
     if ar.dtype == "real":
         return bias
@@ -130,12 +133,12 @@ def _idle(block: Any, x: Affine, length: int, ar: Arithmetic) -> Affine:
 
 
 def values_of(model: Any, tokens: Affine, ar: Arithmetic) -> tuple[Array, Array]:
-    """Least and largest of what any of these tokens can pass on, ``[head, channel]``.
+    """Return the least and largest value vectors of any of these tokens, ``[head, channel]`` each.
 
     Args:
         model: A model for which :func:`not_named` is empty.
-        tokens: Cells that hold every token together, ``[cell, 1, d_in]``.
-        ar: The arithmetic whose rounding is counted.
+        tokens: Cells that together contain every token, ``[cell, 1, d_in]``.
+        ar: The arithmetic whose rounding is covered.
     """
     block = model.blocks[-1]
     seen = apply_norm(block.ln1, _before(model, tokens, ar), ar)
@@ -146,17 +149,17 @@ def values_of(model: Any, tokens: Affine, ar: Arithmetic) -> tuple[Array, Array]
 def weights_of_keys(
     model: Any, query: Affine, lag: int, lengths: Sequence[int], ar: Arithmetic
 ) -> tuple[Array, Array]:
-    """Least and largest attention to lag ``lag``, to all other lags together, and to lag 0.
+    """Bound the attention to lag ``lag``, to all other lags except 0 together, and to lag 0.
 
     Args:
         model: A model for which :func:`not_named` is empty.
         query: The last token, ``[cell, 1, d_in]``.
         lag: How many positions back, at least 1.
-        lengths: Lengths of rows; the weights hold for each.
-        ar: The arithmetic whose rounding is counted.
+        lengths: Lengths of rows; the bounds hold for each.
+        ar: The arithmetic whose rounding is covered.
 
     Returns:
-        Both ``[cell, head, 1, 3]``.
+        The least and the largest attention, both ``[cell, head, 1, 3]``.
     """
     return _weights(
         model, apply_norm(model.blocks[-1].ln1, _before(model, query, ar), ar), lag, lengths, ar

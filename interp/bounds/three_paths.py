@@ -4,13 +4,14 @@ At the last position, with query token q and tokens k_1 … k_K (k_K = q), the l
 
     D_q(c) + Σ_p A_p O_p(k_p, c),    A_p = e_p / Σ e,   e_p = e^{s_q(k_p, p)}
 
-D the direct path, s the QK path, O the OV path. c is behind m exactly when
+with D the direct path, s the QK path, O the OV path. The logit of m exceeds that of c exactly when
 
     Σ_p f_p > 0,    f_p = e_p(k_p) [D_q(m) − D_q(c) + O_p(k_p, m) − O_p(k_p, c)]
 
 because the softmax's denominator is positive: a sum over positions of functions of one token each.
-The tables hold up to rounding; that, and what evaluation in the model's dtype can add to any logit,
-is ``slack``: taking it off every bracket makes ``Σ f_p > 0`` sufficient, whatever is rounded.
+The tables are exact up to rounding. That rounding, and what evaluation in the model's dtype can add
+to any logit, is ``slack``: if it is subtracted from every bracket, ``Σ f_p > 0`` is sufficient with
+all rounding.
 
 Not for models with more layers, heads, an FFN or a norm: their logits are no such sums.
 """
@@ -53,13 +54,14 @@ class Tables:
 
     Attributes:
         e: e^{s} up to a factor for each query, ``[query token, position, token]``, at most 1.
-        ov: O, ``[position, token, logit]``.
-        direct: D, ``[query token, logit]``.
-        slack: Taken off every difference of logits: rounding of the tables and of the model.
-        real: The part of ``slack`` that the model as a real function needs.
-        arithmetic: Whether ``slack`` covers evaluation in the model's dtype.
-        scores: s itself.
-        work: Multiplications that made the tables.
+        ov: The OV path O, ``[position, token, logit]``.
+        direct: The direct path D, ``[query token, logit]``.
+        slack: The number to subtract from every difference of logits, for rounding of the tables
+            and of the model.
+        real: The part of ``slack`` that is needed for the model as a real function.
+        arithmetic: The dtype whose evaluation ``slack`` covers; ``real`` if it covers none.
+        scores: The scores s themselves.
+        work: The number of multiplications that computed the tables.
     """
 
     e: Array
@@ -73,17 +75,17 @@ class Tables:
 
     @property
     def vocabulary(self) -> int:
-        """v."""
+        """The number of tokens v."""
         return len(self.direct)
 
     @property
     def length(self) -> int:
-        """K."""
+        """The number of positions K."""
         return len(self.ov)
 
 
 def not_three_paths(model: Any) -> str:
-    """Why a model is not of the three paths; empty if it is."""
+    """Return why a model does not consist of the three paths; empty if it does."""
     spec = model.spec
     needed = {
         "one layer": spec.n_layers == 1,
@@ -100,7 +102,7 @@ def not_three_paths(model: Any) -> str:
 
 
 def tables_of(model: Any, length: int) -> Tables:
-    """The tables of a model for rows of ``length`` tokens."""
+    """Compute the tables of a model for rows of ``length`` tokens."""
     ar, v = Arithmetic("real"), model.spec.d_in
     if list(model.blocks[0].attn.terms.keys()) == ["dot"]:
         q, k_token, k_place = queries_and_keys(model, length, ar)
@@ -116,7 +118,8 @@ def tables_of(model: Any, length: int) -> Tables:
 
 
 def queries_and_keys(model: Any, length: int, ar: Arithmetic) -> tuple[Affine, Affine, Affine]:
-    """q of the last token, scaled, ``[token, d]``; what token and place add to k."""
+    """Return the scaled q of the last token, ``[token, d]``, and what token and position add to
+    k."""
     attn, token, place = model.blocks[0].attn, *_parts_of(model, length)
     last = add(token, place[-1:], ar)
     q = linear_heads(last[:, None], attn.W_Q, attn.b_Q, ar)[:, 0, 0]
@@ -128,7 +131,7 @@ def queries_and_keys(model: Any, length: int, ar: Arithmetic) -> tuple[Affine, A
 def _finish_tables(
     model: Any, length: int, e: Array, scores: Array, off: float, ar: Arithmetic
 ) -> Tables:
-    """The other two paths, and what rounding takes off; scores are ``off`` by at most that."""
+    """Compute the other two paths and the slack; scores have an error of at most ``off``."""
     attn, token, place = model.blocks[0].attn, *_parts_of(model, length)
     unembed, w_o = weights(model.W_U), weights(attn.W_O)[0]
     values = linear_heads(token[:, None], attn.W_V, attn.b_V, ar)[:, 0, 0]
@@ -156,7 +159,8 @@ def _finish_tables(
 
 
 def _parts_of(model: Any, length: int) -> tuple[Affine, Affine]:
-    """What token and place add to the stream, ``[token, d_model]`` and ``[place, d_model]``."""
+    """Return what token and position add to the stream, ``[token, d_model]`` and ``[place,
+    d_model]``."""
     table = weights(model.embed.W_E)
     if model.pos_embed is None:
         return exactly(table), exactly(np.zeros((length, table.shape[1])))
@@ -164,13 +168,13 @@ def _parts_of(model: Any, length: int) -> tuple[Affine, Affine]:
 
 
 def _tokens(model: Any, length: int, ar: Arithmetic) -> Affine:
-    """Every token at every position, ``[token, pos, d_model]``."""
+    """Return the stream of every token at every position, ``[token, pos, d_model]``."""
     table = weights(model.embed.W_E)
     return entry_stream(model, exactly(np.repeat(table[:, None], length, axis=1)), ar)
 
 
 def _scores(model: Any, x: Affine, ar: Arithmetic) -> Affine:
-    """s for every query token and every (position, token), ``[query token, both]``."""
+    """Return s for every query token and every (position, token), ``[query token, both]``."""
     v, length, width = x.shape
     moved = (np.moveaxis(part, -3, -2) for part in (x.centre, x.generators, x.radius))
     keys, last = Affine(*moved).reshape(1, length * v, width), x[:, -1]
@@ -180,12 +184,12 @@ def _scores(model: Any, x: Affine, ar: Arithmetic) -> Affine:
 
 
 def evaluation_error(model: Any, length: int, largest: float) -> float:
-    """Most by which a logit computed in the model's dtype differs from the real one.
+    """Return the largest difference of a logit computed in the model's dtype from the real one.
 
-    Scores that are off by δ at most, a maximum subtracted, e^x, a sum and a quotient change each
-    weight by a factor within 1 ± θ, which moves a logit by θ times the ``largest`` difference that
-    O makes. The rest is rounded after the softmax: values, their mean, W_O, the sum with the
-    stream and the unembedding, each adding γ_n of its terms' sizes, the largest over all tokens.
+    Scores with an error of at most δ, a maximum subtracted, e^x, a sum and a quotient change each
+    weight by a factor within 1 ± θ, which changes a logit by θ times the ``largest`` difference in
+    O. Everything after the softmax is rounded too: values, their mean, W_O, the sum with the stream
+    and the unembedding, each adding γ_n of its terms' sizes, the largest over all tokens.
     """
     ar, attn = Arithmetic(model.spec.dtype), model.blocks[0].attn
     u = DTYPES[model.spec.dtype][0]
@@ -205,6 +209,6 @@ def evaluation_error(model: Any, length: int, largest: float) -> float:
 
 
 def _step(size: Array, off: Array, w: Array, b: Array, ar: Arithmetic) -> tuple[Array, Array]:
-    """Sizes and errors after x W + b."""
+    """Return the sizes and errors after x W + b."""
     sizes = (size + off) @ np.abs(w) + np.abs(b)
     return sizes, off @ np.abs(w) + ar.error(len(w) + 2, sizes)

@@ -1,35 +1,35 @@
 """Two attention layers on rows with open tokens: bounds from least ratios.
 
-A model of two attention layers without FFN or norm. A cell gives the last token of a row and some
-others; the rest may be any symbol that the cell does not name. At the last position T the logit of
-the answer is ahead of another one by
+For models of two attention layers without FFN or norm. A cell fixes the last token of a row and
+some others; the remaining, *open* tokens may be any symbol that the cell does not name. At the last
+position T the logit of the answer exceeds another one by
 
     D(x_T) + Σ_g Σ_s A_g(s) O_g(x_s),    A_g(s) = e^{σ_g(x_T, x_s)} / Σ_u e^{σ_g(x_T, x_u)}
 
-x is the stream after the first layer; D, the direct path, and O_g, what head g of the second layer
-passes on, are linear in it, and its score σ_g is linear in x_T and in x_s. A linear function of x
-at position s, with token a there, is
+x is the stream after the first layer. D, the direct path, and O_g, the OV path of head g of the
+second layer, are linear in it, and its score σ_g is linear in x_T and in x_s. A linear function of
+x at position s, with token a there, is
 
     φ(a, s) + Σ_h Σ_u w_h(u, z_u) φ_h(u, z_u) / Σ_u w_h(u, z_u),    w_h = e^{score of a on z_u}
 
-for each head h of the first layer a *ratio* in which every open token z_u stands in terms of its
-own. Its least value over all open tokens can be found exactly: λ is at most the ratio just when
-Σ_u w (φ − λ) ≥ 0, and that sum is least where each of its terms is (:func:`least_ratio`).
+For each head h of the first layer this is a *ratio* in which every open token z_u has terms of its
+own. Its least value over all open tokens can be found exactly: λ is at most the ratio just when Σ_u
+w (φ − λ) ≥ 0, and that sum is least where each of its terms is (:func:`least_ratio`).
 
-Induction looks back by one token. So keys of the second layer are taken case by case, by their own
-token and the one before; what other tokens can add is the range of a ratio. With x̄ the middle of
-what a position can hold in a case, δ = x − x̄, and r another key,
+Induction attends one token back. So keys of the second layer are distinguished by their own token
+and the one before (the *case*); what other tokens can add is the range of a ratio. With x̄ the
+middle of the possible x of a position in a case, δ = x − x̄, and r another key,
 
     σ(x_T, x_s) − σ(x_T, x_r) = x_T·M(x̄_s − x̄_r) + x̄_T·M(δ_s − δ_r) + δ_T·M(δ_s − δ_r)
 
 two linear functions, and a product of two deviations that is bounded coordinate by coordinate. So
-the weights e^{σ_s − σ_r} of the second layer lie in an interval in each case, and the margin is at
-least D's least value and one least ratio for each head of the second layer, added.
+the weights e^{σ_s − σ_r} of the second layer lie in an interval in each case. The margin is at
+least D's least value plus one least ratio for each head of the second layer.
 
-Not used is that open tokens differ from each other, nor that all ratios are about the same tokens.
-Where the first layer spreads its attention, ratios together allow more than any row does, and the
-bound is low; it is never false. It is about the model as a real function of its weights, not about
-its evaluation in float32.
+The bound does not use that open tokens differ from each other, nor that all ratios are of the same
+tokens. If the first layer spreads its attention, the combined ratios allow more than any row does,
+and the bound is low; it is never false. It is for the model as a real function of its weights, not
+for its evaluation in float32.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _MOST_NUMBERS = 2**24
 
 
 def not_two_layers(model: Any) -> str:
-    """Why a model is not of this kind; empty if it is."""
+    """Return why a model is not of this kind; empty if it is."""
     spec = model.spec
     needed = {
         "two layers": spec.n_layers == 2,
@@ -97,12 +97,12 @@ def not_two_layers(model: Any) -> str:
 
 
 def finite(model: Any) -> bool:
-    """Whether every weight is a finite number."""
+    """Return whether every weight is a finite number."""
     return all(bool(np.isfinite(weights(one)).all()) for one in model.parameters())
 
 
 def too_many(model: Any, tokens: int) -> str:
-    """Why so many tokens cannot be told apart; empty if they can."""
+    """Return why so many tokens are too many to distinguish; empty if they are not."""
     numbers = _numbers(model, tokens)
     if numbers <= _MOST_NUMBERS:
         return ""
@@ -110,39 +110,39 @@ def too_many(model: Any, tokens: int) -> str:
 
 
 def work(model: Any, tokens: int, length: int) -> int:
-    """The number of array entries computed to bound one cell, a measure of its running time.
+    """Return the number of array entries computed to bound one cell, a measure of its running time.
 
     About 2^25 of them take a second.
 
     Args:
         model: A model for which :func:`not_two_layers` is empty.
-        tokens: Number of tokens that are told apart.
+        tokens: Number of tokens that are distinguished.
         length: Positions of a row.
     """
     return _numbers(model, tokens) * length * (length + 1) // 2
 
 
 def _numbers(model: Any, tokens: int) -> int:
-    """Numbers that are worked with at once for one cell: cases, options, heads, coordinates."""
+    """Return how many numbers one cell needs at once: cases, options, heads, coordinates."""
     spec = model.spec
     return int(tokens**3 * spec.heads[0] * max(spec.head_widths[1], spec.d_out))
 
 
 @dataclass(frozen=True)
 class TwoLayers:
-    """What tokens add at each place of a model of two attention layers.
+    """The contributions of each token at each position, in a model of two attention layers.
 
     Attributes:
-        tokens: Ids of the tokens that are told apart, ``[token]``.
+        tokens: Ids of the tokens that are distinguished, ``[token]``.
         scores: Scores of the first layer, ``[head, query pos, query token, key pos, key token]``.
         own: The stream without the first layer's heads, ``[pos, token, d_model]``.
-        passed: What the first layer's heads pass on, ``[head, pos, token, d_model]``.
-        queries: For each head of the second layer the matrix and bias that make a query of the
-            stream, scaled, and turned so that few coordinates matter.
+        passed: The outputs of the first layer's heads, ``[head, pos, token, d_model]``.
+        queries: For each head of the second layer the matrix and bias from the stream to a query,
+            scaled, and rotated so that few coordinates matter.
         keys: The same for keys.
         values: For each head of the second layer W_V W_O W_U, and its bias.
-        readout: W_U, and the logits that no token changes.
-        off: Most by which our rounding changes any ratio of these numbers.
+        readout: W_U, and the part of the logits that does not depend on tokens.
+        off: The largest change of any ratio of these numbers by our rounding.
     """
 
     tokens: Int[np.ndarray, " token"]
@@ -157,7 +157,7 @@ class TwoLayers:
 
 
 def _tables(model: Any, tokens: Int[np.ndarray, " token"], length: int) -> TwoLayers:
-    """The tables of a model for rows of ``length`` tokens.
+    """Compute the tables of a model for rows of ``length`` tokens.
 
     Args:
         model: A model for which :func:`not_two_layers` is empty.
@@ -184,7 +184,7 @@ def _tables(model: Any, tokens: Int[np.ndarray, " token"], length: int) -> TwoLa
 
 
 def main_directions(rows: Array) -> Array:
-    """The principal directions of some vectors, whose mean is not subtracted.
+    """Return the principal directions of some vectors, whose mean is not subtracted.
 
     Args:
         rows: The vectors, ``[row, width]``; entries that are not finite count as zero.
@@ -202,8 +202,8 @@ def main_directions(rows: Array) -> Array:
 def _second_layer(
     model: Any, turns: Sequence[Array], of: Callable[[Array], Array]
 ) -> tuple[tuple[Linear, ...], tuple[Linear, ...], tuple[Linear, ...], Linear]:
-    """Queries, keys and values of each head of the second layer, and the readout, as
-    :class:`TwoLayers` has them; ``of`` is applied to every weight before any product."""
+    """Return queries, keys and values of each head of the second layer, and the readout, as in
+    :class:`TwoLayers`; ``of`` is applied to every weight before any product."""
     attn, unembed = model.blocks[1].attn, of(weights(model.W_U))
     queries, keys, values = [], [], []
     for g, turn in enumerate(map(of, turns)):
@@ -218,13 +218,13 @@ def _second_layer(
 
 
 def _off(tables: TwoLayers, model: Any, turns: Sequence[Array], off: float) -> float:
-    """Most by which rounding changes a ratio: of its values, and of its weights.
+    """Return the largest change of a ratio by rounding, of its values and of its weights.
 
-    All products are made once more of absolute values, so that no number that is summed on the way
-    from the weights to a ratio exceeds ``size``, whatever cancels. A chain of such sums has fewer
-    than ``steps`` roundings. Turned coordinates keep a product of a query and a key up to how far
-    the turn is from orthogonal. Weights are off by a factor of at most e^(2 off) and 2^-44, which
-    moves a ratio by that share of its values' range.
+    All products are repeated with absolute values, so that no number that is summed on the way from
+    the weights to a ratio exceeds ``size``, whatever cancels. A chain of such sums has fewer than
+    ``steps`` roundings. Rotated coordinates change a product of a query and a key by the rotation's
+    deviation from orthogonality. Weights have an error of a factor of at most e^(2 off) and of
+    2^-44, which changes a ratio by that share of its values' range.
     """
     attn = model.blocks[0].attn
     heads, length, _, width = tables.passed.shape
@@ -252,15 +252,16 @@ def _off(tables: TwoLayers, model: Any, turns: Sequence[Array], off: float) -> f
 
 @dataclass(frozen=True)
 class Answered:
-    """How many rows are answered rightly, and where heads of the second layer look.
+    """The number of rows that are answered rightly, and where heads of the second layer attend.
 
     Attributes:
-        right: Rows of the cells as they were given that are answered rightly, of those that were
-            split once, and so on.
-        cells: How many cells there were at each of these levels.
-        rows: How many rows there are.
-        elsewhere: Most attention of each head of the second layer to other keys than the token
-            after the earlier one that equals the last, ``[head]``; 1 where cells do not know it.
+        right: The number of rows proved right in the given cells, in those that were split once,
+            and so on.
+        cells: The number of cells at each of these levels.
+        rows: The number of all rows.
+        elsewhere: The largest attention of each head of the second layer to keys other than the
+            token after the earlier occurrence of the last token, ``[head]``; 1 if the cells do not
+            determine it.
     """
 
     right: tuple[int, ...]
@@ -283,20 +284,21 @@ def count_right(
     ar: Arithmetic,
     watch: Watch = iter,
 ) -> Answered:
-    """Of rows in which different letters are different symbols, how many are answered rightly.
+    """Count the rows that are proved to be answered rightly, of those whose different letters are
+    different symbols.
 
-    A cell of which that is not proved is split by the symbol of the open letter at which the last
-    position looks most in the first layer, as long as there are not too many cells.
+    A cell that is not proved is split by the symbol of the open letter to which the last position
+    attends most in the first layer, as long as there are not too many cells.
 
     Args:
         model: A model for which :func:`not_two_layers` is empty.
-        symbols: What an open letter may be.
+        symbols: The tokens that an open letter may be.
         listed: The cells of each pattern of letters; patterns have one length.
-        ar: Counts the multiplications.
-        watch: Wraps the loop over patterns, for a progress bar.
+        ar: The arithmetic, which counts the multiplications.
+        watch: A wrapper of the loop over patterns, such as a progress bar.
 
     Raises:
-        ValueError: for :func:`too_many` tokens.
+        ValueError: if there are :func:`too_many` tokens.
     """
     tokens = np.unique(np.concatenate((symbols, *(c[c != UNKNOWN] for _, c, _ in listed))))
     if reason := too_many(model, len(tokens)):
@@ -326,7 +328,8 @@ def _levels(
     most: int,
     ar: Arithmetic,
 ) -> Iterator[tuple[int, int]]:
-    """How many cells, and how many rows of theirs are right: as they are, split once, and so on."""
+    """Yield the number of cells and of proved rows: for the given cells, those split once, and so
+    on."""
     while len(cells):
         proved, looked = np.zeros(len(cells), dtype=bool), np.zeros(cells.shape[1])
         for part in _parts(tables, cells):
@@ -346,7 +349,8 @@ def _levels(
 
 
 def _rows_of(cells: Int[np.ndarray, "cell letter"], symbols: Int[np.ndarray, " token"]) -> int:
-    """How many rows a cell has: its open letters are different symbols that it does not name."""
+    """Return the number of rows of a cell: its open letters are different symbols that it does not
+    name."""
     return perm(int((~np.isin(symbols, cells[0])).sum()), int((cells[0] == UNKNOWN).sum()))
 
 
@@ -356,7 +360,7 @@ def _elsewhere(
     symbols: Int[np.ndarray, " token"],
     cells: Int[np.ndarray, "cell letter"],
 ) -> Float64[np.ndarray, " head"]:
-    """:attr:`Answered.elsewhere` of one pattern."""
+    """Return :attr:`Answered.elsewhere` for one pattern."""
     found, ids = np.zeros(len(tables.queries)), cells[:, places]
     after = int(np.flatnonzero(places == places[-1])[0]) + 1
     if after == ids.shape[1] or (ids[:, after] == UNKNOWN).any():
@@ -371,7 +375,7 @@ def _elsewhere(
 
 
 def _parts(tables: TwoLayers, cells: Int[np.ndarray, "cell some"]) -> Iterator[slice]:
-    """Cells to be done at once."""
+    """Yield slices of cells that fit into memory at once."""
     heads, _, tokens, _ = tables.passed.shape
     numbers = max(len(tables.keys[0][1]), len(tables.readout[1]))
     size = max(1, _NUMBERS // (tokens**3 * heads * numbers))
@@ -380,11 +384,11 @@ def _parts(tables: TwoLayers, cells: Int[np.ndarray, "cell some"]) -> Iterator[s
 
 
 class _Cells:
-    """Cells that know the tokens of the same places.
+    """Cells that fix the tokens of the same positions.
 
     Arrays have the axes ``[cell, head, own, before, number, option]``: the first layer's head, the
-    token at a key and the one before it (the case), what is asked for, and the tokens that another
-    place may have.
+    token at a key and the one before it (the case), the numbers that are bounded, and the tokens
+    that another position may have.
     """
 
     def __init__(
@@ -406,8 +410,8 @@ class _Cells:
             self.options.append(np.vectorize(place.__getitem__, otypes=[np.int64])(may))
 
     def margins(self, answers: Int[np.ndarray, " cell"]) -> Float64[np.ndarray, " cell"]:
-        """The least by which the answer is ahead of all other logits in each cell, or less; no
-        number where nothing is known."""
+        """Return a lower bound on the answer's lead over all other logits in each cell; NaN or −∞
+        if none is known."""
         last = self.length - 1
         counts = [options.shape[1] for options in self.options]
         given = [s for s in range(1, self.length) if counts[s] == counts[s - 1] == 1]
@@ -420,16 +424,16 @@ class _Cells:
         return np.asarray(total.min(-1))
 
     def look_shares(self) -> Float64[np.ndarray, " pos"]:
-        """How much the last position looks at each in the first layer, all heads and cells
-        added."""
+        """Return the attention of the last position to each position in the first layer, summed
+        over all heads and cells."""
         looks = self._looks(self.length - 1, None)
         means = np.stack([w.mean(-1)[:, :, 0, 0, 0] for w in looks], -1)
         found: Float64[np.ndarray, " pos"] = (means / means.sum(-1, keepdims=True)).sum((0, 1))
         return found
 
     def scores(self, g: int, key: int, ref: int) -> tuple[Array, Array]:
-        """Least and largest score of head g at a key, less that at another key whose token and the
-        one before are known: ``[cell, own, before]``."""
+        """Return bounds on the score of head g at a key, minus that at another key ``ref`` whose
+        token and the one before are known: ``[cell, own, before]`` each."""
         t, last = self.tables, self.length - 1
         if key == ref:
             return (np.zeros((len(self.options[0]), 1, 1)),) * 2
@@ -449,7 +453,8 @@ class _Cells:
         return low - both, high + both
 
     def _through(self, g: int, given: list[int], answers: Int[np.ndarray, " cell"]) -> Array:
-        """The least that head g of the second layer puts the answer ahead, ``[cell, logit]``."""
+        """Return the least amount that head g of the second layer adds to the answer's lead,
+        ``[cell, logit]``."""
         looks, values = [], []
         ref = max(given, key=lambda s: self._middle_score(g, s))
         for key in range(self.length):
@@ -463,7 +468,7 @@ class _Cells:
     def _ahead(
         self, query: int, key: int | None, to: Linear, answers: Int[np.ndarray, " cell"]
     ) -> Array:
-        """The least that ``x @ to`` puts the answer ahead, ``[cell, own, before, logit]``."""
+        """Return the least lead of the answer in ``x @ to``, ``[cell, own, before, logit]``."""
         base, rows = self._own(query, key, to), np.arange(len(answers))
         passed = [
             p[rows, :, :, :, answers, None] - p for p in self._head_outputs(query, key, to[0])
@@ -479,10 +484,11 @@ class _Cells:
 
     def _middle(self, query: int, key: int, to: Linear) -> tuple[Array, Array]:
         """Estimate ``x @ to`` at a position, with every open token's terms at their mean, as
-        ``[cell, own, before, number]``; and the part of it that the first layer's heads pass on.
+        ``[cell, own, before, number]``; return also the part of it that comes from the first
+        layer's heads.
 
-        Bounds are taken of deviations from it, and hold whatever it is; near the middle they are
-        tighter.
+        Bounds are on deviations from the estimate, and hold whatever it is; a good estimate makes
+        them tight.
         """
         looks, passed = self._looks(query, key), self._head_outputs(query, key, to[0])
         total: Any = sum(w.mean(-1, keepdims=True) for w in looks)
@@ -493,8 +499,8 @@ class _Cells:
     def _ends(
         self, query: int, key: int, to: Array, along: Array, known: Array
     ) -> tuple[Array, Array]:
-        """Least and largest of what is passed on to a position along a direction, and something
-        known: ``[cell, own, before]``."""
+        """Return bounds on the first layer's output at a position along a direction, plus a known
+        number: ``[cell, own, before]`` each."""
         looks = self._looks(query, key)
         passed = [
             (p * along[:, None, ..., None]).sum(-2, keepdims=True)
@@ -505,7 +511,8 @@ class _Cells:
         return low + known, known - high
 
     def _beside(self, query: int, key: int, to: Array, middle: Array) -> Array:
-        """How far coordinates are from their middle at most, ``[cell, own, before, number]``."""
+        """Return the largest distance of coordinates from their middle, ``[cell, own, before,
+        number]``."""
         looks, passed = self._looks(query, key), self._head_outputs(query, key, to)
         low = self._least(looks, passed).sum(1) - middle
         high = -self._least(looks, [-p for p in passed]).sum(1) - middle
@@ -515,8 +522,8 @@ class _Cells:
         return least_ratio(looks, values, self.tables.off, self.ar)
 
     def _looks(self, query: int, key: int | None) -> list[Array]:
-        """Weights of the first layer at a position whose token is known, or at the key itself, up
-        to a factor for each query: an array for each place it can see."""
+        """Return weights of the first layer at a position whose token is known, or at the key
+        itself, up to a factor for each query: an array for each position that it can attend to."""
         t, own, found = self.tables, self.options[query], []
         heads = np.arange(len(t.scores))[None, :, None, None]
         for place in range(query + 1):
@@ -534,7 +541,8 @@ class _Cells:
         return [np.exp(s - top) for s in found]
 
     def _head_outputs(self, query: int, key: int | None, to: Array) -> list[Array]:
-        """What the first layer's heads pass on to a position from each place, as ``x @ to``."""
+        """Return what the first layer's heads bring to a position from each position, as ``x @
+        to``."""
         table = self.tables.passed @ to
         heads = np.arange(len(table))[None, :, None]
         return [
@@ -543,8 +551,8 @@ class _Cells:
         ]
 
     def _align_axes(self, place: int, values: Array, key: int | None) -> Array:
-        """``[cell, head, option, number]`` of a place on the axes of all arrays: its options stand
-        on the axes of the case where the case says what is there."""
+        """Move ``[cell, head, option, number]`` of a position to the axes of all arrays; if the
+        case fixes the position's token, its options are on the axes of the case."""
         if key is not None and place == key:
             return values[:, :, :, None, :, None]
         if key is not None and place == key - 1:
@@ -552,7 +560,8 @@ class _Cells:
         return np.moveaxis(values, 2, -1)[:, :, None, None]
 
     def _own(self, query: int, key: int | None, to: Linear) -> Array:
-        """``x @ to`` at a position without the first layer's heads, ``[cell, own, 1, number]``."""
+        """Return ``x @ to`` at a position without the first layer's heads, ``[cell, own, 1,
+        number]``."""
         own: Array = (self.tables.own[query] @ to[0] + to[1])[self.options[query]][:, :, None]
         return own if query == key else own[:, :1]
 
@@ -560,7 +569,8 @@ class _Cells:
 def least_ratio(
     looks: Sequence[Array], values: Sequence[Array], off: float, ar: Arithmetic
 ) -> Array:
-    """The least Σ_u w_u(z_u) φ_u(z_u) / Σ_u w_u(z_u) over all choices of z, or a little less.
+    """Return the least Σ_u w_u(z_u) φ_u(z_u) / Σ_u w_u(z_u) over all choices of z, or a little
+    less.
 
     Newton's method on λ ↦ Σ_u min_z w_u(z) (φ_u(z) − λ), which is zero at the least ratio. For any
     λ and z the ratio is at least λ plus that sum, if it is negative, over the least Σ_u w_u; and it
@@ -568,12 +578,12 @@ def least_ratio(
 
     Args:
         looks: The weights w_u > 0 for each u, ``[*shape, option]``; shapes are broadcast.
-        values: φ_u, likewise.
-        off: Taken off for rounding.
-        ar: Counts the multiplications.
+        values: The values φ_u, likewise.
+        off: The number that is subtracted for rounding.
+        ar: The arithmetic, which counts the multiplications.
 
     Returns:
-        ``[*shape]``.
+        The least ratios, ``[*shape]``.
     """
     pairs = list(zip(looks, values, strict=True))
     least = _smallest([v.min(-1) for v in values])

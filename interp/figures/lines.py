@@ -1,13 +1,12 @@
-"""Lines and points: what heads read and do, training, proved bounds.
+"""Figures with lines and points: what heads read and do, training, proved bounds.
 
 *Which head reads which*: heads as dots, layer 0 on top, and a line from each writer to its reader.
-A line's width and colour give its score; lines are few by choice of the caller. A composition of
-weights says that a reader could read what the writer wrote, not that anything flows.
+A line's width and colour give its score; the caller chooses few lines. A composition of weights
+says that a reader could read what the writer wrote, not that it does.
 
-*Numbers of heads over training*: a thin line a head, the heads that are told of in colour. What
-chance gives is a grey band behind the lines, so that a line is read against it and not against the
-axis alone. Checkpoints stand at equal distances in the order in which they were given, since their
-names need not say how many steps lie between them.
+*Numbers of heads over training*: a thin line per head, with some heads highlighted in colour. A
+grey band behind the lines is the range that chance gives. Checkpoints are equally spaced in the
+order in which they were given, since their names need not say how many steps lie between them.
 """
 
 from __future__ import annotations
@@ -38,13 +37,14 @@ def kernels_by_lag(
     *,
     longest: int,
 ) -> Figure:
-    """The summed signed kernels of a layer's heads over lags: one panel per memory, one colour per
-    model.
+    """Draw the summed signed kernels of a layer's heads over lags: one panel per memory, one colour
+    per model.
 
     Args:
-        kernels: Model → memory → ``[lag]`` summed kernel; scaled to unit absolute weight here.
-        lags: Memory → the lag it should select, shaded in its panel.
-        longest: Largest lag drawn; the scaling counts all of them.
+        kernels: Model → memory → ``[lag]`` summed kernel; it is scaled to unit absolute weight
+            here.
+        lags: Memory → the lag that it should select, shaded in its panel.
+        longest: Largest lag drawn; the scaling uses all lags.
     """
     colours = [PALETTE[name] for name in ("blue", "orange", "green", "red")]
     with style():
@@ -79,12 +79,12 @@ def pair_lines(
     named: Mapping[str, Sequence[HeadPlace]] | None = None,
     title: str = "",
 ) -> Figure:
-    """Lines from writers to readers over the grid of all heads.
+    """Draw lines from writers to readers over the grid of all heads.
 
     Args:
         heads: Number of heads of each layer.
-        pairs: What to draw, scores at least 0; the strongest is drawn last.
-        label: What a score is, with its unit.
+        pairs: The pairs to draw, with scores of at least 0; the strongest is drawn last.
+        label: The score's name, with its unit.
         named: Kind → heads that are marked in a colour of their own and listed in the legend.
         title: The title above the grid.
     """
@@ -164,10 +164,10 @@ class HeadLines:
 
     Attributes:
         title: The title above it.
-        label: What is shown, with its unit.
+        label: The quantity on the vertical axis, with its unit.
         heads: The lines' names.
-        values: ``[head, checkpoint]``; what is not known is NaN.
-        low, high: The band of what chance gives, ``[checkpoint]``; None for no band.
+        values: ``[head, checkpoint]``; unknown values are NaN.
+        low, high: The band that chance gives, ``[checkpoint]``; None for no band.
         told: The heads drawn in colour, five at most.
     """
 
@@ -183,12 +183,12 @@ class HeadLines:
 def heads_over_training(
     panels: Sequence[HeadLines], checkpoints: Sequence[str], *, columns: int = 3
 ) -> Figure:
-    """A panel a number, the checkpoints from left to right.
+    """Draw one panel per quantity, with the checkpoints from left to right.
 
     Args:
-        panels: What is drawn.
-        checkpoints: Their names, in the order of training.
-        columns: How many panels stand beside one another.
+        panels: The panels.
+        checkpoints: The checkpoints' names, in the order of training.
+        columns: The number of panels side by side.
     """
     columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
@@ -234,8 +234,8 @@ def _head_lines(axes: Axes, panel: HeadLines, checkpoints: Sequence[str]) -> Non
 
 
 def bounds_figure(table: pd.DataFrame, *, kind: str, measured: float, trivial: float) -> Figure:
-    """Proved bounds against their cost: one point per strategy, multiplications on the horizontal
-    axis.
+    """Draw proved bounds against their cost: one point per strategy, multiplications on the
+    horizontal axis.
 
     Args:
         table: Columns ``strategy``, ``multiplications``, ``bound`` and ``vacuous`` (true or false);
@@ -277,11 +277,11 @@ def bounds_figure(table: pd.DataFrame, *, kind: str, measured: float, trivial: f
 
 
 def bound_parts_figure(parts: pd.DataFrame, *, label: str) -> Figure:
-    """The parts that add up to each strategy's bound, as one stacked bar per strategy.
+    """Draw the parts that add up to each strategy's bound, as one stacked bar per strategy.
 
     Args:
-        parts: Index strategy, a column for each part; rows add up to the bound.
-        label: What is added up, under the axis.
+        parts: One row per strategy (the index) and one column per part; rows add up to the bound.
+        label: The label of the axis: the quantity that is added up.
     """
     with style():
         figure = Figure(figsize=size(0.6 + 0.15 * len(parts), 1.8))
@@ -298,11 +298,12 @@ def bound_parts_figure(parts: pd.DataFrame, *, label: str) -> Figure:
 
 
 def gain_by_lines(lines: Sequence[float], gains: Sequence[float], least: float) -> Figure:
-    """What the best program of each length gains.
+    """Draw the gain of the best program of each length.
 
     Args:
         lines: Numbers of lines.
-        gains: The gain of the best program with at most so many, on rows it was not fitted on.
+        gains: The gain of the best program with at most that many lines, on rows that it was not
+            fitted on.
         least: The gain from which a program counts as found.
     """
     with style():

@@ -1,20 +1,19 @@
 """Heat maps: tables of numbers, attention, rounds of a nested memory, diagonals of weights.
 
-Colours run from 0 to 1. A number beyond is written as it is and has the colour of the nearer end,
-which the colour bar shows by a pointed end. What was not measured (NaN) is blank, with a dash.
+Colours run from 0 to 1. A number outside this range is written as it is and has the colour of the
+nearer end, which the colour bar shows by a pointed end. What was not measured (NaN) is blank, with
+a dash.
 
-The rounds of a nested memory, layer by layer: what is readable where, and where heads look.
+*The rounds of a nested memory*, layer by layer: one column per model. The upper panel shows how
+well each latent can be read linearly at each place of the residual stream: with one round per layer
+the map is a staircase. The lower panel shows the summed kernel of each layer's heads at each lag,
+counted from the location of the round: a bar at 0 says that the layer fetches that memory. A
+staircase in a trained model shows an order of rounds, not their mechanism.
 
-A panel a model, side by side. Above, how well each latent can be read linearly at each place of the
-residual stream: with one round a layer the map is a staircase. Below, what each layer's heads put
-together from each lag, counted from the location of the round: a bar at 0 says that the layer
-fetches that memory. A staircase in a trained model shows an order of rounds, not their mechanism.
-
-Diagonals of weight circuits: crops of the strongest, maps over heads, scores against a null.
-
-A crop shows a corner of W_Q W_Kᵀ or W_V W_O itself, on a scale set by its off-diagonal entries and
-symmetric about zero: a diagonal that is there is seen, one that is not is not. A map shows one
-number of every head. A histogram puts the heads beside what random directions would give.
+*Diagonals of weight circuits*: crops of the strongest, maps over heads, scores against a null. A
+crop shows a corner of W_Q W_Kᵀ or W_V W_O itself, on a scale that is symmetric about zero and set
+by its off-diagonal entries, so that only a real diagonal is visible. A map shows one number of
+every head. A histogram compares the heads with random directions.
 """
 
 from __future__ import annotations
@@ -65,14 +64,14 @@ def share_maps(
     across: str,
     narrow: bool = False,
 ) -> Figure:
-    """Heat maps with one colour bar, side by side or, for a narrow screen, below one another.
+    """Draw heat maps with one colour bar, side by side or, for a narrow screen, below one another.
 
     Args:
         panels: The maps, one per model.
         columns: Names of the columns, the same in every panel.
-        label: What the numbers are, with their unit.
-        across: What the columns are, with their unit.
-        narrow: Whether the maps stand below one another.
+        label: The label of the numbers, with their unit.
+        across: The label of the columns, with their unit.
+        narrow: Whether the maps are below one another.
     """
     tallest = max(len(panel.rows) for panel in panels)
     heights = [0.34 * (len(panel.rows) if narrow else tallest) + 1.3 for panel in panels]
@@ -107,7 +106,7 @@ def draw_maps(
 
 
 def _beyond(panels: Sequence[Panel]) -> str:
-    """Which ends of the colour bar are pointed, because numbers lie beyond them."""
+    """Return which ends of the colour bar are pointed, because numbers are outside of its range."""
     values = np.concatenate([panel.values.ravel() for panel in panels])
     below, above = bool((values < -_SEEN).any()), bool((values > 1 + _SEEN).any())
     return {(True, True): "both", (True, False): "min", (False, True): "max"}.get(
@@ -124,7 +123,7 @@ def _write_cells(axes: Axes, values: NDArray[np.floating]) -> None:
 
 
 def _number(value: float) -> str:
-    """The number with two decimals, and no minus sign on what rounds to zero."""
+    """Return the number with two decimals, without a minus sign if it rounds to zero."""
     text = f"{value:.2f}"
     return "0.00" if text == "-0.00" else text
 
@@ -134,7 +133,8 @@ _LEAST = 1e-12
 
 
 def attention_maps(patterns: Mapping[str, NDArray[np.floating]], *, columns: int = 4) -> Figure:
-    """Mean attention of each query position to each key position, heads side by side on one scale.
+    """Draw mean attention of each query position to each key position, heads side by side on one
+    scale.
 
     Args:
         patterns: Name of the head → ``[query, key]``, shares (or, without a normaliser, a kernel).
@@ -162,7 +162,8 @@ def attention_maps(patterns: Mapping[str, NDArray[np.floating]], *, columns: int
 
 
 def attention_in_words(patterns: Mapping[str, NDArray[np.floating]]) -> str:
-    """The maps in words: of every head the lag with the largest share, a mean over queries.
+    """Describe the maps in words: for each head the lag with the largest mean share over all
+    queries.
 
     Args:
         patterns: Name of the head → ``[query, key]``.
@@ -180,7 +181,7 @@ def _most(pattern: NDArray[np.floating]) -> str:
 def attention_on_tokens(
     patterns: Mapping[str, NDArray[np.floating]], tokens: Sequence[str], *, columns: int = 4
 ) -> Figure:
-    """Attention on one text, heads side by side on one scale, with the tokens as labels.
+    """Draw attention on one text, heads side by side on one scale, with the tokens as labels.
 
     Args:
         patterns: Name of the head → ``[query, key]``, shares (or, without a normaliser, a kernel).
@@ -206,7 +207,7 @@ def attention_on_tokens(
 
 
 def attention_grid(patterns: Mapping[str, NDArray[np.floating]], tokens: Sequence[str]) -> Figure:
-    """Attention of very many heads on one text: small maps, a layer's side by side.
+    """Draw attention of very many heads on one text: small maps, a layer's heads side by side.
 
     Args:
         patterns: ``L0H1`` → ``[query, key]``; each map has a scale of its own.
@@ -241,14 +242,14 @@ def attention_grid(patterns: Mapping[str, NDArray[np.floating]], tokens: Sequenc
 
 
 def _visible(token: str) -> str:
-    """A token whose spaces and line breaks can be seen, as the viewer of a page shows it."""
+    """Return a token with its spaces and line breaks made visible, as the viewer of a page shows
+    it."""
     shown = token.replace("\n", "↵").replace("\t", "→")
     return re.sub("^ +| +$", lambda spaces: "·" * len(spaces[0]), shown) or "∅"
 
 
 def _past(pattern: NDArray[np.floating]) -> np.ma.MaskedArray:
-    """The pattern without the keys that a causal head cannot see; keys that it attends to are
-    kept."""
+    """Mask the keys that a causal head cannot see; later keys that it does attend to are kept."""
     return np.ma.masked_array(pattern, mask=np.triu(np.ones_like(pattern), 1) > np.abs(pattern))
 
 
@@ -280,7 +281,7 @@ class RoundsPanel:
 
 
 def rounds_by_layer(panels: Sequence[RoundsPanel]) -> Figure:
-    """Models side by side: decodability by layer (above) and attention by lag (below)."""
+    """Draw models side by side: decodability by layer (above) and attention by lag (below)."""
     places = max(len(panel.places) for panel in panels)
     layers = max(len(panel.layers) for panel in panels)
     with style():
@@ -326,15 +327,15 @@ _NAME = 0.28  # inches that a head's name takes
 def circuit_crops(
     crops: Sequence[Array], titles: Sequence[str], *, columns: int = 4, title: str | None = None
 ) -> Figure:
-    """Heat maps of the corners of several circuits, one panel each, on one scale.
+    """Draw heat maps of the corners of several circuits, one panel each, on one scale.
 
-    Circuits differ in size by orders of magnitude: what is shown of each is its entries over the
-    root mean square of those off its diagonal, so that a diagonal is as strong as it stands out.
+    Circuits differ in size by orders of magnitude, so each is divided by the root mean square of
+    its off-diagonal entries: the colour of a diagonal shows how much it stands out.
 
     Args:
-        crops: matrices [size, size], or any shape, of equal meaning of rows and columns.
+        crops: Matrices [size, size], or any shape whose rows and columns have the same meaning.
         titles: The title of each crop.
-        columns: How many panels a row of the figure has.
+        columns: The number of panels in a row of the figure.
         title: The title above all panels.
     """
     columns = max(1, min(columns, len(crops)))
@@ -363,14 +364,16 @@ def circuit_crops(
 
 
 def _size_off_diagonal(crop: Array) -> float:
-    """The root mean square off the diagonal; where that is 0, of all; where that is 0, 1."""
+    """Return the root mean square off the diagonal; if it is 0, that of all entries; if that is 0,
+    1."""
     values = np.asarray(crop, dtype=float)
     sizes = [float(np.sqrt(np.mean(some**2))) for some in (_off(values), values) if some.size]
     return next((size for size in sizes if size > 0), 1.0)
 
 
 def _largest_off_diagonal(crop: Array) -> float:
-    """Half more than nearly all entries off the diagonal reach; where they are 0, the largest."""
+    """Return 1.5 times a high quantile of the absolute entries off the diagonal; if it is 0, the
+    largest of all."""
     off = np.abs(_off(crop))
     limit = 1.5 * float(np.quantile(off, _SHOWN)) if off.size else 0.0
     return limit or float(np.abs(crop).max(initial=0.0)) or 1.0
@@ -388,18 +391,19 @@ def head_maps(
     strongest: int = 0,
     columns: int | None = None,
 ) -> Figure:
-    """Heat maps of one number per head, layers downwards and heads across, several side by side.
+    """Draw heat maps of one number per head, layers downwards and heads across, several side by
+    side.
 
-    Maps with the same label have one colour scale and one bar. What is not a number is marked by a
-    dash, what is infinite by ∞; a map with nothing to show says so.
+    Maps with the same label share one colour scale and one bar. NaN is marked by a dash, infinity
+    by ∞; a map without any number says so.
 
     Args:
-        values: ``[layer, head]`` each; NaN where a layer has no such head, or nothing was measured.
-        labels: The label of each map: what is shown, with its unit.
+        values: ``[layer, head]`` each; NaN if a layer has no such head, or nothing was measured.
+        labels: The label of each map: the quantity, with its unit.
         titles: The titles above the maps.
         strongest: How many of the largest |values| to name on each map.
-        columns: How many maps stand side by side, 1 for a narrow screen; by default as many as a
-            page is wide, and of a hundred heads a layer still one.
+        columns: The number of maps side by side, 1 for a narrow screen; by default as many as fit a
+            page, but at least one.
     """
     maps = [np.asarray(found, dtype=float) for found in values]
     width = max(2.5, 0.3 * maps[0].shape[1] + 0.6)
@@ -424,7 +428,7 @@ def head_maps(
 
 
 def _scale(maps: Sequence[Array]) -> tuple[bool, float]:
-    """Whether any finite value is below 0, and the largest size of one."""
+    """Return whether any finite value is below 0, and the largest finite absolute value."""
     every = np.concatenate([values.ravel() for values in maps])
     finite = every[np.isfinite(every)]
     return bool((finite < 0).any()), float(np.abs(finite).max(initial=0.0)) or 1.0
@@ -447,7 +451,8 @@ def _map(axes: Axes, values: Array, scale: tuple[bool, float], title: str) -> Ax
 def _name_strongest(
     axes: Axes, values: Array, scale: tuple[bool, float], count: int, *, beside: bool
 ) -> None:
-    """Names on the cells of the largest |values|, or on light ground where they are wider."""
+    """Write heads' names on the cells of the largest |values|; with ``beside``, on a light
+    background, because the names are wider than the cells."""
     signed, limit = scale
     ground = {"boxstyle": "round,pad=0.15", "fc": "white", "ec": "none", "alpha": 0.85}
     sizes = np.where(np.isfinite(values), np.abs(values), -1.0)
@@ -468,7 +473,7 @@ def _name_strongest(
 
 
 def _mark_gaps(axes: Axes, values: Array) -> None:
-    """A dash where there is no number, ∞ where it is infinite; words where there is none at all."""
+    """Mark NaN by a dash and infinity by ∞; if a map has no number at all, say so in words."""
     if not np.isfinite(values).any():
         axes.text(0.5, 0.5, "nothing measured", transform=axes.transAxes, ha="center", color=MUTED)
         return
@@ -488,14 +493,14 @@ def null_histograms(
     titles: Sequence[str],
     columns: int | None = None,
 ) -> Figure:
-    """Histograms of all heads' scores beside the range that the null allows, one panel each.
+    """Draw histograms of all heads' scores with the range that the null allows, one panel each.
 
     Args:
-        scores: (scores ``[head]``, null means, null standard deviations), of each head or one for
+        scores: (scores ``[head]``, null means, null standard deviations), for each head or one for
             all; the range from the lowest to the highest head's three deviations is shaded.
-        label: What is scored, with its unit.
+        label: The score's name, with its unit.
         titles: The titles above the panels.
-        columns: How many panels stand side by side; all of them by default.
+        columns: The number of panels side by side; all of them by default.
     """
     columns = columns or len(scores)
     rows = -(-len(scores) // columns)
@@ -529,7 +534,7 @@ def _legend_of_heads(shown: int, lost: int) -> str:
 
 
 def _bins(scores: Array) -> list[float]:
-    """The edges of forty histogram bars; for scores that do not differ, an interval of visible
+    """Return the edges of forty histogram bars; if all scores are equal, an interval of visible
     width."""
     low, high = float(scores.min(initial=np.inf)), float(scores.max(initial=-np.inf))
     least = 1e-6 * max(abs(low), abs(high), 1e-6)

@@ -1,8 +1,9 @@
 """The style that all figures share.
 
-Light background, no frame on top and right, colours that stay apart under every common form of
-colour blindness (Okabe and Ito's palette; blue–white–red for signed maps, viridis for amounts) and
-type that reads at the size of a page. Figures are made without pyplot, so nothing is global:
+Light background, no frame on top and right, colours that can be told apart under every common form
+of colour blindness (Okabe and Ito's palette; blue–white–red for signed maps, viridis for amounts)
+and type that is readable at the size of a page. Figures are made without pyplot, so nothing is
+global:
 
     with style():
         figure = Figure(figsize=size(1, 2))
@@ -73,13 +74,13 @@ _PLACED: Any = {**_RULES, "figure.constrained_layout.use": False, "figure.autola
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Draw in the product's style inside this block."""
+    """Use the shared style for figures that are drawn inside the ``with``."""
     with mpl.rc_context(_RULES):
         yield
 
 
 def size(rows: int | float = 1, columns: int | float = 1) -> tuple[float, float]:
-    """The size in inches of a figure with a grid of panels, each 3.2 wide and 2.6 high."""
+    """Return the size in inches of a figure with a grid of panels, each 3.2 wide and 2.6 high."""
     return 3.2 * columns, 2.6 * rows
 
 
@@ -93,16 +94,16 @@ def save(
     """Save the figure next to ``path`` once per format; each file is replaced as a whole.
 
     Args:
-        figure: the figure to save.
-        path: with or without a suffix; the folder is made.
-        formats: the file name suffixes to save it under.
-        dpi: resolution in dots per inch; the style's by default.
+        figure: The figure to save.
+        path: The file's path, with or without a suffix; its folder is created.
+        formats: The file name suffixes to save it under.
+        dpi: Resolution in dots per inch; the style's by default.
 
     Returns:
         The files written. The same figure gives the same bytes.
 
     Raises:
-        OutputError: if the disk refuses.
+        OutputError: if a file cannot be written.
     """
     stem = Path(path).with_suffix("")
     _make_printable(figure)
@@ -125,7 +126,8 @@ def save(
 
 
 def _make_printable(figure: Figure) -> None:
-    """Write out what fonts cannot draw: titles name files, whose names need not be UTF-8."""
+    """Replace characters that fonts cannot draw: titles contain file names, which need not be
+    UTF-8."""
     for text in figure.findobj(Text):
         shown = text.get_text()
         if not shown.isascii():

@@ -1,14 +1,15 @@
 """Find out which hooks a model fires, and run it only as far as the last hook that is wanted.
 
-Before any work a *survey* runs one or two rows through the whole model and writes down what each
-wanted hook fires: shape, dtype, order, under which other names the same memory appears, and
-whether the model later overwrites it in place (then it must be copied). From then on every
-batch stops with an exception raised inside the last wanted hook, so that neither later blocks
-nor the unembedding are computed.
+First, a *survey* runs one or two rows through the whole model and records for each wanted hook its
+tensor's shape and dtype, the order of firing, the other hook names that fire the same memory, and
+whether the model later overwrites that memory in place (then it must be copied). After that, every
+batch is stopped by an exception that is raised inside the last wanted hook, so that neither later
+blocks nor the unembedding are computed.
 
-A hook that fires twice a forward, fires no tensor, or fires something that is not one entry per
-row is refused: TransformerLens' own cache keeps the last value, or drops it, without a word.
-That hooks carry what their names say is not checked here: see ``interp.hooks.conformance``.
+A hook that fires twice in a forward pass, fires no tensor, or fires a tensor without one entry per
+row is refused. TransformerLens' own cache keeps the last value in such cases, or drops it, without
+a warning. That hooks carry what their names say is not checked here: see
+``interp.hooks.conformance``.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ class _LastHookFired(BaseException):
 
 @dataclass(frozen=True)
 class Firing:
-    """What one hook fires in a forward pass.
+    """The tensor that one hook fires in a forward pass.
 
     Attributes:
         name: The canonical name, under which the tensor is stored.
         shape: The tensor's shape ``[row, …]`` on the surveyed rows.
         dtype: The tensor's torch dtype as text, such as ``float32``.
-        labels: The names of its axes.
+        labels: The names of the tensor's axes.
         rewritten: Whether the model changes the tensor in place after the hook has fired.
     """
 
@@ -64,7 +65,7 @@ class Survey:
     Attributes:
         hooks: One entry per distinct tensor.
         aliases: Other name of a hook → canonical name.
-        silent: Hooks that the glob ``*`` asks for and that did not fire.
+        silent: Hooks that did not fire, if the glob ``*`` asked for all hooks.
     """
 
     hooks: tuple[Firing, ...]
@@ -73,7 +74,7 @@ class Survey:
 
 
 def match_hooks(model: HookedModel, patterns: Sequence[str]) -> tuple[list[str], bool]:
-    """The hook names that globs ask for, and whether they ask for everything (``*`` alone).
+    """Return the hook names that match globs, and whether the glob ``*`` is among them.
 
     A pattern that starts with ``!`` takes names out again.
 
@@ -103,14 +104,16 @@ def match_hooks(model: HookedModel, patterns: Sequence[str]) -> tuple[list[str],
 
 
 def model_device(model: Any) -> torch.device:
-    """The device that the model's parameters are on; :exc:`ArgumentError` for what has no hooks."""
+    """Return the device of the model's parameters; raise :exc:`ArgumentError` if it has no
+    hooks."""
     need_hooks(model)
     first = next(iter(model.parameters()), None)
     return torch.device("cpu") if first is None else first.device
 
 
 def arguments_of(model: Any, inputs: Any) -> tuple[Any, ...]:
-    """What a model is called with for inputs, one or a tuple, with tensors on its device."""
+    """Return ``inputs``, one or a tuple, as a tuple of arguments with tensors on the model's
+    device."""
     device = model_device(model)
     given = inputs if isinstance(inputs, tuple) else (inputs,)
     return tuple(one.to(device) if isinstance(one, torch.Tensor) else one for one in given)
@@ -169,8 +172,9 @@ def survey(model: HookedModel, inputs: Tensor, patterns: Sequence[str]) -> Surve
     Raises:
         HookError: if a pattern matches nothing, or a wanted hook does not fire, fires more than
             once, or fires something that is not one tensor entry per row.
-        ArgumentError: for rows with more positions or other ids than the model has.
-        StoreError: if the model fails on the rows.
+        ArgumentError: if the rows have more positions than the model, or ids outside its
+            vocabulary.
+        StoreError: if the model raises an error on the rows.
     """
     problems = Problems("rows")
     need_within(problems, model, inputs)

@@ -1,4 +1,4 @@
-"""Do a model's hooks carry what their names say, and does changing one act as it should?
+"""Check that a model's hooks carry what their names say, and that changing them acts as it should.
 
 For every block that fires the hooks involved:
 
@@ -6,22 +6,20 @@ For every block that fires the hooks involved:
     resid_post = resid_mid + mlp_out           z        = pattern @ v
     next resid_pre = resid_post                attn_out = Σ_heads result + b_O
 
-each on the activations of one run, and again after the hook on the right has been *changed*: a
-tensor that is read but whose replacement never reaches the rest of the model passes the first and
-fails the second. Besides, every hook is patched with its own value, which must change nothing, and
-the output is compared with a reference.
+A relation states how one hook (on the left) is computed from others (on the right), inside a block
+or from a block to the next. Which relations apply depends on what the model says of itself: without
+a residual stream, with attention and FFN in parallel, attention-only, with or without a normaliser.
 
-Use it on any hooked model, ours, wrapped or bridged: named hooks have carried wrong tensors, and
-nothing fails when they do. A model built otherwise (a norm after each sublayer, a scaled residual)
-breaks relations by design: read the report then, do not trust the standard decompositions. A
-report without failures shows that the hooks agree with each other on the given input; it does not
-show that a hook nobody relates to another, such as ``hook_embed`` or ``mlp.hook_pre``, is right.
+Each relation is checked on the activations of one run, and again after the hooks on the right were
+*changed*: a hook that fires the right tensor but whose replacement never reaches the rest of the
+model passes the first check and fails the second. Besides, every hook is patched with its own
+value, which must change nothing, and the output is compared with a reference.
 
-Which activations of a block are determined by which others.
-
-A relation has one hook on the left and the hooks it follows from on the right; it holds inside a
-block, or from a block to the next. The forms depend on what the model says of itself: without a
-residual, with attention and FFN side by side, attention-only, with or without a normaliser.
+Use it on any hooked model, ours, wrapped or bridged: hooks have carried wrong tensors, and nothing
+else fails when they do. A model of another design (a norm after each sublayer, a scaled residual)
+breaks some relations: then read the report, and do not trust the standard decompositions. A report
+without failures shows that the hooks agree with each other on the given input. It does not show
+that a hook in no relation, such as ``hook_embed`` or ``mlp.hook_pre``, is right.
 """
 
 from __future__ import annotations
@@ -57,8 +55,14 @@ def _as_they_are(got: Tensor, expected: Tensor) -> tuple[Tensor, Tensor]:
 class Relation:
     """One equation between hooks: ``left`` = ``of``(the hooks on the ``right``).
 
-    The left hook is in the same block, or in the next one if ``step`` is 1. ``compare`` brings both
-    sides into the form in which they should be equal.
+    Attributes:
+        name: The equation, as the report prints it.
+        left: The kind of the left hook.
+        right: The kinds of the hooks on the right.
+        of: The function that computes the left side from the values on the right.
+        step: 0 if the left hook is in the same block as the right ones, 1 if it is in the next
+            block.
+        compare: A function that brings both sides into the form in which they should be equal.
     """
 
     name: str
@@ -69,19 +73,20 @@ class Relation:
     compare: Compare = _as_they_are
 
     def layers(self, values: Values) -> list[int]:
-        """Layers that fire at least one hook of the relation and have the block it leads to."""
+        """Return the layers that fire a hook of the relation and, for ``step`` 1, have a next
+        block."""
         layers = {Site.of(name).layer for name in values} - {-1}
         kinds = {self.left, *self.right}
         named = {i for i in layers if any(Site(i, kind).name in values for kind in kinds)}
         return sorted(i for i in named if i + self.step in layers)
 
     def absent(self, values: Values, layer: int) -> list[str]:
-        """The relation's hooks that did not fire in this layer."""
+        """Return the names of the relation's hooks that did not fire in this layer."""
         names = self._names(layer)
         return [name for name in names if name not in values]
 
     def sides(self, values: Values, layer: int) -> tuple[Tensor, Tensor]:
-        """The value of the left hook, and the value computed from the right ones."""
+        """Return the value of the left hook, and the value computed from the right ones."""
         left, *right = (values[name] for name in self._names(layer))
         return self.compare(left, self.of(*right, layer=layer))
 
@@ -93,7 +98,13 @@ class Relation:
 def block_relations(
     model: Any, normalizer: Callable[[Tensor], Tensor] | None = None
 ) -> tuple[Relation, ...]:
-    """The relations that should hold in a model with this configuration."""
+    """Return the relations that should hold in a model with this configuration.
+
+    Args:
+        model: A hooked model, whose ``cfg`` and ``spec`` (if it has one) are read.
+        normalizer: The function from scores to pattern; by default that of the model's spec, else a
+            softmax over keys.
+    """
     return (*_stream(model), *_attention(model, normalizer))
 
 
@@ -128,8 +139,8 @@ def _attention(model: Any, normalizer: Callable[[Tensor], Tensor] | None) -> tup
         return scores.softmax(-1).nan_to_num() if softmax else given(scores)
 
     def attending(got: Tensor, expected: Tensor) -> tuple[Tensor, Tensor]:
-        """Both sides for the queries that have a key to attend to; with the diagonal masked the
-        first query has none."""
+        """Return both sides for the queries that may attend to a key; with the diagonal masked
+        the first query may not."""
         rows = (got != 0).any(-1) if empty_rows else torch.ones_like(got[..., 0], dtype=torch.bool)
         return got[rows], expected[rows]
 
@@ -198,14 +209,14 @@ _ADVICE = {
 
 @dataclass(frozen=True)
 class Check:
-    """Whether one relation between hooks holds in one block.
+    """The result of checking one relation between hooks in one block.
 
     Attributes:
-        relation: What should hold.
-        where: ``blocks.3``, or ``model``.
+        relation: The equation that should hold.
+        where: The block, such as ``blocks.3``, or ``model``.
         status: ``pass``, ``fail`` or ``not checkable``.
-        error: Largest deviation, as a share of the largest value expected; ``None`` unless checked.
-        note: Why it is not checkable, or which hook is to blame.
+        error: The largest deviation, as a share of the largest expected value; None if not checked.
+        note: Why the relation is not checkable, or which hook is to blame.
     """
 
     relation: str
@@ -232,10 +243,13 @@ class ConformanceReport:
         return tuple(check for check in self.checks if check.status == FAIL)
 
     def raise_if_failed(self, subject: str) -> None:
-        """Raise one error naming every failure.
+        """Raise one error that names every failure.
+
+        Args:
+            subject: What was checked, for the error's message.
 
         Raises:
-            ConformanceError: if there is one.
+            ConformanceError: if a check failed.
         """
         if self.failures:
             told = "; ".join(map(str, self.failures))
@@ -258,7 +272,7 @@ class ConformanceReport:
 
 
 def _advice(check: Check) -> str:
-    """What to do about a check that failed."""
+    """Return a sentence on what to do about a failed check."""
     holds, changed, kind = check.relation.partition(", when ")
     if not changed:
         return next(words for begins, words in _ADVICE.items() if holds.startswith(begins))
@@ -278,23 +292,24 @@ def conformance(
 ) -> ConformanceReport:
     """Check the hooks of a model on a row or two.
 
-    The model is run in evaluation mode (and left as it was), about twelve times.
+    The model is run in evaluation mode, about twelve times; its mode is restored afterwards.
 
     Args:
         model: Any hooked model: ours, a wrapped module, a ``TransformerBridge``.
         inputs: The inputs that the model is run on; a tuple is several arguments.
-        reference: The output expected, or a function of the inputs that gives it. A bridge is
-            compared with its original model unless another is given.
+        reference: The expected output, or a function that computes it from the inputs. A bridge is
+            compared with its original model unless another reference is given.
         normalizer: The function from scores to pattern; by default that of the model's spec, else a
             softmax over keys.
-        changes: Check also what changing a hook does; without it, only what is read.
+        changes: Whether to check also that changing a hook has the right effect; if false, only the
+            activations of one run are checked.
 
     Returns:
-        The report; it is not raised, see :meth:`ConformanceReport.raise_if_failed`.
+        The report. Failures do not raise an error; see :meth:`ConformanceReport.raise_if_failed`.
 
     Raises:
-        ArgumentError: for what has no hooks; for inputs that are none, or a token id that is none
-            of the model's.
+        ArgumentError: if the model has no hooks, the inputs are not what a model takes, or a token
+            id is not one of the model's.
     """
     args = arguments_of(model, inputs)
     _check_ids(model, args[0])
@@ -314,7 +329,8 @@ def conformance(
 
 
 def _blind_query(model: Any, values: Values) -> Check | None:
-    """The first query that may see no key, which no softmax can spread attention over."""
+    """Return a failed check for the first query that may see no key, where softmax is undefined; or
+    None."""
     if getattr(getattr(model, "spec", None), "mask_self", False):
         return None  # the first query of a row has none by design, and attends to nothing
     for name, value in values.items():
@@ -357,8 +373,8 @@ def _relate(relations: tuple[Relation, ...], values: Values) -> Iterator[Check]:
 def _relate_changed(
     relations: tuple[Relation, ...], values: Values, model: Any, args: tuple[Any, ...]
 ) -> Iterator[Check]:
-    """Check the relations again, with each hook on their right side changed in all blocks at
-    once."""
+    """Check the relations again, changing one kind of hook on their right side in all blocks at a
+    time."""
     for kind in dict.fromkeys(kind for r in relations for kind in r.right):
         changed = {name for name in values if name.endswith("." + kind)}
         changed = {name for name in changed if not _read_only(model, name)}
@@ -388,8 +404,7 @@ def _run_changed(model: Any, values: Values, changed: set[str], args: tuple[Any,
 
 
 def _with_noise(value: Tensor) -> Tensor:
-    """The tensor with noise of a third of its standard deviation added; masked entries stay
-    masked."""
+    """Add noise of a third of the tensor's standard deviation; masked entries stay masked."""
     live = value > torch.finfo(value.dtype).min / 2
     spread = value[live].std() if live.sum() > 1 else value.new_tensor(0.0)
     noise = torch.randn(value.shape, generator=torch.Generator().manual_seed(0)).to(value)

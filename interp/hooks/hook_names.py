@@ -1,9 +1,10 @@
-"""Questions about hook names: is it there, is it TransformerLens', which axis is the position?
+"""Questions about hook names: does the model have it, is it TransformerLens' own, and what are its
+tensor's axes?
 
-For hooks that TransformerLens knows, the hook's name says what the axes of its activation are, such
-as ``row, pos, d_model`` or ``row, head, query, key``. For others the shape does, but only where a
-single axis can be the position. Otherwise axes are called ``axis1, axis2, …`` and no positions or
-heads can be picked from them: slicing a guessed axis would be silently wrong.
+For hooks that TransformerLens knows, the name determines the axes of the activation, such as ``row,
+pos, d_model`` or ``row, head, query, key``. For others the shape does, but only if a single axis
+can be the position. Otherwise axes are called ``axis1, axis2, …``, and no positions or heads can be
+selected from them: slicing a guessed axis could silently give wrong values.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _BRIDGE: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 def unknown_in_block(name: str) -> bool:
-    """Whether a name is most likely a misspelt TransformerLens hook of a block.
+    """Return whether a name is most likely a misspelt TransformerLens hook of a block.
 
     This is so if it lies directly in a block or in its ``attn``, ``mlp``, ``ln1`` or ``ln2``, and
     TransformerLens has no such hook there. Names in other modules of a block may be anything, e.g.
@@ -58,15 +59,15 @@ def unknown_in_block(name: str) -> bool:
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """Up to three known names that are spelled like this one."""
+    """Return up to three known names that are spelled like this one."""
     return difflib.get_close_matches(name, list(known), 3, 0.5)
 
 
 def position_axis(name: str) -> int:
-    """The position axis of a hook's tensor, counted from the end.
+    """Return the position axis of a hook's tensor, counted from the end.
 
-    For scores and patterns it is the query axis. TransformerLens guesses it from the name's
-    ending and silently cuts another axis of hooks it does not know.
+    For scores and patterns it is the query axis. TransformerLens guesses it from the name's ending,
+    and so slices a wrong axis, without a warning, of hooks that it does not know.
     """
     kind = name.rsplit("hook_", 1)[-1].removesuffix("_grad")
     return -3 if kind in _PER_HEAD else -2
@@ -77,11 +78,11 @@ def require_hooks(names: Sequence[str], available: Iterable[str], what: str) -> 
 
     Args:
         names: The hooks that are asked for.
-        available: The hooks that there are.
+        available: The hooks that the model has, or that fired.
         what: The verb of the message: ``has no hook`` or ``did not fire the hook``.
 
     Raises:
-        HookError: naming each absent hook and the nearest names there are.
+        HookError: naming each absent hook and the available names nearest to it.
     """
     present = set(available)
     absent = [name for name in names if name not in present]
@@ -96,7 +97,8 @@ def require_hooks(names: Sequence[str], available: Iterable[str], what: str) -> 
 
 
 def is_standard(name: str) -> bool:
-    """Whether a hook's name is one of TransformerLens' own, which are preferred in a store."""
+    """Return whether a hook's name is one of TransformerLens' own, which a store prefers to
+    aliases."""
     return any(re.search(rf"(^|\.){pattern}$", name) for pattern, _ in _STANDARD)
 
 
@@ -113,9 +115,12 @@ def axis_labels(
     Args:
         name: The hook's name.
         shape: The shape of the activation that the hook fired.
-        length: Positions of the input that was run, or ``None`` if it has no position axis.
-        n_heads: Heads of the model, if it says so.
+        length: The number of positions of the inputs, or None if they have no position axis.
+        n_heads: The model's number of heads, if known.
         pos_axis: The position axis, if the hook point says which it is.
+
+    Returns:
+        One label per axis, such as ``("row", "pos", "d_model")``.
     """
     for pattern, labels in (*_STANDARD, *_BRIDGE):
         if re.search(rf"(^|\.){pattern}$", name) and _fits(labels, shape, length):

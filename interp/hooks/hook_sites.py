@@ -68,7 +68,7 @@ class HookSite:
         problems.raise_if_any()
 
     def find(self, container: Any) -> Any:
-        """The site's element of a returned value, or of ``(args, kwargs)`` for an input."""
+        """Return the site's element of a returned value, or of ``(args, kwargs)`` for an input."""
         if self.side == "out":
             return container if self.element is None else container[self.element]
         args, kwargs = container
@@ -79,7 +79,8 @@ class HookSite:
         return args[self.element or 0]
 
     def put(self, container: Any, value: Tensor) -> Any:
-        """The container with the site's element replaced; the original object is not changed."""
+        """Return the container with the site's element replaced; the original object is not
+        changed."""
         if self.side == "out":
             return (
                 value if self.element is None else _replace_element(container, self.element, value)
@@ -92,7 +93,7 @@ class HookSite:
         return _replace_element(args, self.element or 0, value), kwargs
 
     def view(self, tensor: Tensor) -> Tensor:
-        """The part of the tensor that is hooked, with heads as an axis of their own.
+        """Return the hooked part of the tensor, with heads as an axis of their own.
 
         Raises:
             HookError: if the last axis cannot be split into these parts or heads.
@@ -111,7 +112,7 @@ class HookSite:
         return rearrange(tensor, "... (head d) -> ... head d", head=heads)
 
     def merge(self, tensor: Tensor, viewed: Tensor) -> Tensor:
-        """``tensor`` with the hooked part replaced by ``viewed``."""
+        """Return ``tensor`` with the hooked part replaced by ``viewed``."""
         if self.heads is not None:
             viewed = rearrange(viewed, "... head d -> ... (head d)")
         if self.part is None:

@@ -41,13 +41,13 @@ Names = str | Callable[[str], bool]
 
 
 class HookedModule(nn.Module):
-    """A module with hook points. One that is asked for by name is there, or an error is raised; and
-    it fires in ``run_with_hooks`` and ``run_with_cache``, or an error is raised.
+    """A module with hook points. A hook that is asked for by name exists and fires in
+    ``run_with_hooks`` and ``run_with_cache``; otherwise an error is raised.
 
     Attributes:
         hook_dict: Hook name → hook point; :meth:`setup` fills it.
         mod_dict: Name → submodule.
-        context_level: How deep in ``with model.hooks(...)`` it is now.
+        context_level: The number of nested ``with model.hooks(...)`` that are active now.
         is_caching: Whether a cache was asked for since the last :meth:`reset_hooks`.
     """
 
@@ -58,8 +58,10 @@ class HookedModule(nn.Module):
         self.hook_dict: dict[str, Any] = {}
 
     def setup(self) -> None:
-        """Give every submodule its name and list the hook points, ours or TransformerLens'; called
-        last in ``__init__``."""
+        """Give every submodule its name and collect the hook points, ours and TransformerLens'.
+
+        Call it last in ``__init__``.
+        """
         self.mod_dict, self.hook_dict = {}, {}
         for name, module in self.named_modules():
             if name:
@@ -76,7 +78,7 @@ class HookedModule(nn.Module):
         return super().__getattr__(name)
 
     def hook_points(self) -> Any:
-        """The hook points, in the order of their names' registration."""
+        """Return the hook points, in the order in which their modules were registered."""
         return self.hook_dict.values()
 
     def add_hook(
@@ -91,15 +93,16 @@ class HookedModule(nn.Module):
         """Attach a function until hooks are reset; see :meth:`.points.HookPoint.add_hook`.
 
         Args:
-            name: A hook's name, or a predicate.
-            hook: The function, called with the tensor and ``hook=``, the hook point.
-            dir: Forward, or backward.
-            is_permanent: Whether it outlasts :meth:`reset_hooks` as that is called by default.
+            name: A hook's name, or a predicate on names.
+            hook: The function, called as ``hook(tensor, hook=point)``.
+            dir: ``fwd`` for activations, ``bwd`` for gradients.
+            is_permanent: Whether the function stays when :meth:`reset_hooks` is called with its
+                defaults.
             level: The depth of the ``with`` that attaches it.
-            prepend: Whether it runs before those that are attached already.
+            prepend: Whether it runs before the functions that are attached already.
 
         Raises:
-            HookError: for a name that the model does not have.
+            HookError: if the model does not have a hook of this name.
         """
         if not isinstance(name, str):
             points = [point for known, point in self.hook_dict.items() if name(known)]
@@ -114,7 +117,7 @@ class HookedModule(nn.Module):
     def add_perma_hook(
         self, name: Names, hook: Callable[..., Any], dir: Literal["fwd", "bwd"] = "fwd"
     ) -> None:
-        """Attach a function that stays until permanent hooks are reset."""
+        """Attach a function that stays until hooks are reset with ``including_permanent=True``."""
         self.add_hook(name, hook, dir, is_permanent=True)
 
     def remove_all_hook_fns(
@@ -135,7 +138,8 @@ class HookedModule(nn.Module):
             point.remove_hooks(direction, including_permanent, level)
 
     def clear_contexts(self) -> None:
-        """Forget what functions have kept in their points."""
+        """Empty the context ``ctx`` of every hook point, in which functions keep values between
+        calls."""
         for point in self.hook_points():
             point.clear_context()
 
@@ -146,7 +150,15 @@ class HookedModule(nn.Module):
         including_permanent: bool = False,
         level: int | None = None,
     ) -> None:
-        """Take functions away from all points, and forget what they have kept."""
+        """Remove the hook functions of all hook points, as :meth:`remove_all_hook_fns` does.
+
+        Args:
+            clear_contexts: Whether to empty the hook points' contexts, too.
+            direction: Which functions: ``fwd``, ``bwd`` or ``both``.
+            including_permanent: Whether permanent functions are removed too.
+            level: Only functions that were attached at this depth of nested :meth:`hooks` contexts;
+                None for all depths.
+        """
         if clear_contexts:
             self.clear_contexts()
         self.remove_all_hook_fns(direction, including_permanent, level)
@@ -160,16 +172,17 @@ class HookedModule(nn.Module):
         reset_hooks_end: bool = True,
         clear_contexts: bool = False,
     ) -> Iterator[HookedModule]:
-        """Attach functions for the time of a ``with``.
+        """Attach functions inside the ``with``.
 
         Args:
-            fwd_hooks: Pairs of a hook's name, or a predicate, and a function.
-            bwd_hooks: The same, for gradients.
-            reset_hooks_end: Whether the functions are taken away at the end.
-            clear_contexts: Whether what they have kept is forgotten then.
+            fwd_hooks: Pairs of a hook's name, or a predicate on names, and a function of
+                activations.
+            bwd_hooks: The same, for functions of gradients.
+            reset_hooks_end: Whether the functions are removed at the end.
+            clear_contexts: Whether the hook points' contexts are emptied at the end, too.
 
         Raises:
-            HookError: for a name that the model does not have.
+            HookError: if the model does not have a hook of a given name.
         """
         self.context_level += 1
         try:
@@ -196,28 +209,28 @@ class HookedModule(nn.Module):
         return_cache_object: bool = True,
         **options: Any,
     ) -> tuple[Any, Any]:
-        """Run and keep activations, as TransformerLens does.
+        """Run the model and cache activations, as TransformerLens does.
 
         Args:
-            inputs: What the model takes.
+            inputs: The arguments of the model.
             names_filter: A hook name, several, or a predicate; everything by default.
-            device: Where activations are kept; where they are, by default.
-            remove_batch_dim: Drop the batch axis of a single row.
-            incl_bwd: Call ``backward`` on the output, one number, and keep gradients as well, under
-                the hook's name with ``_grad``.
-            reset_hooks_end: Whether the functions that keep activations are taken away at the end.
-            clear_contexts: Whether what functions have kept in their points is forgotten then.
-            pos_slice: Positions to keep: one, ``(start, stop)``, a list, or a slice. The position
-                axis stays, and is known for every hook.
-            return_cache_object: Give an ``ActivationCache``, not a dict.
+            device: The device of the cached activations; by default they stay where they are.
+            remove_batch_dim: Whether to drop the batch axis of a single row.
+            incl_bwd: Whether to call ``backward`` on the output, which must be one number, and to
+                cache gradients as well, under the hook's name with ``_grad``.
+            reset_hooks_end: Whether the functions that cache activations are removed at the end.
+            clear_contexts: Whether the hook points' contexts are emptied at the end.
+            pos_slice: The positions to keep: one, ``(start, stop)``, a list, or a slice. The
+                position axis stays, and is known for every hook.
+            return_cache_object: Whether to return an ``ActivationCache`` instead of a dict.
             options: Further keywords of the model's ``forward``.
 
         Returns:
             The output, and the cache.
 
         Raises:
-            HookError: for a hook that is absent or did not fire.
-            ArgumentError: for several rows with ``remove_batch_dim``.
+            HookError: if a requested hook is absent or did not fire.
+            ArgumentError: if ``remove_batch_dim`` is set and there are several rows.
         """
         named = list[str]()
         if callable(names_filter):
@@ -264,18 +277,18 @@ class HookedModule(nn.Module):
         """Run with temporary hooks ``(name, fn)``; ``fn(tensor, hook)`` may replace the tensor.
 
         Args:
-            inputs: What the model takes.
+            inputs: The arguments of the model.
             fwd_hooks: Pairs of a hook's name, or a predicate, and a function.
             bwd_hooks: The same, for gradients; they need ``reset_hooks_end=False``, so that they
                 are still there when ``backward`` is called.
-            reset_hooks_end: Whether the functions are taken away at the end.
-            clear_contexts: Whether what they have kept is forgotten then.
+            reset_hooks_end: Whether the functions are removed at the end.
+            clear_contexts: Whether the hook points' contexts are emptied at the end, too.
             options: Further keywords of the model's ``forward``.
 
         Raises:
-            HookError: for a hook name that the model does not have, or that did not fire: an
-                intervention that never happened would read as one without effect.
-            ArgumentError: for backward hooks that would be gone before ``backward``.
+            HookError: if the model does not have a named hook, or the hook did not fire: an
+                intervention that never happened would otherwise look like one without effect.
+            ArgumentError: if backward hooks would be removed before ``backward`` is called.
         """
         asked = [name for name, _ in [*fwd_hooks, *bwd_hooks] if isinstance(name, str)]
         require_hooks(asked, self.hook_dict, "has no hook")
@@ -292,7 +305,7 @@ class HookedModule(nn.Module):
 
 
 def note_firing(name: Any, function: Callable[..., Any], fired: set[str]) -> Callable[..., Any]:
-    """Wrap ``function`` so that it also notes that the hook of this name fired."""
+    """Wrap ``function`` so that each call also adds the hook's name to ``fired``."""
     if not isinstance(name, str):
         return function
 
@@ -312,8 +325,7 @@ def _keep(
     first: bool,
     ending: str,
 ) -> None:
-    """Put what a hook shows into a cache; with ``first`` the only entry of its batch axis. What has
-    no such axis, like scores that are the same for all rows, stays."""
+    """Put a hook's tensor into the cache. With ``first``, a first axis of length 1 is dropped."""
     kept = value.detach().to(device)
     single = first and kept.ndim > 0 and len(kept) == 1
     cache[f"{hook.name}{ending}"] = kept[0] if single else kept

@@ -1,10 +1,10 @@
-"""What a model can take: how many positions, and which token ids.
+"""Check that a model can take inputs: how many positions, and which token ids.
 
     ids        whole numbers from 0 to the vocabulary's size − 1
     lengths    at most as many positions as the model has
 
-Asked before a model is run, so that rows beyond it are refused in one line instead of failing
-inside an embedding. A model that does not say its limits is not checked.
+This is checked before a model is run, so that unfit rows are refused with a one-line error instead
+of failing inside an embedding. A model that does not say its limits is not checked.
 """
 
 from __future__ import annotations
@@ -21,14 +21,20 @@ def need_hooks(model: Any) -> None:
     """Check that an argument is a hooked model.
 
     Raises:
-        ArgumentError: for anything else, such as a model's name or a plain module.
+        ArgumentError: if it is anything else, such as a model's name or a plain module.
     """
     advice = "pl.load(name) gives one, pl.wrap(module, example=inputs) makes one (docs/howto-wrap)"
     refuse_unless(hasattr(model, "hook_dict"), "model", "must have hooks", model, advice)
 
 
 def need_within(problems: Problems, model: Any, inputs: Tensor) -> None:
-    """Note what of inputs ``[row, pos(, channel)]`` is beyond the model's limits."""
+    """Record a problem for too many positions, and one for ids that the model does not have.
+
+    Args:
+        problems: The collection that the problems are added to.
+        model: The model whose limits are read.
+        inputs: The inputs, ``[row, pos(, channel)]``.
+    """
     if inputs.ndim < 2 or not inputs.numel():
         return
     longest = getattr(getattr(model, "cfg", None), "n_ctx", None)

@@ -1,15 +1,16 @@
 """A named place in a model where a function can read or replace a tensor.
 
-    y = hook_point(x)        the identity, or what the functions that are attached make of it
+    y = hook_point(x)        x itself, or what the attached functions replace it by
 
-The methods, their arguments and what a function is called with, ``fn(tensor, hook=point)``, are
-those of TransformerLens' ``HookPoint``, so that its tools and its users' functions work on our
-models. It is a class of our own because importing TransformerLens takes a second, which a model
-that none of its tools is used on need not pay. What only its bridges need is left out: aliases, and
-the conversion of shapes.
+The methods, their arguments and the call of a function, ``fn(tensor, hook=point)``, are those of
+TransformerLens' ``HookPoint``, so that its tools and its users' functions work on our models. It is
+a class of our own because importing TransformerLens takes a second, which users who need none of
+its tools should not have to wait for. Features that only TransformerLens' bridges need are left
+out: aliases, and the conversion of shapes.
 
-A point that never fires changes nothing and says nothing. :class:`~.hooked.HookedModule` raises an
-error where a hook that ``run_with_hooks`` or ``run_with_cache`` was asked for by name does not.
+A point that never fires changes nothing and raises nothing. :class:`~.hooked.HookedModule` raises
+an error if a hook that ``run_with_hooks`` or ``run_with_cache`` was asked for by name does not
+fire.
 """
 
 from __future__ import annotations
@@ -32,13 +33,16 @@ Direction = Literal["fwd", "bwd", "both"]
 
 @dataclass
 class AttachedHook:
-    """A function that is attached to a point.
+    """A function that is attached to a hook point.
 
     Attributes:
-        hook: PyTorch's handle, which takes the function away.
-        is_permanent: Whether only a request that names permanent hooks takes it away.
-        context_level: How deep in ``with model.hooks(...)`` it was attached; None outside.
-        user_hook: The function that is called; ``run_with_hooks`` gives one around the user's.
+        hook: PyTorch's handle, which removes the function.
+        is_permanent: Whether the function is removed only on request
+            (``including_permanent=True``).
+        context_level: The depth of the ``with model.hooks(...)`` that attached it; None outside of
+            one.
+        user_hook: The function that is called; for ``run_with_hooks`` a wrapper of the user's
+            function.
     """
 
     hook: RemovableHandle
@@ -47,22 +51,26 @@ class AttachedHook:
     user_hook: Callable[..., Any]
 
     def fits(self, including_permanent: bool, level: int | None) -> bool:
-        """Whether a request means this one: permanent ones are asked for, and ``level`` is None
-        for all levels."""
+        """Return whether a request to remove or count functions includes this one.
+
+        Args:
+            including_permanent: Whether the request includes permanent functions.
+            level: The depth of ``with`` that the request is limited to; None for all depths.
+        """
         asked = including_permanent or not self.is_permanent
         return asked and level in (None, self.context_level)
 
 
 class HookPoint(nn.Module):
-    """The identity, with functions attached to it.
+    """The identity function, to whose output other functions can be attached.
 
     Attributes:
         name: The point's name in its model, such as ``blocks.0.attn.hook_z``; the model sets it.
-        ctx: What functions want to keep between calls.
-        fwd_hooks: The functions on the way forward, in the order in which they run.
-        bwd_hooks: The functions on the way back.
-        read_only: Whether the model refuses changes here; :mod:`interp.models.wrap` sets it and
-            sees to it.
+        ctx: A dict in which functions can keep values between calls.
+        fwd_hooks: The functions of activations, in the order in which they run.
+        bwd_hooks: The functions of gradients.
+        read_only: Whether the model refuses changes here; set and enforced by
+            :mod:`interp.models.wrap`.
     """
 
     def __init__(self) -> None:
@@ -78,7 +86,7 @@ class HookPoint(nn.Module):
         return f"HookPoint(name={self.name!r}, {forward} fwd, {backward} bwd)"
 
     def forward(self, x: Tensor) -> Tensor:
-        """The tensor itself; PyTorch runs the functions on what comes out."""
+        """Return the tensor itself; PyTorch then calls the attached functions on it."""
         return x
 
     def add_hook(
@@ -89,18 +97,22 @@ class HookPoint(nn.Module):
         level: int | None = None,
         prepend: bool = False,
     ) -> AttachedHook:
-        """Attach ``hook(tensor, hook=point)``: what it returns replaces the tensor, or the
-        gradient, unless it is None.
+        """Attach ``hook(tensor, hook=point)``; what it returns replaces the tensor or the gradient,
+        unless it returns None.
 
         Args:
             hook: The function.
-            dir: Forward, or backward.
-            is_permanent: Whether it outlasts :meth:`remove_hooks` as that is called by default.
+            dir: ``fwd`` for activations, ``bwd`` for gradients.
+            is_permanent: Whether the function stays when :meth:`remove_hooks` is called with its
+                defaults.
             level: The depth of the ``with`` that attaches it.
-            prepend: Whether it runs before those that are attached already.
+            prepend: Whether it runs before the functions that are attached already.
+
+        Returns:
+            The attached function with its handle.
 
         Raises:
-            ArgumentError: for another direction.
+            ArgumentError: if ``dir`` is neither.
         """
         refuse_unless(dir in ("fwd", "bwd"), "dir", "must be fwd or bwd", dir, "name one of them")
 
@@ -137,13 +149,13 @@ class HookPoint(nn.Module):
 
     @property
     def is_hooked(self) -> bool:
-        """Whether a function is attached, through these methods or PyTorch's own."""
+        """Whether a function is attached, by the methods of this class or by PyTorch's own."""
         return bool(self._forward_hooks or self._forward_pre_hooks or self._backward_hooks)
 
     def has_hooks(
         self, dir: Direction = "both", including_permanent: bool = True, level: int | None = None
     ) -> bool:
-        """Whether a function is attached to this point.
+        """Return whether a function is attached to this point.
 
         Args:
             dir: Which functions count: ``fwd``, ``bwd`` or ``both``.
@@ -159,7 +171,14 @@ class HookPoint(nn.Module):
     def remove_hooks(
         self, dir: Direction = "fwd", including_permanent: bool = False, level: int | None = None
     ) -> None:
-        """Take the functions away, in a direction and at a level (None for all)."""
+        """Remove functions from this point.
+
+        Args:
+            dir: Which functions: ``fwd``, ``bwd`` or ``both``.
+            including_permanent: Whether permanent functions are removed too.
+            level: Only functions that were attached at this depth of nested ``hooks`` contexts;
+                None for all depths.
+        """
         _need_direction(dir)
         for there in (self.fwd_hooks,) * (dir != "bwd") + (self.bwd_hooks,) * (dir != "fwd"):
             for hook in [hook for hook in there if hook.fits(including_permanent, level)]:
@@ -167,14 +186,14 @@ class HookPoint(nn.Module):
                 there.remove(hook)
 
     def clear_context(self) -> None:
-        """Forget what functions have kept in ``ctx``."""
+        """Empty ``ctx``."""
         self.ctx = {}
 
     def layer(self) -> int:
-        """The layer that the point's name says.
+        """Return the layer number in the point's name.
 
         Raises:
-            ArgumentError: for a point outside of the layers.
+            ArgumentError: if the point is not in a layer.
         """
         found = Site.of(str(self.name)).layer
         rule, advice = "must be that of a hook in a layer to have a number", "read hook.name"

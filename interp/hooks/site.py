@@ -1,13 +1,13 @@
-"""A place in a model, and the name of its hook. Nothing else writes or reads such names.
+"""A place in a model, and the name of its hook. No other module builds or parses hook names.
 
-    Site(3, "z", head=2)        what head 2 of layer 3 writes, before W_O    blocks.3.attn.hook_z
-    Site(3, "pattern", head=2)  its attention, query by key            blocks.3.attn.hook_pattern
+    Site(3, "z", head=2)        the output of head 2 of layer 3, before W_O  blocks.3.attn.hook_z
+    Site(3, "pattern", head=2)  its attention pattern, query by key    blocks.3.attn.hook_pattern
     Site(3, "score", term="t")  a term of the scores            blocks.3.attn.terms.t.hook_score
-    Site(3, "mlp_out")          what the FFN of layer 3 writes             blocks.3.hook_mlp_out
+    Site(3, "mlp_out")          the output of the FFN of layer 3           blocks.3.hook_mlp_out
     Site(3, "resid_pre")        the residual stream that enters layer 3  blocks.3.hook_resid_pre
     Site(-1, "embed")           outside the layers                                    hook_embed
 
-Names are TransformerLens'. Any other hook's name is a site too, with the rest of the name for its
+Names are TransformerLens'. Any other hook's name is a site too, with the rest of the name as its
 kind; ``Site.of(name).name == name`` for every text.
 """
 
@@ -50,12 +50,12 @@ class Site:
 
     Attributes:
         layer: The layer, counted from 0; −1 outside the layers.
-        kind: What is there: ``z``, ``pattern``, ``mlp_out``, ``resid_pre`` …
+        kind: The activation's kind: ``z``, ``pattern``, ``mlp_out``, ``resid_pre`` …
         head: The head, for kinds that have heads; None for all of them at once.
         term: The score term, for the kind ``score``.
 
     Raises:
-        ArgumentError: for a head or term that does not go with the kind.
+        ArgumentError: if the kind has no heads, or no terms, but one is given.
     """
 
     layer: int
@@ -80,7 +80,7 @@ class Site:
 
     @classmethod
     def of(cls, name: str, head: int | None = None) -> Site:
-        """The site of a hook's name."""
+        """Return the site of a hook's name."""
         found = _LAYER.fullmatch(name)
         if found is None:
             return cls(-1, _kind_of(name, _OUTSIDE), head)
@@ -92,11 +92,14 @@ class Site:
 
     @classmethod
     def parse(cls, text: str | Site) -> Site:
-        """The site that a text means: a short form (``L3H2``, ``L3H2 pattern``, ``L3 FFN``, ``L3
-        resid_pre``) or the name of a hook.
+        """Return the site that a text names.
+
+        Args:
+            text: A short form (``L3H2``, ``L3H2 pattern``, ``L3 FFN``, ``L3 resid_pre``), the name
+                of a hook, or a site, which is returned as it is.
 
         Raises:
-            HookError: for a short form that names nothing.
+            HookError: if the text is a layer alone, such as ``L3``.
         """
         if isinstance(text, Site):
             return text
@@ -112,7 +115,7 @@ class Site:
 
     @property
     def name(self) -> str:
-        """The name of the hook; a head's is that of all heads of its layer."""
+        """The name of the hook; a head's hook is the one with all heads of its layer."""
         known = _OUTSIDE if self.layer < 0 else _IN_LAYER
         rest = known.get(self.kind, self.kind.removeprefix(_RAW))
         if self.kind == "score":
@@ -129,16 +132,20 @@ class Site:
 
     @property
     def every_head(self) -> Site:
-        """The same place for all heads of the layer."""
+        """The same site without a head: all heads of the layer."""
         return self if self.head is None else replace(self, head=None)
 
     @property
     def head_axis(self) -> int | None:
-        """The axis of heads in a value here; None for kinds without heads."""
+        """The axis of heads in the hook's tensor; None for kinds without heads."""
         return 2 if self.kind in _BY_HEAD else 1 if self.kind in _BY_QUERY else None
 
     def take(self, value: Tensor) -> Tensor:
-        """The head's part of a value of all heads; the whole value where no head is named."""
+        """Return the head's part of a hook's tensor; the whole tensor if the site names no head.
+
+        Raises:
+            HookError: if the tensor has no such head.
+        """
         if self.head is None or self.head_axis is None:
             return value
         if self.head >= value.shape[self.head_axis]:
@@ -149,7 +156,7 @@ class Site:
         return value.select(self.head_axis, self.head)
 
     def put(self, value: Tensor, part: Tensor) -> Tensor:
-        """A value with the head's part replaced; ``part`` may be one row for all."""
+        """Return a hook's tensor with the head's part replaced; ``part`` is broadcast over rows."""
         if self.head is None or self.head_axis is None:
             return part.expand_as(value).contiguous()
         changed = value.clone()
@@ -158,7 +165,7 @@ class Site:
 
     @property
     def position_axis(self) -> int:
-        """The axis of positions (of queries, for attention) in what :meth:`take` gives."""
+        """The axis of positions (of queries, for attention) in the result of :meth:`take`."""
         return 2 if self.kind in _BY_QUERY and self.head is None else 1
 
 
@@ -170,18 +177,20 @@ def _kind_of(rest: str, known: dict[str, str]) -> str:
 
 
 def head_sites(model: Any) -> tuple[Site, ...]:
-    """Where each head writes, layer by layer: ``z``, or ``result`` in models whose heads write more
-    than z W_O. Heads that only pad a narrower layer are left out.
+    """Return the output site of every head, layer by layer, without heads that only pad a narrower
+    layer.
+
+    The kind is ``z``, or ``result`` in models whose heads write more than z W_O.
 
     Raises:
-        HookError: for a model that does not say how many layers or heads it has.
+        HookError: if the model does not say how many layers or heads it has.
     """
     heads = list(_heads(model))
     return tuple(output_site(model, at, head) for at, n in enumerate(heads) for head in range(n))
 
 
 def output_site(model: Any, layer: int, head: int = -1) -> Site:
-    """Where one head writes, or the FFN of a layer where no head is named."""
+    """Return the output site of one head, or of the layer's FFN if no head is given."""
     if head < 0:
         return Site(layer, "mlp_out")
     spec = getattr(model, "spec", None)
@@ -189,7 +198,7 @@ def output_site(model: Any, layer: int, head: int = -1) -> Site:
 
 
 def ffn_sites(model: Any) -> tuple[Site, ...]:
-    """What each FFN writes, layer by layer."""
+    """Return the output site of every FFN, layer by layer."""
     spec, layers = getattr(model, "spec", None), range(len(list(_heads(model))))
     if spec is None:
         return () if model.cfg.attn_only else tuple(Site(layer, "mlp_out") for layer in layers)

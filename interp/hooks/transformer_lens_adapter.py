@@ -40,13 +40,14 @@ def __getattr__(name: str) -> Any:
 
 
 def wrapped_architectures() -> frozenset[str]:
-    """The classes of transformers that ``TransformerBridge`` has an adapter for."""
+    """Return the names of the transformers classes that ``TransformerBridge`` has an adapter
+    for."""
     factory = import_module("transformer_lens.factories.architecture_adapter_factory")
     return frozenset(factory.SUPPORTED_ARCHITECTURES)
 
 
 def _never_install() -> None:
-    """Keep TransformerLens 4.3 from running pip where torchvision is missing: it is left out."""
+    """Keep TransformerLens 4.3 from running pip if torchvision is missing; it does without it."""
     helpers = import_module("transformer_lens.model_bridge.sources.transformers.helpers")
     there = importlib.util.find_spec("torchvision") is not None
     helpers._ensure_torchvision = lambda: there  # type: ignore[attr-defined]
@@ -54,12 +55,12 @@ def _never_install() -> None:
 
 @runtime_checkable
 class HookedModel(Protocol):
-    """What prooflens needs of a hooked model.
+    """The methods and attributes that prooflens needs of a hooked model.
 
-    ``hook_dict`` maps hook names to hook points; ``run_with_cache(inputs, names_filter=…)``
-    returns the output and a mapping from hook name to tensor; ``run_with_hooks(inputs,
-    fwd_hooks=[(name, fn), …])`` returns the output of a run in which ``fn(tensor, hook)`` may
-    replace the tensor at ``name``.
+    ``hook_dict`` maps hook names to hook points; ``run_with_cache(inputs, names_filter=…)`` returns
+    the output and a mapping from hook name to tensor; ``run_with_hooks(inputs, fwd_hooks=[(name,
+    fn), …])`` returns the output of a run in which ``fn(tensor, hook)`` may replace the tensor at
+    ``name``.
     """
 
     hook_dict: dict[str, Any]
@@ -73,7 +74,8 @@ class HookedModel(Protocol):
 
 
 def vocabulary_of(model: Any) -> int | None:
-    """How many token ids a model has; None for real inputs, or if the model does not say."""
+    """Return the number of a model's token ids; None for real inputs or if the model does not
+    say."""
     spec: Any = getattr(model, "spec", None)
     if hasattr(spec, "input"):
         return int(spec.d_in) if spec.input == "tokens" else None

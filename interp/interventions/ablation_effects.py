@@ -1,16 +1,19 @@
-"""How much worse the output is without each component, as a table with one row per component.
+"""Measure how much worse a model's output is without each component: a table with one row per
+component.
 
     score = mean over rows of (loss without the component − loss with it)
 
-A component is a list of edits of a run (:mod:`interp.interventions.replacement`), the loss a
-metric, and another metric, such as a logit difference, can be asked for. The loss of a row is the
-mean over scored positions of the squared error, as a share of the target's variance (real targets),
-or of the cross-entropy in nats (tokens). The null is that the rows' differences have mean 0, or are
-what they would be with other rows' targets (:func:`interp.stats.nulls.need_null`); the interval is
-a bootstrap over rows.
+A component is replaced by edits of a run (:mod:`interp.interventions.replacement`). The loss is a
+metric; another one, such as a logit difference, can be given. The loss of a row is the mean over
+scored positions of the squared error, as a share of the target's variance (real targets), or of the
+cross-entropy in nats (tokens).
 
-An effect shows reliance of the model as it is now, not what is computed; a component whose loss
-another makes up for has none.
+For the loss, two null hypotheses must be rejected: that the rows' differences have mean 0, and that
+the loss rises as much with other rows' targets (:func:`interp.stats.nulls.need_null`). For other
+metrics the null hypothesis is mean 0. The interval is a bootstrap over rows.
+
+An effect shows that the model as it is now relies on the component. It does not show what the
+component computes. A component for which another one compensates has no effect.
 """
 
 from __future__ import annotations
@@ -45,7 +48,8 @@ _LOSS = Loss()
 
 
 def loss_unit(batch: Batch) -> float:
-    """The unit of losses: the variance of the scored targets if they are real, else 1 nat."""
+    """Return the unit in which losses are given: the variance of real scored targets, or 1
+    (nat)."""
     if not batch.targets.is_floating_point():
         return 1.0
     return float(batch.targets[batch.mask].double().var()) or 1.0
@@ -68,35 +72,35 @@ def ablate(
     """Measure how much worse a model does without each component, tested against no change.
 
     Args:
-        model: Ours, a bridge, or a wrapped module (one forward pass a component).
+        model: One of our models, a bridge, or a wrapped module (one forward pass per component).
         batch: Rows with targets; or token ids ``[row, pos]``, whose targets are the next tokens.
         parts: The components, or their names (``L2H0``, ``L2 FFN``); every head, FFN and layer by
             default.
-        how: What replaces the components' writes; means and other rows' values are taken from the
-            first ``rows`` rows.
+        how: The replacement of the components' outputs: ``mean``, ``zero``, ``resample`` or
+            ``swap``; means and other rows' values are taken from the first ``rows`` rows.
         corrupted: The inputs from which ``swap`` takes its values, paired row by row with the
             batch.
-        metric: What is asked of the output: the loss; a :class:`~interp.run.metrics.Metric` such as
-            ``LogitDifference``; or a function of outputs ``[place, output]`` and targets ``[place,
-            …]`` at scored positions that gives a number a place, where more is worse.
-        rows: How many rows are run at a time; the first so many also give means and other rows'
-            values.
+        metric: The metric that should get worse: the loss; a :class:`~interp.run.metrics.Metric`
+            such as ``LogitDifference``; or a function of outputs ``[place, output]`` and targets
+            ``[place, …]`` at scored positions that returns a number per place, where more is worse.
+        rows: The number of rows that are run at a time; the first ones also give means and other
+            rows' values.
         seed: Seed of the resampled rows and of the intervals.
         tokens: At most this many positions per forward pass (at least one row); it bounds the
             memory.
-        backend: ``local``, or ``ray``: components are spread as tasks.
+        backend: ``local``, or ``ray`` to spread the components over Ray tasks.
 
     Returns:
-        A head table with ``low`` and ``high``; metric ``loss_increase`` (``logit_difference_
-        decrease``, or the function's name), method = ``how``, target = the position for positions
-        and ``output`` otherwise. More is worse. The null of the loss is that of
-        :func:`interp.stats.nulls.need_null`, that of other metrics a mean of 0 over rows.
+        A head table with ``low`` and ``high``; metric ``loss_increase``
+        (``logit_difference_decrease``, or the function's name), method = ``how``, target = the
+        position for positions and ``output`` otherwise. More is worse. The null of the loss is that
+        of :func:`interp.stats.nulls.need_null`, that of other metrics a mean of 0 over rows.
 
     Raises:
-        ArgumentError: for ``swap`` without corrupted inputs, or those without ``swap``; for fewer
-            than two rows to average or resample; for components that the model does not have; for
-            a metric that is not finite.
-        HookError: for a wrapped module without a component's hooks.
+        ArgumentError: if only one of ``how="swap"`` and ``corrupted`` is given; if there are fewer
+            than two rows to average or resample; if the model does not have a component; if a
+            metric is not finite.
+        HookError: if a wrapped module lacks a component's hooks.
     """
     batch = admit_batch(model, batch)
     named = every_component(model) if parts is None else named_components(parts)
@@ -132,7 +136,8 @@ def ablate(
 def _rises(
     run: Run, edits: Mapping[Component, tuple[Edit, ...]], metric: Metric, backend: Backend
 ) -> Iterator[tuple[Component, Tensor]]:
-    """The rise for each component, a layer at a time so that few are held (on Ray in one go)."""
+    """Yield each component's rise, measured one layer at a time to bound the memory (on Ray all at
+    once)."""
     order = {"position": 0, "head": 1}
     parts = sorted(edits, key=lambda part: (part.layer, order.get(part.kind, 2)))
     groups = groupby(parts, key=lambda part: part.layer if backend == "local" else 0)
@@ -145,8 +150,8 @@ def _rises(
 def _by_target(
     rises: Float[Tensor, "row pos other"], mask: Bool[Tensor, "row pos"]
 ) -> Float[Tensor, "row other"]:
-    """The mean of rises over positions where the row and the one whose targets stand in are both
-    scored; the mean over the others where there are none."""
+    """Average rises over the positions that are scored both in a row and in the row that the
+    targets come from; where there are none, return the mean over the other target rows."""
     both = mask[:, :, None] & mask.T[None]
     count = both.sum(1)
     total = (rises * both).sum(1)
@@ -163,16 +168,16 @@ def effect_table(
     site: str = "",
     metric: Metric = _LOSS,
 ) -> pd.DataFrame:
-    """Turn each component's increases of the loss, or of a metric, on the rows of a batch into a
-    head table, with the null that their mean is 0.
+    """Turn each component's increases of the loss, or of another metric, on the rows of a batch
+    into a head table, with the null that their mean is 0.
 
     Args:
-        found: Component → by how much each row's loss is higher, squared errors or nats.
-        batch: The rows, whose targets say what a squared error is a share of.
-        how: What replaced the components' writes.
+        found: Component → the increase on each row, in squared error, nats or the metric's unit.
+        batch: The rows; a squared error is given as a share of the variance of their targets.
+        how: The name of the replacement of the components' outputs.
         seed: Seed of the bootstrap.
-        site: Where the components' writes were replaced, if not everywhere.
-        metric: What was measured.
+        site: The only receiver that saw the replacement; empty if all of the model did.
+        metric: The metric that was measured.
     """
     unit, rows = loss_unit(batch) if isinstance(metric, Loss) else 1.0, []
     for part, lost in found.items():
@@ -182,7 +187,7 @@ def effect_table(
 
 
 def _beyond_rounding(rises: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
-    """Rises of which those that another batch size can make count as none."""
+    """Set to 0 the rises that are so small that another batch size could cause them by rounding."""
     return np.where(np.abs(rises) <= _ROUNDING, 0.0, rises)
 
 

@@ -1,11 +1,12 @@
 """The parts of a model that can be ablated, and the hooks at which they are replaced.
 
-A head is replaced at ``hook_result`` (all it writes, the identity term included; of bridges and
-wrapped models at ``hook_z``, before W_O, which is the same there), an FFN at ``hook_mlp_out``, a
-position in the stream that enters its layer, a layer as all its heads and its FFN together.
+A head is replaced at ``hook_result`` (all it writes, including the identity term; in bridges and
+wrapped models at ``hook_z``, before W_O, which is equivalent there), an FFN at ``hook_mlp_out``, a
+position in the residual stream that enters its layer, a layer as all its heads and its FFN
+together.
 
-What may stand in for them is said in :mod:`interp.interventions.replacement`. A missing effect can
-mean that another component stands in.
+:mod:`interp.interventions.replacement` lists the values that can replace them. A missing effect can
+mean that another component compensates.
 """
 
 from __future__ import annotations
@@ -50,8 +51,11 @@ class Component:
 
     @property
     def hook(self) -> str:
-        """The hook at which a head's or an FFN's output, or a position's stream, can be replaced;
-        :exc:`HookError` for a layer, which has none of its own."""
+        """The hook at which a head's or an FFN's output, or a position's stream, can be replaced.
+
+        Raises:
+            HookError: for a layer, which has no hook of its own.
+        """
         kinds = {"head": "result", "ffn": "mlp_out", "position": "resid_pre"}
         if self.kind not in kinds:
             raise HookError(f"{self.name} has no hook of its own: name its heads and its FFN")
@@ -59,16 +63,18 @@ class Component:
 
 
 def named_components(parts: Sequence[Component | str] | Component | str) -> list[Component]:
-    """Components by themselves or by name: one, or several (:func:`named_component`)."""
+    """Return one or several components, given as such or by name, as a list of components."""
     several = parts if isinstance(parts, Iterable) and not isinstance(parts, str) else [parts]
     return [named_component(part) for part in several]
 
 
 def named_component(part: Any) -> Component:
-    """A component, or the one that a name such as ``L2H0`` or ``L2 FFN`` stands for.
+    """Return the component that a name such as ``L2H0``, ``L2 FFN`` or ``L2`` stands for.
+
+    A component is returned as it is.
 
     Raises:
-        ArgumentError: for anything else.
+        ArgumentError: if the argument is anything else.
     """
     if isinstance(part, Component):
         return part
@@ -82,11 +88,12 @@ def named_component(part: Any) -> Component:
 
 
 def components(model: HookedModel) -> tuple[Component, ...]:
-    """All heads and FFNs of a model, layer by layer, without heads that only pad a narrower layer.
+    """Return all heads and FFNs of a model, layer by layer, without heads that only pad a narrower
+    layer.
 
     Raises:
-        HookError: for a model without blocks of attention, such as a recurrent network, and for a
-            wrapped module of which nothing tells how many heads it has.
+        HookError: if the model has no attention blocks, such as a recurrent network, or is a
+            wrapped module that does not say how many layers or heads it has.
     """
     need_hooks(model)
     return tuple(_components(model))
@@ -113,7 +120,8 @@ def _components(model: Any) -> Iterator[Component]:
 
 
 def every_component(model: HookedModel, length: int = 0) -> tuple[Component, ...]:
-    """All heads, FFNs and layers; and, for ``length`` > 0, every position before every layer."""
+    """Return all heads, FFNs and layers; for ``length`` > 0 also every position before every
+    layer."""
     layers = range(model.cfg.n_layers)
     return (
         *components(model),
@@ -123,13 +131,13 @@ def every_component(model: HookedModel, length: int = 0) -> tuple[Component, ...
 
 
 def has_ffn(model: Any, layer: int) -> bool:
-    """Whether a layer has an FFN."""
+    """Return whether a layer has an FFN."""
     spec = getattr(model, "spec", None)
     return bool(spec.ffn_widths[layer]) if spec is not None else not model.cfg.attn_only
 
 
 def stream_after(model: Any) -> Iterator[tuple[int, str]]:
-    """(layer, hook) of the residual stream after each sublayer."""
+    """Yield the layer and the hook of the residual stream after each sublayer."""
     for layer in range(model.cfg.n_layers):
         if _heads(model, layer) != 0:
             yield layer, Site(layer, "resid_mid").name
@@ -138,9 +146,12 @@ def stream_after(model: Any) -> Iterator[tuple[int, str]]:
 
 
 def read_by_ffn(model: Any, layer: int) -> Site:
-    """The residual stream that a layer's FFN reads, before its norm: behind the layer's heads; in
-    parallel blocks, where heads read the same, the one that enters the layer; in a layer without
-    heads the one behind the sublayer before."""
+    """Return the site of the residual stream that a layer's FFN reads, before its norm.
+
+    This is the stream after the layer's heads. In parallel blocks, where heads and FFN read the
+    same stream, it is the one that enters the layer. In a layer without heads it is the stream
+    after the previous sublayer.
+    """
     entering = Site(layer, "resid_pre")
     if _heads(model, layer) != 0:
         between = Site(layer, "resid_mid")
@@ -160,8 +171,8 @@ def need_parts(
     """Record, as one problem, every component that a model does not have.
 
     Args:
-        problems: Where what is wrong is recorded.
-        model: The model that should have them.
+        problems: The collection that the problem is added to.
+        model: The model that should have the components.
         parts: The components that were asked for.
         length: Length of the model's inputs, in positions.
     """
@@ -171,7 +182,7 @@ def need_parts(
 
 
 def _lacking(model: Any, part: Component, length: int) -> str:
-    """The reason why the model has no such component; empty if it has."""
+    """Return the reason why the model does not have a component; empty if it has it."""
     if part.kind not in _KINDS:
         return f"kinds are {', '.join(_KINDS)}"
     layers = getattr(model.cfg, "n_layers", 0)
@@ -194,6 +205,6 @@ def _count(n: int) -> str:
 
 
 def hook_of(model: HookedModel, part: Component) -> str:
-    """The name of the hook at which the model's component can be replaced."""
+    """Return the name of the hook at which the model's component can be replaced."""
     ours = getattr(model, "spec", None) is not None
     return part.hook if ours else part.hook.replace("hook_result", "hook_z")

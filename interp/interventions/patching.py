@@ -1,30 +1,30 @@
-"""The effect of giving components the values they have on other inputs, one table row each.
+"""Measure the effect of giving components the values that they have on other inputs.
 
     patch         each component gets the values that it has on paired, corrupted inputs, and the
                   rest of the model responds
-    patch_paths   one receiver alone sees a sender's replaced value, and everything between the two
-                  stays as it was
+    patch_paths   only one receiver sees a sender's replaced value, and everything between the two
+                  keeps its clean value
     attributions  a first-order estimate of patch, from one backward pass
 
     receiver's input  ←  input + (replacement − what the sender writes)
 
 A sender is
 
-    head, ffn  what it writes to the residual stream
-    layer      all that its heads and its FFN write
-    position   the residual stream that enters a layer there: all that is written at that position
+    head, ffn  its output, as it is written to the residual stream
+    layer      the outputs of all its heads and its FFN
+    position   the residual stream that enters a layer at that position: all that was written there
                before the layer, the embedding included
 
 and a receiver is a head's query, key or value input, an FFN's input, or the final norm
-(``logits``). Inputs are changed in front of the norm, which is computed anew. Changes add up: those
-of all positions of layer l and of every head and FFN from l on make the receiver's input that of
-the run they come from. Blocks without residual pass on only what their last sublayer writes: there
-the only senders are those that the receiver reads itself.
+(``logits``). Inputs are changed before the norm, which is recomputed. Changes add up: those of all
+positions of layer l and of every head and FFN from l on together give the receiver the input that
+it has in the run that the values come from. Blocks without a residual connection pass on only the
+output of their last sublayer: there, the only senders are those that the receiver reads directly.
 
 Pair the rows so that they differ in one thing: only then does an effect say what the component
-carries. An effect shows that the model uses the component or path on these rows; none may mean that
-another makes up for it. An estimate of first order is for screening: it is wrong where scores
-saturate, most of all for the parts that are needed most.
+carries. An effect shows that the model uses the component or path on these rows. No effect may mean
+that another component compensates. Use the first-order estimate for screening only: it is wrong
+where scores saturate, most of all for the parts that are needed most.
 """
 
 from __future__ import annotations
@@ -67,26 +67,26 @@ def patch(
     parts: Sequence[Component | str] | Component | str | None = None,
     **options: Any,
 ) -> pd.DataFrame:
-    """By how much a model does worse when each component is given what it writes on corrupted
+    """Measure how much worse a model does when a component gets the output that it has on corrupted
     inputs.
 
     Args:
-        model: Any hooked model; a wrapped module takes one forward pass a component.
+        model: Any hooked model; a wrapped module takes one forward pass per component.
         batch: Rows with targets.
-        corrupted: Inputs of the same shape, or a batch of them; row i of them is the pair of row i
-            of the batch.
+        corrupted: Inputs of the same shape, or a batch of them; its row i is paired with row i of
+            the batch.
         parts: The components to patch; every head, FFN and layer by default.
         options: ``metric``, ``rows``, ``seed``, ``tokens`` and ``backend`` of
             :func:`interp.interventions.ablation_effects.ablate`.
 
     Returns:
-        A head table, one row a component: ``score`` is the mean increase of the loss (or by how
+        A head table, one row per component: ``score`` is the mean increase of the loss (or by how
         much another metric gets worse), with ``low`` and ``high``.
 
     Raises:
-        ArgumentError: for inputs of another shape, components that the model does not have, and a
-            loss that is not finite.
-        HookError: for a wrapped module without a component's hooks.
+        ArgumentError: if the inputs have another shape, the model does not have a component, or a
+            loss is not finite.
+        HookError: if a wrapped module lacks a component's hooks.
     """
     return ablate(model, batch, parts, how="swap", corrupted=corrupted, **options)
 
@@ -104,18 +104,19 @@ def patch_paths(
     seed: int = 0,
     tokens: int = 1024,
 ) -> pd.DataFrame:
-    """Measure how much worse a model does when one receiver alone sees each sender replaced.
+    """Measure how much worse a model does when only one receiver sees each sender replaced.
 
     Args:
-        model: Ours, or a ``TransformerBridge``.
+        model: One of our models, or a ``TransformerBridge``.
         batch: Rows with targets.
-        receiver: Where the path ends: a head's query, key or value input, an FFN's input, or the
+        receiver: The end of the path: a head's query, key or value input, an FFN's input, or the
             final norm (``"logits"``).
-        parts: The senders; every head, FFN and layer in front of the receiver by default.
+        parts: The senders; every head, FFN and layer before the receiver by default.
         how: The replacement: ``mean`` over rows, ``zero``, ``resample`` (another row's value), or
-            ``swap`` (what it is on ``corrupted``).
-        corrupted: Inputs that ``swap`` takes its values from, paired row by row with the batch.
-        metric: What gets worse, given as to :func:`interp.interventions.ablation_effects.ablate`.
+            ``swap`` (the value on ``corrupted``).
+        corrupted: The inputs that ``swap`` takes its values from, paired row by row with the batch.
+        metric: The metric that should get worse, given as for
+            :func:`interp.interventions.ablation_effects.ablate`.
         seed: Seed of the resampled rows and of the intervals.
         tokens: At most this many positions per forward pass (at least one row); it bounds the
             memory.
@@ -124,9 +125,9 @@ def patch_paths(
         A table as from :func:`patch`, with one row per sender; ``site`` names the receiver.
 
     Raises:
-        ArgumentError: for senders that are not in front of the receiver, a receiver that the model
-            does not have, or ``swap`` without corrupted inputs.
-        HookError: for a model without the receiver's hook.
+        ArgumentError: if a sender does not come before the receiver, the model does not have the
+            receiver, or only one of ``how="swap"`` and ``corrupted`` is given.
+        HookError: if the model lacks the receiver's hook.
     """
     batch = admit_batch(model, batch)
     receiver = Receiver(receiver) if isinstance(receiver, str) else receiver
@@ -155,14 +156,15 @@ def attributions(
     metric: Any = _LOSS,
     tokens: int = 1024,
 ) -> pd.DataFrame:
-    """A first-order estimate of :func:`patch`: gradient · (corrupted value − own value).
+    """Estimate :func:`patch` to first order: gradient · (corrupted value − own value).
 
     Args:
         model: Any hooked model whose layers gradients pass through.
         batch: Rows with targets.
         corrupted: Inputs of the same shape, paired row by row.
         parts: The components; every head and FFN by default.
-        metric: What gets worse, given as to :func:`interp.interventions.ablation_effects.ablate`.
+        metric: The metric that should get worse, given as for
+            :func:`interp.interventions.ablation_effects.ablate`.
         tokens: At most this many positions per forward pass (at least one row).
 
     Returns:
@@ -170,8 +172,8 @@ def attributions(
         worse, averaged over rows. Sorted by absolute score.
 
     Raises:
-        ArgumentError: for inputs that are not paired, components that the model does not have.
-        HookError: for a model without a component's hooks.
+        ArgumentError: if the inputs are not paired, or the model does not have a component.
+        HookError: if the model lacks a component's hooks.
     """
     chosen = components(model) if parts is None else tuple(parts)
     problems, measured = Problems("attributions"), as_metric(metric)
@@ -191,16 +193,16 @@ def attributions(
 
 @dataclass(frozen=True)
 class Receiver:
-    """The end of a patched path: the one place that sees the sender's replaced value.
+    """The end of a patched path: the only place that sees the sender's replaced value.
 
     Attributes:
         input: ``q``, ``k`` or ``v`` of a head, ``ffn`` of a layer, or ``logits``.
         layer: The layer, counted from 0; −1 for ``logits``.
-        head: The head, for ``q``, ``k`` and ``v``; −1 otherwise. Where query heads share keys and
-            values, ``k`` and ``v`` count the shared ones.
+        head: The head, for ``q``, ``k`` and ``v``; −1 otherwise. With grouped-query attention,
+            ``k`` and ``v`` count the shared key-value heads.
 
     Raises:
-        ArgumentError: for another input, or a layer or head that does not go with it.
+        ArgumentError: if the input is none of these, or a layer or head does not go with it.
     """
 
     input: str
@@ -218,7 +220,7 @@ class Receiver:
         problems.raise_if_any()
 
     def place(self, layers: int) -> Site:
-        """Where a model of so many layers reads it."""
+        """Return the site of the receiver in a model of so many layers."""
         if self.input == "logits":
             return Site(layers - 1, "resid_post")
         if self.input == "ffn":
@@ -227,7 +229,7 @@ class Receiver:
 
     @property
     def site(self) -> str:
-        """The name of the receiver in tables: its hook, and its head where it has one."""
+        """The name of the receiver in tables: its hook, and its head if it has one."""
         if self.input == "logits":
             return "ln_final"
         where = self.place(self.layer + 1)
@@ -235,15 +237,16 @@ class Receiver:
 
 
 def senders(model: HookedModel, receiver: Receiver, length: int = 0) -> tuple[Component, ...]:
-    """All components in front of a receiver: heads, FFNs and layers.
+    """Return all components before a receiver: heads, FFNs and layers.
 
-    For ``length`` > 0 also every position before every layer up to the receiver's.
+    For ``length`` > 0 they include every position before every layer up to the receiver's.
     """
     return tuple(p for p in every_component(model, length) if _reaches(model, p, receiver))
 
 
 def _reaches(model: Any, part: Component, receiver: Receiver) -> bool:
-    """Whether a component comes before the receiver and is read by it directly."""
+    """Return whether a component comes before the receiver; without residual, whether it is read
+    directly."""
     at = model.cfg.n_layers if receiver.input == "logits" else receiver.layer
     ffn = receiver.input == "ffn"
     enters = part.kind == "position" and part.layer <= min(at, model.cfg.n_layers - 1)
@@ -265,7 +268,10 @@ def paths_to(
     seed: int,
     tokens: int,
 ) -> dict[Component, tuple[Edit, ...]]:
-    """The edits of each sender that the receiver alone sees."""
+    """Return each sender's edits, whose effect only the receiver sees.
+
+    The arguments are those of :func:`patch_paths`, with ``corrupted`` as ``reference``.
+    """
     chosen = senders(model, receiver) if parts is None else tuple(named_components(parts))
     problems = Problems("patch_paths")
     _need_receiver(problems, model, receiver)
@@ -300,7 +306,8 @@ def _need_receiver(problems: Problems, model: Any, receiver: Receiver) -> None:
 
 
 def _heads(model: Any, receiver: Receiver) -> int:
-    """How many query heads, or key and value heads, the receiver's layer has."""
+    """Return the number of query heads, or of key-value heads for ``k`` and ``v``, of the
+    receiver's layer."""
     parts = components(model)
     heads = sum((part.kind, part.layer) == ("head", receiver.layer) for part in parts)
     shared = getattr(model.cfg, "n_key_value_heads", None)

@@ -1,13 +1,14 @@
-"""What stands in for a component, as edits of a run.
+"""The values that replace a component, as edits of a run.
 
-    mean      its mean over rows, position by position: its variation is removed, not its offset
-    zero      nothing
-    resample  what it wrote on another row (no row keeps its own)
-    swap      what it wrote on the row of the same place in other inputs (paired corrupted rows)
+    mean      its mean over rows, position by position: removes its variation, not its offset
+    zero      zero
+    resample  its value on another row (no row keeps its own)
+    swap      its value on the same row of other inputs (paired corrupted rows)
 
-A head is replaced where it writes (``z``, before W_O; ``result`` where it writes more than z W_O),
-an FFN at ``mlp_out``, a position in the stream that enters its layer, a layer as all its heads and
-its FFN at once. Zero and mean leave the model where it never is; a resampled value is one it knows.
+A head is replaced at its output (``z``, before W_O; ``result`` if it writes more than z W_O), an
+FFN at ``mlp_out``, a position in the stream that enters its layer, a layer as all its heads and its
+FFN at once. Zero and mean can put activations outside of the model's distribution; a resampled
+value is one that the component does take.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ How = Literal["mean", "zero", "resample", "swap"]
 def replacement(
     model: HookedModel, part: Component, how: str, inputs: Array | None = None, seed: int = 0
 ) -> tuple[Edit, ...]:
-    """The edits that replace all that a component writes.
+    """Return the edits that replace the whole output of a component.
 
     Args:
-        model: Says at which hook its heads write.
+        model: The model; it determines at which hook a head is replaced.
         part: The component.
         how: ``mean``, ``zero``, ``resample`` or ``swap``.
-        inputs: Where means and other rows' values come from; the run's own rows by default.
+        inputs: The inputs that means and other rows' values come from; the run's own by default.
         seed: Seed of the rows that are drawn for ``resample``.
     """
     at = part.position if part.kind == "position" else None
@@ -60,7 +61,7 @@ def replacement(
 
 
 def sites_of(model: Any, part: Component) -> Iterator[Site]:
-    """The hook sites that must be edited to replace a component's whole output.
+    """Yield the hook sites that must be edited to replace a component's whole output.
 
     For a position it is the stream that enters the layer, and for a layer the outputs of all its
     heads and of its FFN.
@@ -87,27 +88,27 @@ def ablation_outputs(
     seed: int = 0,
     tokens: int = 1024,
 ) -> Iterator[tuple[Component, Tensor]]:
-    """Yield each component with the model's output when it is replaced.
+    """Yield each component together with the model's output when it is replaced.
 
-    For a number a component rather than outputs, :func:`prooflens.ablate` runs several
-    of them in one batch.
+    To get a number per component instead of outputs, use :func:`prooflens.ablate`, which runs
+    several components in one batch.
 
     Args:
         model: One of our models, a ``TransformerBridge`` or a wrapped module.
-        inputs: ``[row, pos(, channel)]``.
+        inputs: Token ids or real inputs, ``[row, pos(, channel)]``.
         parts: The components; every head, FFN and layer by default.
-        how: What stands in for a component: ``mean``, ``zero``, ``resample`` or ``swap``.
-        reference: Inputs that means and other rows' values come from; ``inputs`` by default.
+        how: The replacement of a component's output: ``mean``, ``zero``, ``resample`` or ``swap``.
+        reference: The inputs that means and other rows' values come from; ``inputs`` by default.
         seed: Seed of the rows that are drawn for ``resample``.
         tokens: At most this many positions per forward pass (at least one row).
 
     Yields:
-        In the order of ``parts``; outputs ``[row, pos, output]``.
+        In the order of ``parts``, the component and the outputs ``[row, pos, output]``.
 
     Raises:
-        ArgumentError: for arguments that do not fit, such as components that the model does not
-            have, no rows, or one row to average or resample; for activations that are not finite.
-        HookError: for a wrapped module without a component's hooks.
+        ArgumentError: if arguments do not fit, such as components that the model does not have, no
+            rows, or one row to average or resample; if activations are not finite.
+        HookError: if a wrapped module lacks a component's hooks.
     """
     chosen = every_component(model) if parts is None else tuple(parts)
     problems = Problems("ablation_outputs")
@@ -121,7 +122,8 @@ def ablation_outputs(
 def outputs_with(
     model: HookedModel, inputs: Tensor, many: Sequence[tuple[Edit, ...]], tokens: int
 ) -> Iterator[Tensor]:
-    """Yield the output ``[row, pos, output]`` with each of some edits made."""
+    """Yield the model's output ``[row, pos, output]`` for each entry of ``many``, with its edits
+    made."""
     everywhere = torch.ones(inputs.shape[:2], dtype=torch.bool)
     unscored = torch.zeros(inputs.shape[:2], dtype=torch.long)
     run = Run(model, Batch(inputs.cpu(), unscored, everywhere), tokens=tokens)
@@ -139,7 +141,7 @@ def need_rows(
     reference: Tensor | None,
     tokens: int,
 ) -> None:
-    """Record every problem of the arguments that say what is replaced and by what."""
+    """Record every problem of the arguments that say which components are replaced, and by what."""
     known = ", ".join(get_args(How))
     problems.need(how in get_args(How), "how", f"must be one of {known}", how, "pick one")
     problems.need(tokens >= 1, "tokens", "must be at least 1", tokens, "take about 1024")

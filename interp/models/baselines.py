@@ -1,4 +1,4 @@
-"""Baselines that a transformer is compared with: an MLP, a recurrent network and an LSTM.
+"""Baselines for comparison with a transformer: an MLP, a recurrent network and an LSTM.
 
     MLP    y = W_L act(… act(W_1 [x_1 … x_n, pairs] + b_1) …) + b_L      one answer for a whole row
     RNN    h_t = act(x_t W + h_{t−1} U + b),  y_t = h_t W_U + b_U        act: tanh or none
@@ -8,16 +8,17 @@ x_t is the one-hot token (or the real input), or a learned linear embedding of i
 n² entries of X Xᵀ, the pairwise equalities of one-hot tokens (`template` §2.2): ``whole``, or
 ``masked``, with the diagonal (a position always equals itself) set to zero.
 
-**The MLP reads the whole row and gives one answer, repeated at every position**, so any mask finds
-it; it cannot answer differently at different positions and needs rows of exactly ``n_ctx``.
+**The MLP reads the whole row and gives one answer, repeated at every position**, so that it is
+there for any mask. It cannot answer differently at different positions and needs rows of exactly
+``n_ctx``.
 
 Hooks, ``[batch, pos, …]`` unless said otherwise: ``hook_embed`` (x_t); MLP: ``hook_features``
 [batch, feature] and ``hidden.{i}.hook_pre|hook_post`` [batch, width]; RNN and LSTM:
 ``layers.{i}.hook_state`` (h_t), LSTM also ``layers.{i}.hook_cell`` (c_t). States are hooked after
-the recurrence has run: changing one reaches what reads it above, not the next time step.
+the recurrence has run: changing one affects the layers above, not the next time step.
 
-A baseline that fails shows that this architecture, trained in this way, fails, not that no
-baseline would do.
+A baseline that fails shows that this architecture fails with this training, not that every baseline
+would fail.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class BaselineSpec:
     Attributes:
         d_in: Channels of a real input, or size of the vocabulary.
         d_out: Size of the output at each position.
-        n_ctx: Longest input, in positions (for an MLP: of every input).
+        n_ctx: Longest input, in positions (for an MLP: length of every input).
         input: ``tokens`` ([batch, pos]) or ``real`` ([batch, pos, d_in]).
         d_embed: Width of a learned embedding; 0 for one-hot tokens or the real input itself.
         dtype: Dtype of the parameters.
@@ -74,7 +75,7 @@ class BaselineSpec:
         problems.raise_if_any()
 
     def _check(self, problems: Problems) -> None:
-        """Record further rules that a subclass has; none by default."""
+        """Record problems with further rules of a subclass; none by default."""
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -83,19 +84,19 @@ class BaselineSpec:
 
     @property
     def width(self) -> int:
-        """How many channels x_t has."""
+        """The number of channels of x_t."""
         return self.d_embed or self.d_in
 
     def to_dict(self) -> dict[str, Any]:
-        """The spec as JSON data, with its ``kind``."""
+        """Return the spec as JSON data, with its ``kind``."""
         return {"kind": self.kind, **asdict(self)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Any:
-        """Rebuild the spec from what :meth:`to_dict` gave.
+        """Rebuild the spec from the result of :meth:`to_dict`.
 
         Raises:
-            ArgumentError: for unknown or missing keys, or values the spec refuses.
+            ArgumentError: if keys are unknown or missing, or the spec refuses a value.
         """
         given = {name: value for name, value in data.items() if name != "kind"}
         return from_fields(cls, given, Problems(cls.__name__))
@@ -127,9 +128,10 @@ class RNNSpec(BaselineSpec):
         d_hidden: Width of the state.
         n_layers: Number of layers; each reads the states of the layer below.
         activation: ``tanh``, or ``linear`` for none.
-        initial: The layers' initial weights: ``gaussian`` of variance 1/fan-in, biases 0, with
-            which a linear state is kept over many steps; or ``uniform`` on ±1/√d_hidden, biases
-            too, as in ``torch.nn.RNN``, with which it fades by a factor of about √3 a step.
+        initial: The distribution of initial weights: ``gaussian`` of variance 1/fan-in, biases 0,
+            with which a linear state persists over many steps; or ``uniform`` on ±1/√d_hidden,
+            biases too, as in ``torch.nn.RNN``, with which it decays by a factor of about √3 per
+            step.
     """
 
     kind: ClassVar[str] = "rnn"
@@ -161,8 +163,7 @@ class LSTMSpec(BaselineSpec):
 
 
 class Baseline(HookedModule):
-    """The part that all baselines share: embedding and readout, with a subclass's layers in
-    between.
+    """The common part of all baselines: embedding and readout, with a subclass's layers in between.
 
     Args:
         spec: Sizes and options.
@@ -189,7 +190,7 @@ class Baseline(HookedModule):
         self.eval()
 
     def forward(self, inputs: Tensor) -> Float[Tensor, "batch pos d_out"]:
-        """The output at every position.
+        """Return the output at every position.
 
         Raises:
             ArgumentError: if the inputs do not fit the spec.
@@ -203,8 +204,8 @@ class Baseline(HookedModule):
         raise NotImplementedError
 
     def _between(self, x: Tensor) -> Tensor:
-        """The layers: from ``hook_embed`` to the activations that are read out ``[batch, pos or 1,
-        width]``."""
+        """Run the layers from ``hook_embed`` to the activations that the readout reads ``[batch,
+        pos or 1, width]``."""
         raise NotImplementedError
 
     def _embed(self, inputs: Tensor) -> Tensor:
@@ -242,7 +243,7 @@ class Baseline(HookedModule):
         problems.raise_if_any()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Baseline:
-        """Keep ``cfg`` in step when ``to``, ``double`` … move or convert the parameters."""
+        """Update ``cfg`` when ``to``, ``double`` … move or convert the parameters."""
         super()._apply(fn, recurse)
         self.cfg.device, self.cfg.dtype = str(self.W_U.device), self.W_U.dtype
         return self

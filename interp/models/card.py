@@ -1,9 +1,10 @@
 """What is known about a loaded model besides its weights: ``model.card``.
 
-A loaded model is handed around as a plain model, so that every function which takes a model takes
-it however it was loaded. What only some functions ask for (its task, tokenizer, metrics) is on the
-card. A field that nothing says is empty; it is never guessed. What a card says was read beside the
-weights and not checked against them: run the model on rows of ``task`` to see what it reaches.
+A loaded model is a plain model, so every function that takes a model takes it however it was
+loaded. Properties that only some functions need (its task, tokenizer, metrics) are on the card. A
+field that is not stated anywhere is empty; it is never guessed. The card's contents were read
+beside the weights and not checked against them: run the model on rows of ``task`` to check its
+metrics.
 """
 
 from __future__ import annotations
@@ -15,24 +16,24 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What is known about a model.
+    """What is known about a model besides its weights.
 
     Attributes:
         name: The name under which it was loaded.
         family: ``prooflens`` for ours, otherwise the ``model_type`` of its configuration.
-        task: What it was trained on; None where nothing says.
+        task: The task that it was trained on; None if it is not stated.
         test: The task that ``metrics`` were measured on, such as longer rows; None if it is
             ``task``.
-        metrics: What it reaches on fresh rows: metric name → value.
+        metrics: Its results on fresh rows: metric name → value.
         about: A description in words.
-        claim: The id of the claim it serves, or empty.
-        tokenizer: Its tokenizer; None where there is none.
+        claim: The id of the claim that it is evidence for, or empty.
+        tokenizer: Its tokenizer; None if it has none.
         vocabulary: Number of token ids; 0 for a model of real-valued inputs.
-        n_ctx: Length of the longest row it takes, in positions.
-        bos: Id of the token that a row begins with; −1 where nothing names one.
-        notes: What a reader of results should know.
-        analysed: One line that says what is run: class, number format, tied or not, norm, scales,
-            and what was left out.
+        n_ctx: Length of the longest row that it takes, in positions.
+        bos: Id of the token that a row begins with; −1 if none is stated.
+        notes: Sentences that a reader of results should know.
+        analysed: One line that describes the model that is run: class, number format, tied or not,
+            norm, scales, and what was left out.
     """
 
     name: str

@@ -1,10 +1,10 @@
 """Models on disk: weights as safetensors, everything else as JSON. Nothing is executed on load.
 
-A checkpoint is a folder with ``model.safetensors`` (tensors under the model's own parameter
-names) and ``model.json``: format version, spec (with its ``kind``; without one it is a
-transformer's), SHA-256 of the weights file, and whatever the writer wants to tell (recipe, metrics,
-task). Loading refuses a hash that does not match, a newer format, tensors that do not fit the spec,
-and NaN. A matching hash shows that the two files belong together, not who wrote them.
+A checkpoint is a folder with ``model.safetensors`` (tensors under the model's own parameter names)
+and ``model.json``: format version, spec (with its ``kind``; without one it is a transformer's),
+SHA-256 of the weights file, and any further data of the writer (recipe, metrics, task). Loading
+refuses a hash that does not match, a newer format, tensors that do not fit the spec, and NaN. A
+matching hash shows that the two files belong together, not who wrote them.
 """
 
 from __future__ import annotations
@@ -65,8 +65,10 @@ def save_checkpoint(
     """Write ``model`` to the folder ``path``; a failure leaves no half-written checkpoint.
 
     Args:
-        about: JSON data kept beside the spec (task, recipe hash, metrics …).
-        overwrite: Replace an existing checkpoint.
+        model: The model.
+        path: The folder.
+        about: JSON data that is stored beside the spec (task, recipe hash, metrics …).
+        overwrite: Whether to replace an existing checkpoint.
 
     Raises:
         ArgumentError: if ``about`` is not JSON or uses a key of the format itself, or the weights
@@ -100,7 +102,7 @@ def save_checkpoint(
 
 
 def read_metadata(path: str | Path) -> dict[str, Any]:
-    """Read a checkpoint's ``model.json``, checked for format and version.
+    """Read a checkpoint's ``model.json`` and check its format and version.
 
     Raises:
         CheckpointError: if it is missing, not JSON, of another format or of a newer version.
@@ -125,10 +127,10 @@ def read_metadata(path: str | Path) -> dict[str, Any]:
 
 
 def load_checkpoint(path: str | Path, *, device: str = "cpu") -> Any:
-    """The model of a checkpoint, in evaluation mode: a ``SequenceTransformer`` or a baseline.
+    """Load a checkpoint's model, in evaluation mode: a ``SequenceTransformer`` or a baseline.
 
     Raises:
-        CheckpointError: for anything missing, damaged, mismatched, newer, or not finite.
+        CheckpointError: if anything is missing, damaged, mismatched, newer, or not finite.
     """
     path, metadata = Path(path), read_metadata(path)
     file = path / _WEIGHTS

@@ -1,24 +1,25 @@
-"""Models out to Hugging Face's format, for all that have one.
+"""Export models to Hugging Face's format.
 
     a pretrained model          its own architecture, weights as they are now, its tokenizer
-    a transformer of ours       GPT-2, where GPT-2 can express it (:mod:`interp.models.export`)
+    a transformer of ours       GPT-2, if GPT-2 can express it (:mod:`interp.models.export`)
 
-The folder is what ``transformers`` and TransformerLens load, and what ``huggingface_hub`` puts on
-the hub: ``huggingface_hub.upload_folder(folder_path=…, repo_id=…)``. Nothing is sent from here.
+``transformers`` and TransformerLens load the folder, and ``huggingface_hub`` uploads it:
+``huggingface_hub.upload_folder(folder_path=…, repo_id=…)``. Nothing is uploaded from here.
 
-Save our transformer as a Hugging Face GPT-2 folder: the same function under GPT-2's names.
+*A transformer of ours as a GPT-2 folder* is the same function under GPT-2's names.
 
     config.json           sizes, activation, ε; no tokenizer, since our tokens are numbers
     model.safetensors     GPT-2's names and layouts (matrices are [in, out], Q K V side by side)
 
-Exact for what GPT-2 can express: token input, added positions, dot-product scores with a softmax
-over the past, LayerNorm with gain and bias before every part and at the end, one hidden layer or
-none (an attention-only model gets an FFN of one neuron that is zero). GPT-2 has no bias on the
-logits; ours goes into the final norm's bias where the unembedding can carry it,
+The export is exact for what GPT-2 can express: token input, added positions, dot-product scores
+with a softmax over the past, LayerNorm with gain and bias before every part and at the end, one
+hidden layer or none (an attention-only model gets an FFN of one neuron that is zero). GPT-2 has no
+bias on the logits; ours is moved into the final norm's bias if the unembedding can map it there,
 
     b_final W_U = b_U   (solvable whenever the tokens are fewer than the model is wide).
 
-Anything else is refused with every option that does not fit: a near miss would run and be wrong.
+Anything else is refused with every option that does not fit: an approximation would run and be
+wrong.
 """
 
 from __future__ import annotations
@@ -184,12 +185,13 @@ def _block(block: Block, spec: TransformerSpec) -> dict[str, Tensor]:
 
 
 def _affine(norm: Norm) -> tuple[Tensor, Tensor]:
-    """The gain and bias of a LayerNorm that has both."""
+    """Return the gain and bias of a LayerNorm that has both."""
     return cast("tuple[Tensor, Tensor]", (norm.w, norm.b))
 
 
 def _norm_bias(model: SequenceTransformer) -> Tensor:
-    """The bias of the final norm that makes the logits include b_U, by least squares in float64."""
+    """Return the bias of the final norm that makes the logits include b_U, by least squares in
+    float64."""
     wanted, W_U = model.unembed.b_U.double(), model.W_U.double()
     if not wanted.any():
         return torch.zeros_like(model.ln_final.b)
@@ -202,14 +204,14 @@ def _norm_bias(model: SequenceTransformer) -> Tensor:
 
 
 def export(model: Any, folder: str | Path, *, bos: int = -1, overwrite: bool = False) -> Path:
-    """Write a model as a folder that Hugging Face loads; the folder.
+    """Write a model as a folder that Hugging Face loads, and return the folder.
 
     Args:
-        model: What ``pl.load`` gave, a ``TransformerBridge``, or a transformer of ours.
+        model: A model from ``pl.load``, a ``TransformerBridge``, or a transformer of ours.
         folder: The folder to write; a failure leaves no half-written one.
-        bos: The token id that begins a row of a transformer of ours; −1 for none. Others know
+        bos: The token id that begins a row of a transformer of ours; −1 for none. Other models know
             theirs.
-        overwrite: Replace an existing folder of this kind.
+        overwrite: Whether to replace an existing folder of this kind.
 
     Raises:
         ArgumentError: if the model has no such format, naming every option that GPT-2 lacks.
@@ -235,7 +237,7 @@ def export(model: Any, folder: str | Path, *, bos: int = -1, overwrite: bool = F
 
 
 def _loaded_tensors(model: Any, hugging: Any) -> dict[str, torch.Tensor]:
-    """The model's tensors under the names of its architecture, which must all be there."""
+    """Return the model's tensors under the names of its architecture, which must all be there."""
     files = live_source(model).files
     saved = RENAMED.get(hugging.config.model_type, {})
     with torch.device("meta"):
@@ -251,8 +253,8 @@ def _loaded_tensors(model: Any, hugging: Any) -> dict[str, torch.Tensor]:
 
 
 def _beside(hugging: Any, plain: Any) -> dict[str, torch.Tensor]:
-    """What is saved beside the parameters: buffers, and an unembedding that is called tied and has
-    numbers of its own."""
+    """Return what is saved beside the parameters: buffers, and an unembedding that is called tied
+    but has values of its own."""
     each = (*hugging.named_parameters(), *hugging.named_buffers())  # of tied ones the first
     live = {name.replace(WRAPPING, ""): tensor for name, tensor in each}
     beside = set(plain.state_dict()) - {name for name, _ in plain.named_parameters()}

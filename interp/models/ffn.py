@@ -37,7 +37,7 @@ def activate(kind: Activation, x: Float[Tensor, "... width"]) -> Float[Tensor, "
 
 
 class HiddenLayer(nn.Module):
-    """One hidden layer in front of the last: x → act(x W + b)."""
+    """One hidden layer before the last: x → act(x W + b)."""
 
     def __init__(self, d_in: int, width: int, kind: Activation, dtype: torch.dtype) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class HiddenLayer(nn.Module):
         self.hook_pre, self.hook_post = HookPoint(), HookPoint()
 
     def forward(self, x: Float[Tensor, "... d_in"]) -> Float[Tensor, "... width"]:
-        """The layer's activations."""
+        """Return the layer's activations."""
         post: Tensor = self.hook_post(activate(self.kind, self.hook_pre(x @ self.W + self.b)))
         return post
 
@@ -58,7 +58,8 @@ class FFN(nn.Module):
     Args:
         spec: The model's options.
         widths: Hidden widths; empty for a layer without FFN in a model that has some.
-        allocated: Width given to the last hidden layer; what exceeds ``widths[-1]`` stays zero.
+        allocated: Width of the last hidden layer's tensors; entries beyond ``widths[-1]`` stay
+            zero.
     """
 
     def __init__(self, spec: TransformerSpec, widths: tuple[int, ...], allocated: int) -> None:
@@ -78,7 +79,7 @@ class FFN(nn.Module):
         self.hook_pre, self.hook_post = HookPoint(), HookPoint()
 
     def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
-        """The network's output, not added to its input."""
+        """Return the network's output, without adding it to the input."""
         for layer in self.hidden:
             x = layer(x)
         post = self.hook_post(activate(self.kind, self.hook_pre(x @ self.W_in + self.b_in)))

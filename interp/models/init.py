@@ -1,8 +1,8 @@
 """Initial weights: Gaussian with variance 1/fan-in from an explicit seed.
 
-Biases start at zero, gains at one, and the score terms' scalars where their modules put them
-(identity scalars at 0, slopes p_h = 2^{−h}). Query-side vectors w start small, and lag tables and
-relative keys a little off zero, so that heads differ.
+Biases start at zero, gains at one, and the score terms' scalars at the values that their modules
+set (identity scalars at 0, slopes p_h = 2^{−h}). Query-side vectors w start small, and lag tables
+and relative keys close to zero but not at it, so that heads differ.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ _SMALL = 0.02
 
 @runtime_checkable
 class Weights(Protocol):
-    """The parts of a model whose weights are drawn, such as of a
-    :class:`~interp.models.transformer.SequenceTransformer`.
-    """
+    """The parts of a model whose weights are drawn, such as a
+    :class:`~interp.models.transformer.SequenceTransformer`."""
 
     spec: TransformerSpec
     embed: Any
@@ -55,16 +54,17 @@ def _draw(weights: Iterable[_Drawn], seed: int) -> None:
 def fresh_weights(
     model: Any, seeds: Sequence[int], at_once: int
 ) -> Iterator[dict[str, torch.Tensor]]:
-    """The parameters of ``model`` as each seed initialises it, for ``torch.func.functional_call``.
+    """Yield the parameters of ``model`` as each seed initialises it, for
+    ``torch.func.functional_call``.
 
     Args:
-        model: A model that has :class:`Weights`. It is drawn over; its biases and gains every
-            fresh one shares.
+        model: A model that has :class:`Weights`. Its weights are overwritten; all yielded models
+            have its biases and gains.
         seeds: The seeds.
-        at_once: How many models each step gives.
+        at_once: The number of models per step.
 
     Yields:
-        Name → ``[model, …]``, for ``at_once`` seeds after the others.
+        Name → ``[model, …]``, for the next ``at_once`` seeds.
     """
     drawn = _drawn_weights(model)
     named = {name: weight.detach() for name, weight in model.named_parameters()}
@@ -80,7 +80,8 @@ def fresh_weights(
 
 @torch.no_grad()
 def _drawn_weights(model: Weights) -> list[_Drawn]:
-    """The weights of a model that are drawn, in the order in which they are."""
+    """Return the weights of a model that are drawn, with their standard deviations, in drawing
+    order."""
     spec = model.spec
     tokens = spec.input == "tokens"
     found = [(model.embed.W_E, spec.d_model**-0.5 if tokens else spec.d_in**-0.5)]
@@ -120,7 +121,7 @@ def _of_ffn(ffn: FFN, widths: tuple[int, ...]) -> Iterator[_Drawn]:
 
 
 def _freeze_unused(model: Weights) -> None:
-    """The biases of layers that have no heads or no neurons are not trained."""
+    """Exclude the biases of layers without heads or neurons from training."""
     for layer, block in enumerate(model.blocks):
         if model.spec.heads[layer] == 0:
             block.attn.b_O.requires_grad_(False)

@@ -1,4 +1,4 @@
-"""The kinds of models: the transformer, and the baselines it is compared with.
+"""The kinds of models: the transformer, and the baselines that it is compared with.
 
 A spec written as JSON or TOML names its ``kind``; a spec without one is a transformer's.
 """
@@ -30,9 +30,10 @@ def register_model(kind: str, spec: type[Any], model: type[Any]) -> None:
     """Register a kind of model of your own, so that recipes and checkpoints can name it.
 
     Args:
-        kind: The name under which ``spec.to_dict()["kind"]`` gives it.
-        spec: A frozen dataclass, best a :class:`~interp.models.baselines.BaselineSpec`.
-        model: Built as ``model(spec, seed=0)``, best a :class:`~interp.models.baselines.Baseline`.
+        kind: The kind's name, as in ``spec.to_dict()["kind"]``.
+        spec: A frozen dataclass, preferably a :class:`~interp.models.baselines.BaselineSpec`.
+        model: The model's class, built as ``model(spec, seed=0)``, preferably a
+            :class:`~interp.models.baselines.Baseline`.
 
     Raises:
         ArgumentError: if the kind belongs to other classes already.
@@ -48,10 +49,10 @@ def build(spec: Any, *, seed: int = 0) -> Any:
 
     Args:
         spec: A spec of any kind in :data:`KINDS`.
-        seed: The same seed gives the same weights.
+        seed: Seed of the initial weights; the same seed gives the same weights.
 
     Raises:
-        ArgumentError: for something that is no spec, or a model larger than the free memory.
+        ArgumentError: if the spec is not one, or the model is larger than the free memory.
     """
     kind = kind_of(spec)
     if isinstance(spec, TransformerSpec):
@@ -63,10 +64,10 @@ def build(spec: Any, *, seed: int = 0) -> Any:
 
 
 def kind_of(spec: Any) -> str:
-    """The kind of a spec, as named in :data:`KINDS`.
+    """Return the kind of a spec, as named in :data:`KINDS`.
 
     Raises:
-        ArgumentError: for an object that is not a spec.
+        ArgumentError: if the object is not a spec.
     """
     found = [kind for kind, (known, _) in KINDS.items() if type(spec) is known]
     rule = f"must be the spec of one of {', '.join(KINDS)}"
@@ -75,10 +76,11 @@ def kind_of(spec: Any) -> str:
 
 
 def spec_from_dict(data: Mapping[str, Any]) -> Any:
-    """Rebuild a spec of any kind from what its ``to_dict`` gave.
+    """Rebuild a spec of any kind from the result of its ``to_dict``.
 
     Raises:
-        ArgumentError: for an unknown kind, unknown or missing keys, or values the spec refuses.
+        ArgumentError: if the kind is unknown, keys are unknown or missing, or the spec refuses a
+            value.
     """
     kind, problems = data.get("kind", "transformer"), Problems("spec")
     rule = f"must be one of {', '.join(KINDS)}"

@@ -38,7 +38,7 @@ class Norm(nn.Module):
         self.hook_normalized = HookPoint()
 
     def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
-        """The normed residual stream."""
+        """Return the normalised residual stream."""
         watched = self.hook_scale.is_hooked or self.hook_normalized.is_hooked
         if self.training and not watched:
             return self._at_once(x)
@@ -47,12 +47,13 @@ class Norm(nn.Module):
         return normalized
 
     def apply_to(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
-        """The same function without firing hooks, for the per-head copies of the stream."""
+        """Return the normalised stream without firing hooks, for the per-head copies of the
+        stream."""
         x, scale = self._split(x)
         return self._gain(x / scale)
 
     def _at_once(self, x: Tensor) -> Tensor:
-        """The normed residual stream, without its parts."""
+        """Return the normalised residual stream with PyTorch's fused functions."""
         width = x.shape[-1:]
         if self.kind == "none":
             return x

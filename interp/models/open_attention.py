@@ -1,19 +1,19 @@
 """Open PyTorch's own attention, so that its queries, patterns and heads can be hooked.
 
-``nn.MultiheadAttention`` forms the pattern inside one call, and a layer of
-``nn.TransformerEncoder`` may run as one fused kernel: no submodule ever sees a head.
+``nn.MultiheadAttention`` computes the pattern inside one call, and a layer of
+``nn.TransformerEncoder`` may run as one fused kernel, so no submodule has a head's tensors.
 :func:`open_attention` copies a module with each ``nn.MultiheadAttention`` replaced by an
 :class:`OpenAttention`, which computes the same in steps,
 
     scores = q kᵀ / √d_head + mask   pattern = softmax(scores)   z = pattern v   out = z W_O + b_O
 
-and sends each of these tensors through a submodule of that name. The copy has the same parameters,
-not equal ones: training either trains both. It is slower than the fused kernel and holds the
-patterns in memory, so use it for the analysis and keep the original for the rest.
+and passes each of these tensors through a submodule of that name. The copy shares the parameters:
+training either trains both. It is slower than the fused kernel and keeps the patterns in memory, so
+use it for the analysis and keep the original for the rest.
 
 Not for attention with appended keys (``add_bias_kv``, ``add_zero_attn``), whose pattern is not
-[query, key], and not for decoders with cross-attention. That outputs agree says that the steps are
-right; it says nothing about what the heads do.
+[query, key], and not for decoders with cross-attention. Equal outputs show that the steps are
+right; they say nothing about what the heads do.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from interp.errors import Problems, need
 class OpenAttention(nn.Module):
     """``nn.MultiheadAttention`` in steps: the same parameters, arguments and results.
 
-    Submodules that pass on what their names say: ``q``, ``k``, ``v``, ``z`` ``[batch, pos, head,
+    Submodules pass on the tensors of their names: ``q``, ``k``, ``v``, ``z`` ``[batch, pos, head,
     d_head]``; ``scores`` and ``pattern`` (before dropout) ``[batch, head, query, key]``.
 
     Args:
-        closed: The attention whose parameters it takes.
+        closed: The attention whose parameters it shares.
 
     Raises:
-        ArgumentError: for appended keys.
+        ArgumentError: if the attention appends keys.
     """
 
     q: nn.Identity
@@ -81,8 +81,11 @@ class OpenAttention(nn.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """The arguments and results of ``nn.MultiheadAttention``; ``is_causal`` is a hint there,
-        and the mask, which has to be given with it, says the same."""
+        """Compute attention with the arguments and results of ``nn.MultiheadAttention``.
+
+        ``is_causal`` is ignored: it is only a hint that the mask, which must be given with it, is
+        causal.
+        """
         batched = query.dim() == 3
         q, k, v = self._project_inputs([self._batch_first(x, batched) for x in (query, key, value)])
         scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / q.shape[-1] ** 0.5
@@ -106,7 +109,7 @@ class OpenAttention(nn.Module):
         return x if self.batch_first else x.transpose(0, 1)
 
     def _project_inputs(self, given: list[Tensor]) -> list[Tensor]:
-        """Queries, keys and values, ``[batch, pos, head, d_head]``."""
+        """Return queries, keys and values, ``[batch, pos, head, d_head]``."""
         weights: Any = (
             self.in_proj_weight.chunk(3)
             if self._packed
@@ -124,7 +127,7 @@ class OpenAttention(nn.Module):
 
 
 def open_attention(module: nn.Module) -> nn.Module:
-    """A copy of a module, with the same parameters, whose attention can be hooked.
+    """Return a copy of a module, with the same parameters, whose attention can be hooked.
 
     Args:
         module: Any module; each ``nn.MultiheadAttention`` in it is replaced.
@@ -133,7 +136,7 @@ def open_attention(module: nn.Module) -> nn.Module:
         The copy: an :class:`OpenAttention` if the module itself is one attention.
 
     Raises:
-        ArgumentError: for attention with appended keys.
+        ArgumentError: if an attention appends keys.
     """
     shared = {id(value): value for value in (*module.parameters(), *module.buffers())}
     found = copy.deepcopy(module, memo=dict(shared))
@@ -147,11 +150,11 @@ def open_attention(module: nn.Module) -> nn.Module:
 
 
 def encoder_names(module: nn.Module) -> dict[str, str]:
-    """TransformerLens' hook names for the layers of ``nn.TransformerEncoder`` in a module.
+    """Return TransformerLens' hook names for the layers of ``nn.TransformerEncoder`` in a module.
 
-    Layers are counted in the order in which the module names them. Of layers that normalise before
-    attention (``norm_first=True``) ``hook_resid_mid`` is named too, for reading; with the norm
-    after it no tensor between the two sublayers is a sum that could bear the name.
+    Layers are counted in the order in which the module names them. For layers that normalise before
+    attention (``norm_first=True``) ``hook_resid_mid`` is named too, for reading. With the norm
+    after attention no tensor between the two sublayers is the sum that this name stands for.
 
     Args:
         module: A module from :func:`open_attention`.
@@ -160,7 +163,7 @@ def encoder_names(module: nn.Module) -> dict[str, str]:
         Hook name → site, for :func:`interp.models.wrap.wrap`; empty without such layers.
 
     Raises:
-        ArgumentError: for layers with the batch on the second axis.
+        ArgumentError: if a layer has the batch on the second axis.
     """
     layers = [
         (path, layer)
@@ -196,22 +199,26 @@ def _layer_names(block: str, path: str, layer: nn.TransformerEncoderLayer) -> di
 
 
 def block_names(module: nn.Module) -> dict[str, str]:
-    """Hook name → site, for :func:`interp.models.wrap.wrap`; empty without such blocks.
+    """Return TransformerLens' hook names for blocks of the user's own around
+    ``nn.MultiheadAttention``.
 
-    A block is written around the attention with a norm before each sublayer:
+    A block consists of an attention and an MLP, with a norm before each sublayer:
 
         x = x + attention(norm1(x))      x = x + mlp(norm2(x))
 
-    It is the module that holds an attention, however deep, and a norm beside it. What stands in it
-    besides attention, norms and dropout is its MLP: one submodule, or linear layers in order.
-    Nothing is run to find them: whether the names are right is for the conformance check of
-    :func:`interp.models.wrap.wrap`, which adds up what they say.
+    It is the module that contains an attention, however deep, and a norm beside it. Its other
+    parts, besides attention, norms and dropout, are its MLP: one submodule, or linear layers in
+    order. The names are found without running the module; the conformance check of
+    :func:`interp.models.wrap.wrap` tests whether they are right.
 
     Args:
         module: A module from :func:`open_attention`.
 
+    Returns:
+        Hook name → site, for :func:`interp.models.wrap.wrap`; empty without such blocks.
+
     Raises:
-        ArgumentError: for attention with the batch on the second axis.
+        ArgumentError: if an attention has the batch on the second axis.
     """
     problems, names = Problems("block_names"), dict[str, str]()
     parts = dict(module.named_modules())
@@ -228,7 +235,7 @@ def block_names(module: nn.Module) -> dict[str, str]:
 
 
 def _block_around(path: str, parts: dict[str, nn.Module]) -> str | None:
-    """The innermost module around an attention with a norm beside it; None without one."""
+    """Return the innermost module around an attention with a norm beside it; None without one."""
     while path:
         path = path.rpartition(".")[0]
         if any(_is_norm(child) for child in parts[path].children()):
@@ -267,8 +274,9 @@ def _is_norm(module: nn.Module) -> bool:
 
 
 def _mask_scores(scores: Tensor, mask: Tensor | None, padding: Tensor | None) -> Tensor:
-    """Scores ``[batch, head, query, key]`` with a mask ``[query, key]`` or ``[batch·head, query,
-    key]`` and a padding mask ``[batch, key]`` added; of Booleans, True forbids."""
+    """Return scores ``[batch, head, query, key]`` with a mask ``[query, key]`` or ``[batch·head,
+    query, key]`` and a padding mask ``[batch, key]`` added; in Boolean masks, True forbids
+    attention."""
     if mask is not None:
         mask = mask.view(scores.shape) if mask.dim() == 3 else mask
         scores = scores + _additive_mask(mask, scores)

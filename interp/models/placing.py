@@ -1,10 +1,10 @@
-"""Where a model runs, and in what precision: on a torch device, in a floating dtype.
+"""Move a model to a torch device and convert it to a floating dtype.
 
-    placed(model, device="cuda", dtype="bfloat16")
+    place_model(model, device="cuda", dtype="bfloat16")
 
 Weights are rounded once, after they were checked as they are in the files. A run in bfloat16 has
 three decimal digits: attention sums to 1 within a hundredth, and losses differ from those in single
-precision in the third digit. Effects that small are no effects; measure them in single precision.
+precision in the third digit. Effects that small are not reliable; measure them in single precision.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ DTYPES = {
 
 
 def check_place(device: str, dtype: str | None) -> None:
-    """Check that there is such a device and dtype, before anything is loaded.
+    """Check that a device and a dtype exist, before anything is loaded.
 
     Raises:
-        ArgumentError: naming what there is.
+        ArgumentError: if one does not exist, naming those that do.
     """
     problems = Problems("run")
     known = dtype is None or dtype in DTYPES
@@ -39,7 +39,7 @@ def check_place(device: str, dtype: str | None) -> None:
 
 
 def place_model(model: Any, *, device: str = "cpu", dtype: str | None = None) -> Any:
-    """The model itself, moved to a device and rounded to a dtype.
+    """Move a model to a device, round it to a dtype, and return the same model.
 
     Args:
         model: A hooked model.
@@ -47,7 +47,7 @@ def place_model(model: Any, *, device: str = "cpu", dtype: str | None = None) ->
         dtype: One of :data:`DTYPES`; None leaves the weights as they are.
 
     Raises:
-        ArgumentError: for a device that is not there, or another dtype.
+        ArgumentError: if the device does not exist, or the dtype is not one of these.
     """
     check_place(device, dtype)
     kind = None if dtype is None else DTYPES[dtype]

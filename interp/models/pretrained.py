@@ -1,17 +1,17 @@
-"""Pretrained models, ready to be run with hooks: a local folder, a hub id, or one of ours.
+"""Load pretrained models to run with hooks: from a local folder, a hub id, or a checkpoint of ours.
 
     files      found as for weight-only inspection: safetensors only, every shard there, no file
                truncated; of a hub repository configuration, weights and tokenizer alone
     weights    every parameter comes from the files (none is left at a random initial value), and
                all are finite
     model      transformers' own class, wrapped by TransformerLens' ``TransformerBridge``
-    hooks      checked on a random row (:mod:`interp.hooks.conformance`): what a hook carries must
-               be what its name says, or the model is refused; what *changing* a hook does is
-               listed in ``notes`` where it is not what the name promises
+    hooks      checked on random rows (:mod:`interp.hooks.conformance`): a hook must carry what its
+               name says, or the model is refused; if *changing* a hook has another effect than its
+               name promises, this is listed in ``notes``
 
-A tokenizer is loaded where there is one, and nothing here needs it. Code that a repository brings
-along runs only with ``trust_remote_code``. Conformance on one row shows that hooks agree with each
-other; it does not show that the weights are those of the published model.
+A tokenizer is loaded if there is one, and nothing here needs it. Code in a repository runs only
+with ``trust_remote_code``. Conformance shows that hooks agree with each other on these rows; it
+does not show that the weights are those of the published model.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Pretrained(ModelCard):
 
     @property
     def card(self) -> ModelCard:
-        """The card alone, as a model carries it."""
+        """The card without the model, as it is attached to a model."""
         return ModelCard(**{name: value for name, value in vars(self).items() if name != "model"})
 
 
@@ -91,19 +91,19 @@ def load_pretrained(
         path_or_id: A checkpoint of ours, a Hugging Face folder, a GGUF file or a folder with one,
             or a hub id (the local cache first, then the hub).
         revision: Branch, tag or commit on the hub.
-        trust_remote_code: Run the Python code of a repository whose architecture transformers
-            does not know. Read it first.
+        trust_remote_code: Whether to run the Python code of a repository whose architecture
+            transformers does not know. Read the code first.
         device: The torch device to put the model on, such as ``cpu`` or ``cuda``.
-        dtype: The precision it runs in (:mod:`interp.models.placing`); single by default, or the
-            checkpoint's own.
-        adapter: Folder of a LoRA adapter that is merged into the weights
+        dtype: The precision that it runs in (:mod:`interp.models.placing`); by default single
+            precision, or, for a checkpoint of ours or an added architecture, that of its weights.
+        adapter: Folder of a LoRA adapter to merge into the weights
             (:mod:`interp.weights.head_weights.adapter`).
 
     Raises:
-        ArgumentError: for a device that is not there, or another dtype.
-        CheckpointError: if it is not there, only pickled, damaged, incomplete, not finite, in
-            need of code that was not allowed, or of an architecture that cannot be wrapped.
-        ConformanceError: if hooks carry what their names do not say.
+        ArgumentError: if the device does not exist, or the dtype is not known.
+        CheckpointError: if the model is missing, only pickled, damaged, incomplete, not finite,
+            needs code that was not allowed, or has an architecture that cannot be wrapped.
+        ConformanceError: if hooks do not carry what their names say.
     """
     check_place(device, dtype)
     lora = None if adapter is None else read_adapter(adapter)
@@ -176,7 +176,7 @@ def _own(name: str, device: str, dtype: str | None) -> Pretrained:
 def _load_plugin(
     source: TensorSource, load: Callable[[Path], Any], dtype: str | None
 ) -> Pretrained:
-    """A model of an architecture that an installed package adds."""
+    """Load a model of an architecture that an installed package adds."""
     config = source.config
     check_sizes(source.name, config)
     if not isinstance(config.get("vocab_size"), int):
@@ -199,8 +199,8 @@ def _load_plugin(
 
 
 def _check_config(source: TensorSource, trust_remote_code: bool) -> None:
-    """Check that there is a configuration whose architecture transformers knows, or may run code
-    for."""
+    """Check that there is a configuration whose architecture transformers knows, or that its code
+    may run."""
     from transformers import CONFIG_MAPPING
 
     kind = source.config.get("model_type")
@@ -224,7 +224,7 @@ def _check_config(source: TensorSource, trust_remote_code: bool) -> None:
 
 
 def _weights(name: str, place: str, config: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
-    """Transformers' model with every parameter from the files, finite, in float32."""
+    """Load transformers' model with every parameter from the files, finite, in float32."""
     with one_line(f"{name} cannot be loaded"), quiet_transformers():
         loaded: Any = _class_of(config).from_pretrained(
             place,
@@ -262,7 +262,8 @@ def _weights(name: str, place: str, config: Mapping[str, Any], options: Mapping[
 
 
 def _class_of(config: Mapping[str, Any]) -> Any:
-    """Transformers' class for a configuration: with other inputs beside text, the stated one."""
+    """Return transformers' class for a configuration; with other inputs beside text, the stated
+    one."""
     import transformers
     from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
@@ -273,7 +274,7 @@ def _class_of(config: Mapping[str, Any]) -> Any:
 
 
 def _tokenizer(name: str, place: str, options: Mapping[str, Any]) -> Any:
-    """Load the tokenizer; None where the files hold none (transformers would make an empty one)."""
+    """Load the tokenizer; None if the files hold none (transformers would make an empty one)."""
     from transformers import AutoTokenizer
 
     folder = Path(place)
@@ -288,7 +289,7 @@ def _tokenizer(name: str, place: str, options: Mapping[str, Any]) -> Any:
 
 
 def _bridge(name: str, hugging: Any, tokenizer: Any, tokens: torch.Tensor) -> HookedModel:
-    """The model with hooks; refused if its logits of the tokens are not transformers'."""
+    """Return the model with hooks; refuse it if its logits differ from transformers'."""
     from interp.hooks.transformer_lens_adapter import TransformerBridge, wrapped_architectures
 
     if tokenizer is None:
@@ -315,9 +316,9 @@ def _bridge(name: str, hugging: Any, tokenizer: Any, tokens: torch.Tensor) -> Ho
 
 
 def _with_gains(hugging: Any) -> Any:
-    """The model, whose norms without weights get gains of 1, which the bridge's formulas name.
+    """Give norms without weights a gain of 1, because the bridge's formulas read one.
 
-    Those of OLMo and NanoChat have none; their own forward passes never read them.
+    The norms of OLMo and NanoChat have none; their own forward passes never read the added gain.
     """
     for module in hugging.modules():
         if type(module).__name__.endswith("Norm") and not hasattr(module, "weight"):
@@ -327,8 +328,8 @@ def _with_gains(hugging: Any) -> Any:
 
 
 def _stand_in(vocabulary: int) -> Any:
-    """A placeholder tokenizer whose words are the ids: without one the bridge looks for one and
-    fails."""
+    """Make a placeholder tokenizer whose words are the ids; without one the bridge looks for one
+    and fails."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from transformers import PreTrainedTokenizerFast
@@ -340,14 +341,14 @@ def _stand_in(vocabulary: int) -> Any:
 
 
 def _row(vocabulary: int, n_ctx: int) -> torch.Tensor:
-    """Random tokens that a model is tried on, ``[row, pos]``."""
+    """Draw random tokens for checking a model, ``[row, pos]``."""
     generator = torch.Generator().manual_seed(0)
     return torch.randint(vocabulary, (2, min(_ROW, n_ctx)), generator=generator)
 
 
 def _check_hooks(found: Pretrained) -> Pretrained:
-    """The model with notes on its hooks; hooks that carry what their names do not say are
-    refused."""
+    """Return the model with notes on its hooks; refuse it if hooks do not carry what their names
+    say."""
     tokens = _row(found.vocabulary, found.n_ctx)
     tokens = tokens.to(next(iter(found.model.parameters())).device)
     with warnings.catch_warnings():  # changing a norm's hooks is what is being tried
@@ -370,7 +371,8 @@ def _check_hooks(found: Pretrained) -> Pretrained:
 
 
 def _expected_failures(found: Pretrained, tokens: torch.Tensor) -> tuple[set[str], list[str]]:
-    """Relations that fail by what the model or its wrapping is, and what a reader should know.
+    """Return relations that this kind of model or its wrapping breaks, and notes on them for a
+    reader.
 
     TransformerLens fires the pattern under the name of the scores in some wrappings; a model with
     attention sinks gives a share of its attention to no token. Neither is accepted by name alone:
@@ -397,7 +399,8 @@ def _has_sinks(model: Any) -> bool:
 
 
 def _consequence(relation: str) -> str:
-    """What a relation that fails when a hook is changed means for someone who reads the numbers."""
+    """Return a note on what a relation that fails when a hook is changed means for the
+    measurements."""
     what, _, changed = relation.removesuffix(" changes").partition(", when ")
     told = f"patching {changed or 'hooks'} yourself: {what} does not hold then in this wrapping; "
     if not changed or changed in _ABLATED:
@@ -406,7 +409,7 @@ def _consequence(relation: str) -> str:
 
 
 def _bos(config: Any, tokenizer: Any) -> int:
-    """The token that rows begin with: the tokenizer's, where there is one; −1 if it has none.
+    """Return the token that rows begin with: the tokenizer's, if there is one; −1 if it has none.
 
     Some configurations name a BOS token that their tokenizer never writes (Qwen's do).
     """

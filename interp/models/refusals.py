@@ -1,4 +1,4 @@
-"""Why a pretrained model is not run, by what its config.json states.
+"""The reason why a pretrained model is not run, from its config.json.
 
     kind                  what config.json states
     quantised             quantization_config
@@ -10,8 +10,8 @@
     latent attention      kv_lora_rank
     norms after           the type, or do_layer_norm_before
 
-The first entry that fits is the reason. What is not stated here (no wrapping in TransformerLens,
-hooks that carry something else, tensors without a place) shows when the model is loaded.
+The first entry that fits is the reason. Other reasons (no wrapping in TransformerLens, hooks that
+carry something else, tensors that are not read) are found when the model is loaded.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Refusal:
         name: A name for the kind.
         reason: Template of the message's text after the model's name; ``{model}`` stands for the
             model's class and ``{found}`` for the result of ``found``.
-        found: A function from the configuration to a text that says what in it shows that the
-            model is of this kind; the text is empty if the model is not.
+        found: A function from the configuration to a text that says what in it shows that the model
+            is of this kind; the text is empty if the model is not.
     """
 
     name: str
@@ -59,8 +59,7 @@ class Refusal:
 
 
 def refusal(config: Config) -> str:
-    """Why a model of this configuration is not run, in words; empty where nothing is known against
-    it."""
+    """Return why a model of this configuration is not run; empty if no reason is known."""
     for one in REFUSALS:
         if found := one.found(config):
             return one.reason.format(model=_class(config), found=found)
@@ -68,7 +67,7 @@ def refusal(config: Config) -> str:
 
 
 def stated_class(config: Config) -> str:
-    """The class that wrote the weights; empty if it is not stated."""
+    """Return the class that wrote the weights; empty if it is not stated."""
     stated = config.get("architectures")
     return str(stated[0]) if isinstance(stated, list) and stated else ""
 
@@ -79,7 +78,7 @@ def _class(config: Config) -> str:
 
 
 def _text(config: Config) -> Config:
-    """The configuration of the language model in one of several kinds of input."""
+    """Return the configuration of the language model inside a multimodal model."""
     inner = config.get("text_config")
     return {**config, **inner} if isinstance(inner, Mapping) else config
 

@@ -153,7 +153,8 @@ class TransformerSpec:
 
     @property
     def least_weights(self) -> int:
-        """How many weights a model of this spec has at the least, by its largest matrices."""
+        """A lower bound on the number of weights of a model of this spec, from its largest
+        matrices."""
         inside = sum(
             4 * heads * width * self.d_model
             for heads, width in zip(self.heads, self.head_widths, strict=True)
@@ -161,19 +162,19 @@ class TransformerSpec:
         return (self.d_in + self.d_out) * self.d_model + inside
 
     def activation_of(self, hidden: int) -> Activation:
-        """The activation of the FFN's hidden layer ``hidden``, counted from 0."""
+        """Return the activation of the FFN's hidden layer ``hidden``, counted from 0."""
         return self.activation if isinstance(self.activation, str) else self.activation[hidden]
 
     def to_dict(self) -> dict[str, Any]:
-        """The spec as JSON data."""
+        """Return the spec as JSON data."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> TransformerSpec:
-        """Rebuild the spec from what :meth:`to_dict` gave.
+        """Rebuild the spec from the result of :meth:`to_dict`.
 
         Raises:
-            ArgumentError: for unknown or missing keys, or values the spec refuses.
+            ArgumentError: if keys are unknown or missing, or the spec refuses a value.
         """
         stated = {k: data[k] for k in _NUMBERS if type(data.get(k)) is int}
         whole = {k: float(v) for k, v in stated.items() if abs(v) < 2**63}

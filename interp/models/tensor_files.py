@@ -1,7 +1,8 @@
-"""Safetensors files, written and read in one way: nothing is executed, refusals are one sentence.
+"""Write and read safetensors files; nothing is executed, and errors are one sentence.
 
-The library reports a full disk and a damaged header alike as its own error, makes files private,
-and waits on a FIFO; here the disk's refusal is the disk's, and only regular files are opened.
+The safetensors library reports a full disk and a damaged header alike as its own error, makes files
+private, and waits on a FIFO. Here a full disk is reported as such, and only regular files are
+opened.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from interp.reading import regular, utf8_name
 def write_tensors(
     tensors: Mapping[str, torch.Tensor], file: Path, metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write tensors, on whatever device they are, readable for everybody.
+    """Write tensors, on whatever device they are, to a file that everybody may read.
 
     Raises:
-        OutputError: if the disk refuses.
+        OutputError: if the file cannot be written.
     """
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
@@ -41,7 +42,7 @@ def write_tensors(
 
 
 def read_tensors(file: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """A file's tensors and its header's words.
+    """Return a file's tensors and the text entries of its header.
 
     Raises:
         CheckpointError: if it is no regular file, or damaged.

@@ -6,26 +6,23 @@
 
 Hook names, shapes and meaning are TransformerLens', so its ``ActivationCache``, ``patching``,
 ``head_detector`` and ``tools.analysis`` work on these models as they are. ``hook_embed`` (plus
-``hook_pos_embed`` where it exists) is always what enters block 0: with an input FFN the raw
-embedding is ``hook_input_ffn_in`` and ``hook_embed`` is what the FFN makes of it.
+``hook_pos_embed`` if it exists) is always what enters block 0: with an input FFN the raw embedding
+is ``hook_input_ffn_in`` and ``hook_embed`` is the FFN's output.
 
-Limits, all tested beside the tools themselves:
+Limits, all tested with the tools themselves:
 
 - With ``residual=False`` a block replaces its input: decompositions of the residual stream into
-  summands do not apply then.
-- With ``identity_ov``, what b writes is in ``hook_result`` and not in ``hook_z``. Tools that take
-  a head's write to be ``hook_z W_O`` miss it: ``patching.get_act_patch_direct_path``, node (not
-  edge) attribution, patching of ``z``, and ``stack_head_results`` on a cache that was filtered to
-  leave ``hook_result`` out.
-- Heads a narrower layer lacks write nothing, but their patterns exist (spread evenly or by the lag
-  bias): pass ``heads=`` to ``detect_head``.
-- A bias of the final norm belongs to no component: attributions sum to the logit without it (and
-  without b_U).
-- Real-valued inputs need ``index_df`` in ``patching`` functions that iterate over positions
-  (TransformerLens takes the last axis, the channels, for positions); ``attribution_patch`` takes
-  token ids alone, and models with an FFN alone.
-- ``interchange.reinitialized`` refuses these models: build one with another seed.
-- Without layers only ``decompose_resid`` has something to say.
+summands do not apply then. - With ``identity_ov``, the output of the identity term b is in
+``hook_result`` and not in ``hook_z``. Tools that take a head's output to be ``hook_z W_O`` miss it:
+``patching.get_act_patch_direct_path``, node (not edge) attribution, patching of ``z``, and
+``stack_head_results`` on a cache that was filtered to leave ``hook_result`` out. - Heads that a
+narrower layer lacks write nothing, but have patterns (even, or as the lag bias says): pass
+``heads=`` to ``detect_head``. - A bias of the final norm belongs to no component: attributions sum
+to the logit without it (and without b_U). - Real-valued inputs need ``index_df`` in ``patching``
+functions that iterate over positions (TransformerLens takes the last axis, the channels, for
+positions); ``attribution_patch`` takes only token ids, and only models with an FFN. -
+``interchange.reinitialized`` refuses these models: build one with another seed. - Without layers
+only ``decompose_resid`` is of use.
 
 *How a sequence enters and leaves.* Real inputs are embedded linearly (``x W_E``, in the model's
 dtype), tokens by row; the output is read linearly. Sinusoidal positions are fixed: dimension 2i is
@@ -70,7 +67,7 @@ class Embed(nn.Module):
     def forward(
         self, inputs: Float[Tensor, "batch pos d_in"] | Int[Tensor, "batch pos"]
     ) -> Float[Tensor, "batch pos d_model"]:
-        """The embedded sequence ``[batch, pos, d_model]``."""
+        """Return the embedded sequence ``[batch, pos, d_model]``."""
         if self.real:
             return inputs.to(self.W_E.dtype) @ self.W_E
         return F.embedding(inputs, self.W_E)  # refuses ids out of range, negative ones too
@@ -90,13 +87,13 @@ class PosEmbed(nn.Module):
     def forward(
         self, embedded: Float[Tensor, "batch pos d_model"]
     ) -> Float[Tensor, "batch pos d_model"]:
-        """The code of each position, expanded to every row of the batch."""
+        """Return the code of each position, expanded to every row of the batch."""
         # A copy: a hook may edit it in place, and must not reach the parameter.
         return self.W_pos[: embedded.shape[1]].expand_as(embedded).clone()
 
 
 def sinusoids(n_ctx: int, d_model: int) -> Float[Tensor, "n_ctx d_model"]:
-    """Sinusoidal position codes in float64."""
+    """Return sinusoidal position codes in float64."""
     even = torch.arange(0, d_model, 2, dtype=torch.float64)
     angle = torch.arange(n_ctx, dtype=torch.float64)[:, None] * 10_000.0 ** (-even / d_model)
     waves = torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(start_dim=1)
@@ -115,13 +112,12 @@ class Unembed(nn.Module):
     def forward(
         self, resid: Float[Tensor, "batch pos d_model"]
     ) -> Float[Tensor, "batch pos d_out"]:
-        """The model's output at every position ``[batch, pos, d_out]``."""
+        """Return the model's output at every position ``[batch, pos, d_out]``."""
         return resid @ self.W_U + self.b_U
 
 
 class TiedUnembed(nn.Module):
-    """The unembedding ``x W_Eᵀ + b_U``, whose weight is shared with the embedding and stored
-    there."""
+    """The unembedding ``x W_Eᵀ + b_U``, whose weight is the embedding's and stored there."""
 
     embed: Embed
 
@@ -138,7 +134,7 @@ class TiedUnembed(nn.Module):
     def forward(
         self, resid: Float[Tensor, "batch pos d_model"]
     ) -> Float[Tensor, "batch pos d_out"]:
-        """The model's output at every position ``[batch, pos, d_out]``."""
+        """Return the model's output at every position ``[batch, pos, d_out]``."""
         return resid @ self.W_U + self.b_U
 
 
@@ -163,8 +159,8 @@ class WeightStacks:
     unembed: Any
 
     def __getattr__(self, name: str) -> Any:
-        """``W_Q`` … ``b_out`` stacked over layers; other names are looked up as in
-        ``torch.nn.Module``."""
+        """Return ``W_Q`` … ``b_out`` stacked over layers; look up other names as
+        ``torch.nn.Module`` does."""
         if name not in _STACKED:
             return super().__getattr__(name)  # type: ignore[misc]
         return self._stack(_STACKED[name], name)
@@ -179,7 +175,7 @@ class WeightStacks:
         """The absolute position codes.
 
         Raises:
-            AttributeError: for a model without absolute positions.
+            AttributeError: if the model has no absolute positions.
         """
         if self.pos_embed is None:
             raise AttributeError("the model has no W_pos: its spec's positions are not absolute")
@@ -198,8 +194,13 @@ class WeightStacks:
     def accumulated_bias(
         self, layer: int, mlp_input: bool = False, include_mlp_biases: bool = True
     ) -> Float[Tensor, " d_model"]:
-        """The sum of the output biases written before ``layer``; ``mlp_input`` also counts its
-        attention."""
+        """Return the sum of the output biases written before ``layer``.
+
+        Args:
+            layer: The layer.
+            mlp_input: Whether to include the bias of this layer's attention.
+            include_mlp_biases: Whether to include the biases of FFNs.
+        """
         total = torch.zeros_like(self.embed.W_E[0])
         for block in self.blocks[: layer + 1 if mlp_input else layer]:
             total = total + block.attn.b_O
@@ -209,7 +210,8 @@ class WeightStacks:
         return total
 
     def tokens_to_residual_directions(self, tokens: int | Tensor) -> Float[Tensor, "... d_model"]:
-        """The residual-stream directions of output tokens, with the final norm's gain folded in."""
+        """Return the residual-stream directions of output tokens, with the final norm's gain folded
+        in."""
         directions = self.W_U[:, torch.as_tensor(tokens)].movedim(0, -1)
         gain = self.ln_final.w
         return directions if gain is None else directions * gain
@@ -228,7 +230,7 @@ Residual = Float[Tensor, "batch pos d_model"]
 
 
 class Block(nn.Module):
-    """One block: attention, then FFN, each behind a pre-norm and added to (or replacing) its
+    """One block: attention, then FFN, each after a pre-norm and added to (or replacing) its
     input."""
 
     hook_out_is_single_residual_stream = True
@@ -249,7 +251,7 @@ class Block(nn.Module):
             self.hook_mlp_in, self.hook_mlp_out = HookPoint(), HookPoint()
 
     def forward(self, resid_pre: Residual) -> Residual:
-        """The residual stream after the block."""
+        """Return the residual stream after the block."""
         resid = self.hook_resid_pre(resid_pre)
         attn_out = self.hook_attn_out(self.attn(resid, self.ln1))
         resid = self.hook_resid_mid(resid + attn_out if self.residual else attn_out)
@@ -302,12 +304,12 @@ class SequenceTransformer(WeightStacks, HookedModule):
     def forward(
         self, inputs: Tensor, stop_at_layer: int | None = None
     ) -> Float[Tensor, "batch pos d_out"] | Residual:
-        """The output, or the residual stream that enters layer ``stop_at_layer``.
+        """Return the output, or the residual stream that enters layer ``stop_at_layer``.
 
         Args:
             inputs: ``[batch, pos, d_in]`` real values or ``[batch, pos]`` token ids, as the spec
                 says.
-            stop_at_layer: Stop there; the output is then ``[batch, pos, d_model]``.
+            stop_at_layer: The layer to stop before; the result is then ``[batch, pos, d_model]``.
 
         Raises:
             ArgumentError: if the inputs do not fit the spec.
@@ -322,7 +324,8 @@ class SequenceTransformer(WeightStacks, HookedModule):
         return output
 
     def set_use_attn_result(self, use: bool) -> None:
-        """Always fire ``attn.hook_result`` (it fires anyway when hooked)."""
+        """Fire ``attn.hook_result`` in every run (it also fires if a function is attached to
+        it)."""
         self.cfg.use_attn_result = use
 
     def set_use_split_qkv_input(self, use: bool) -> None:
@@ -330,14 +333,14 @@ class SequenceTransformer(WeightStacks, HookedModule):
         self.cfg.use_split_qkv_input = use
 
     def set_use_hook_mlp_in(self, use: bool) -> None:
-        """Fire ``hook_mlp_in``, the FFN's own view of the residual stream."""
+        """Fire ``hook_mlp_in``, the FFN's own copy of the residual stream."""
         self.cfg.use_hook_mlp_in = use
 
     def to_tokens(self, tokens: Tensor, **_: Any) -> Int[Tensor, "batch pos"]:
         """Return token tensors unchanged, as ``detect_head`` needs; there is no tokenizer.
 
         Raises:
-            ArgumentError: for anything but a tensor of token ids.
+            ArgumentError: if the argument is no tensor of token ids.
         """
         good = isinstance(tokens, Tensor) and not tokens.is_floating_point()
         rule, advice = "must be a tensor of token ids", "these models have no tokenizer"
@@ -349,8 +352,8 @@ class SequenceTransformer(WeightStacks, HookedModule):
         return int(token)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SequenceTransformer:
-        """Keep ``cfg`` in step when ``to``, ``double`` … change the parameters: TransformerLens
-        reads it."""
+        """Update ``cfg``, which TransformerLens reads, when ``to``, ``double`` … change the
+        parameters."""
         super()._apply(fn, recurse)
         self.cfg.device, self.cfg.dtype = str(self.W_E.device), self.W_E.dtype
         return self

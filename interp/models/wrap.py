@@ -4,12 +4,12 @@
 
 ``names`` maps TransformerLens' hook names to sites in the module (see
 :mod:`interp.hooks.hook_sites` for the notation). The hooks then cache *and* intervene: what a hook
-returns takes the tensor's place in the module, and gradients flow through. The module's code is
-not touched: its forward hooks are set while the wrapped model runs and removed after.
+returns replaces the tensor in the module, and gradients flow through. The module's code is not
+changed: its forward hooks are set while the wrapped model runs and removed afterwards.
 
 A wrong mapping gives plausible numbers, so ``wrap`` runs the conformance check on the example and
-raises where a relation fails. What it cannot check (hooks without a partner in a relation) it
-believes: see the limits in :mod:`interp.hooks.conformance`.
+raises an error if a relation fails. Hooks that are in no relation are not checked: see the limits
+in :mod:`interp.hooks.conformance`.
 
 Without ``names``, layers of ``nn.TransformerEncoder``, and blocks of your own around
 ``nn.MultiheadAttention``, are found and opened (:mod:`interp.models.open_attention`).
@@ -51,7 +51,7 @@ class WrappedModule(HookedModule):
 
     Attributes:
         module: The user's module, which keeps its parameters.
-        sites: Hook name → where its tensor is in the module.
+        sites: Hook name → the site of its tensor in the module.
         cfg: The configuration that TransformerLens' tools read.
         report: The conformance report of the example; ``None`` if it was not checked.
     """
@@ -73,7 +73,7 @@ class WrappedModule(HookedModule):
         self.training = module.training
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module returns, or what ``output`` takes from it.
+        """Run the module and return its output, or the part of it that ``output`` selects.
 
         Raises:
             HookError: if a hook fires twice, or one in use does not fire.
@@ -114,8 +114,7 @@ class WrappedModule(HookedModule):
         return lambda module, args, kwargs: self._pass(name, site, (args, kwargs))
 
     def _pass(self, name: str, site: HookSite, container: Any) -> Any:
-        """Send the tensor at a site through its hook point; return ``None`` where nothing
-        changes."""
+        """Send the tensor at a site through its hook point; return ``None`` if nothing changes."""
         self._fired[name] += 1
         if self._fired[name] > 1:
             raise HookError(
@@ -187,22 +186,23 @@ def wrap(
     normalizer: Callable[[Tensor], Tensor] | None = None,
     check: bool = True,
 ) -> WrappedModule:
-    """Hook a module's tensors under TransformerLens' names, and check that they are what they say.
+    """Hook a module's tensors under TransformerLens' names, and check that they are what the names
+    say.
 
     Args:
         module: Your model; it keeps its parameters and its code.
         names: Hook name, e.g. ``blocks.0.attn.hook_z`` → site, e.g. ``"layers.0.proj:in/4"``. By
             default those of the layers of ``nn.TransformerEncoder`` in the module, or of blocks
-            with a norm before ``nn.MultiheadAttention``, of which a copy with the same parameters
-            and open attention is wrapped.
-        example: Inputs of a row or two (a tuple is several arguments). Needed for the check and
-            for ``cfg``; without it nothing is run.
+            with a norm before ``nn.MultiheadAttention``; then a copy with the same parameters and
+            open attention is wrapped.
+        example: Inputs of a row or two (a tuple is several arguments). It is needed for the check
+            and for ``cfg``; without it nothing is run.
         cfg: The configuration that TransformerLens' tools read as ``model.cfg``. By default it
             holds what the example shows (``n_layers``, ``d_model``, ``n_heads``, ``d_head``,
             ``d_mlp`` and ``device``) and nothing that would have to be guessed.
-        output: The index or key of the output among what the module returns, or a function from
-            what it returns to the output; by default all of it, which has to be one tensor
-            ``[row, pos, …]`` with the rows and positions of the example.
+        output: The index or key of the output in what the module returns, or a function from what
+            it returns to the output; by default all of it, which must be one tensor ``[row, pos,
+            …]`` with the rows and positions of the example.
         normalizer: The function from scores to pattern, for the check; by default a softmax.
         check: Whether to raise an error if the conformance check fails on the example.
 
@@ -210,8 +210,8 @@ def wrap(
         The hooked model: ``run_with_cache``, ``run_with_hooks``, ``hooks``, ``hook_dict``.
 
     Raises:
-        ArgumentError: naming every site that is malformed or not in the module; for a module that
-            returns something else than one tensor by position, unless ``output`` is given.
+        ArgumentError: naming every site that is malformed or not in the module; or if the module
+            returns something else than one tensor by position and ``output`` is not given.
         HookError: if a hook does not fire on the example, fires twice, or carries no tensor.
         ConformanceError: naming every relation that fails, unless ``check`` is off.
     """
@@ -272,7 +272,7 @@ def _sites(module: nn.Module, names: Mapping[str, str | HookSite]) -> dict[str, 
 
 
 def _config_seen(cache: Mapping[str, Tensor]) -> SimpleNamespace:
-    """The configuration as far as a run's activations show it; the rest is left out, not
+    """Return the part of the configuration that a run's activations show; the rest is not
     guessed."""
     layers = [Site.of(name).layer for name in cache]
     seen: dict[str, Any] = {"n_layers": max(layers, default=-1) + 1, "attn_only": False}
@@ -304,9 +304,9 @@ def _plain_run(module: nn.Module, output: Output) -> Callable[..., Any]:
 
 @contextmanager
 def _step_by_step() -> Iterator[None]:
-    """Keep PyTorch from its fast path, which fuses layers and cuts pads off in nested tensors.
+    """Keep PyTorch from its fast path, which fuses layers and removes padding in nested tensors.
 
-    With it hooks would see tensors without rows of one length, and padded places would be zero.
+    With it hooks would see tensors without rows of one length, and padded positions would be zero.
     """
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
@@ -317,14 +317,14 @@ def _step_by_step() -> Iterator[None]:
 
 
 def _pick_output(returned: Any, output: Output) -> Any:
-    """The output among what a module returned."""
+    """Return the output in what a module returned."""
     if output is None:
         return returned
     return output(returned) if callable(output) else returned[output]
 
 
 def _check_output(found: Any, inputs: Any) -> None:
-    """Refuse what is not one tensor with the example's rows and positions.
+    """Refuse an output that is not one tensor with the example's rows and positions.
 
     Raises:
         ArgumentError: naming the argument ``output``.

@@ -1,1 +1,1 @@
-"""One language of programs: as text and as trees, run on strings and on rows, and their depth."""
+"""A language of programs: text and syntax trees, evaluation on strings and rows, and depth."""

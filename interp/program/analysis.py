@@ -1,10 +1,9 @@
-"""What a program shows without being run: its depth, its alphabet, unused names, direction of
-counts.
+"""Static analysis of programs: depth, alphabet, unused names, direction of counts.
 
     depth(# φ) = depth(φ) + 1,   depth(name) = depth(its line),   otherwise the largest inside
 
-The depth of the last line is the number of attention layers the compiler spends (`depth` §3.2).
-It is that of this text: another program for the same language may be shallower.
+The depth of the last line is the number of attention layers that the compiler needs (`depth` §3.2).
+It is the depth of this text: another program for the same language may have a smaller one.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Findings:
 
 
 def analyse(program: Program) -> Findings:
-    """Find out everything that this module can about a program."""
+    """Return everything that this module can find out about a program."""
     levels = depths(program)
     return Findings(
         depth=depth(program),
@@ -57,7 +56,7 @@ def analyse(program: Program) -> Findings:
 
 
 def depths(program: Program) -> dict[str, int]:
-    """The depth of every line: how deep its counts nest, following names."""
+    """Return the depth of every line: how deep its counts nest, following names."""
     known: dict[str, int] = {}
     for line in program.lines:
         known[line.name] = _depth(line.expression, known)
@@ -65,24 +64,27 @@ def depths(program: Program) -> dict[str, int]:
 
 
 def depth(program: Program) -> int:
-    """The depth of the program: how deep counts nest in its last line."""
+    """Return the depth of the program: how deep counts nest in its last line."""
     return depths(program)[program.lines[-1].name]
 
 
 def alphabet(program: Program) -> tuple[str, ...]:
-    """The tokens that the program names, sorted; other tokens of an input satisfy no symbol."""
+    """Return the tokens that the program names, sorted; other tokens satisfy no symbol."""
     found = {part.token for part in program.parts() if isinstance(part, Symbol)}
     return tuple(sorted(found))
 
 
 def is_past_only(program: Program) -> bool:
-    """Whether every count of the program is over the positions up to the current one, which is
-    included, rather than from it to the end."""
+    """Return whether every count is over the positions up to and including the current one.
+
+    False if a count is over the positions from the current one to the end (``#>``).
+    """
     return not any(isinstance(part, Count) and part.future for part in program.parts())
 
 
 def used_names(program: Program) -> frozenset[str]:
-    """The last line's name, if it is the answer, and every name that the answer depends on."""
+    """Return the name of the last line, if it is the answer, and all names that the answer depends
+    on."""
     outputs = [part for output in program.outputs for part in children(value_of(output), deep=True)]
     used = {part.name for part in outputs if isinstance(part, Name | Key)}
     used |= set() if program.outputs else {program.lines[-1].name}

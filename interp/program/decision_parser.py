@@ -1,10 +1,11 @@
-"""The text of a program that decides to its syntax tree, with every mistake at its line and column.
+"""Parse the text of a program that decides into its syntax tree; report mistakes by line and
+column.
 
-One statement a line: ``#import predicate``, ``name = value``, ``allow "a" if condition``, ``next =
-value`` or ``score "a" = number``; ``//`` begins a comment. From loosest to tightest: ``if else``,
-``||``, ``&&``, ``!``, comparisons (which do not chain), ``+ -``, ``* %``, ``#``. Where a truth is
-needed, ``"a"`` says that the token is this one. That a text parses says nothing about what it
-decides.
+There is one statement per line: ``#import predicate``, ``name = value``, ``allow "a" if
+condition``, ``next = value`` or ``score "a" = number``; ``//`` begins a comment. From loosest to
+tightest: ``if else``, ``||``, ``&&``, ``!``, comparisons (which do not chain), ``+ -``, ``* %``,
+``#``. Where a Boolean is needed, ``"a"`` is true if the token is this one. That a text parses does
+not show that it decides what its author meant.
 """
 
 from __future__ import annotations
@@ -81,26 +82,26 @@ def _parser() -> Lark:
 
 
 def read_program(path: Path) -> Program:
-    """The program of a text file (UTF-8).
+    """Read the program of a text file (UTF-8).
 
     Raises:
         ArgumentError: if the file cannot be read as text, or breaks a rule of the language.
-        ProgramError: as :func:`parse`.
+        ProgramError: if the text does not follow the grammar, as in :func:`parse`.
     """
     text = read_text(path, most=_MOST_BYTES)
     return parse(text, name=str(path))
 
 
 def parse(text: str, *, name: str = "program") -> Program:
-    """The program that a text says.
+    """Parse the text of a program.
 
     Args:
-        text: Statements, one a line.
-        name: What messages call the text.
+        text: The statements, one per line.
+        name: The name of the text in error messages.
 
     Raises:
         ProgramError: naming every line that does not follow the grammar.
-        ArgumentError: for lines that follow it and mean nothing (:class:`Program`).
+        ArgumentError: if lines follow the grammar but make no valid :class:`Program`.
     """
     lines: list[Assignment] = []
     outputs: list[Output] = []
@@ -145,7 +146,7 @@ def _mistake(error: UnexpectedInput, source: str, number: int) -> Mistake:
 
 @v_args(inline=True)
 class _TreeBuilder(Transformer):  # type: ignore[type-arg]
-    """Parse trees to syntax trees.
+    """Converts parse trees to syntax trees.
 
     Args:
         predicates: Names of imported predicates of one position.
@@ -243,5 +244,6 @@ class _TreeBuilder(Transformer):  # type: ignore[type-arg]
 
 
 def _truth(part: Expression) -> Expression:
-    """The expression where a truth is needed: a quoted token is the question for it."""
+    """Return an expression as a Boolean: a quoted token becomes the formula that the token is this
+    one."""
     return syntax.Symbol(part.text) if isinstance(part, syntax.Literal_) else part

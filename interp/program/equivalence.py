@@ -1,22 +1,23 @@
-"""Do two programs accept the same strings, of every length? If not, the shortest on which they
-part.
+"""Decide whether two programs accept the same strings, of every length; if not, find a shortest
+string that only one of them accepts.
 
-Every formula becomes a Boolean of comparisons F ≥ k, where F = Σ c_i #φ_i is a sum of counts with
-whole coefficients. A sum whose coefficients are all positive grows along a string, and beyond its
-largest k nothing asks for its value: such sums are finite states. Of the others (*differences*, as
-#a − #b) this is decided:
+Every formula becomes a Boolean combination of comparisons F ≥ k, where F = Σ c_i #φ_i is a sum of
+counts with integer coefficients. A sum whose coefficients are all positive grows along a string,
+and its value does not matter beyond the largest k: such sums give finitely many states. For the
+others (*differences*, as #a − #b) the following is decided:
 
-    one difference, compared anywhere,         a counter that no string bounds, but shortest strings
-    also where it is counted again             do: below
-    several, compared where nothing counts     a path in a finite automaton with linear conditions
-    them again (depth 1 among them)            on how often each edge is taken: integer programs
-    several, counted again                     refused: two counters with tests for zero
+    one difference, compared anywhere,         an unbounded counter, but the length of shortest
+    also inside of counts                      strings is bounded: see below
+    several, not compared inside of counts     a path in a finite automaton with linear conditions
+    (among them all of depth 1)                on how often each edge is taken: integer programs
+    several, compared inside of counts         refused: two counters with tests for zero
 
-*One difference.* Beyond T, the largest |k| it is compared with, only states tell steps apart. On a
-shortest string take the last step up through a level above T + w and the first one down again, w
-the size of a step: (state, overshoot) twice over. Two levels with the same pairs could be cut out,
-so that there are at most (states · w)² of them, and strings need not lead beyond
-T + 2w + (states · w)². All of that is walked through, breadth first.
+*One difference.* Let T be the largest |k| that it is compared with and w the largest step by which
+it changes. Beyond T, only states distinguish steps. On a shortest string, take the last step up
+through a level above T + w and the first step down through it again, each with its state and its
+overshoot. If two levels had the same pairs, the string between them could be cut out. So there are
+at most (states · w)² such levels, and the difference need not exceed T + 2w + (states · w)². All of
+these configurations are searched, breadth first.
 """
 
 from __future__ import annotations
@@ -69,19 +70,19 @@ _State = tuple[int, ...]
 def shortest_difference(
     one: Program, other: Program, *, letters: Sequence[str] | None = None, yes: str = "1"
 ) -> tuple[str, ...] | None:
-    """A shortest string that one program accepts and the other does not; None if there is none, of
-    any length.
+    """Return a shortest string that only one of two programs accepts; None if there is none of any
+    length.
 
     Args:
-        one, other: Programs that count the past; or that decide, as ``decompile`` writes them
-            (``next = "1" if count(key.token == "a") >= 2 else "0"``), about rows that begin with
+        one, other: Programs that count the past; or programs that decide, as ``decompile`` writes
+            them (``next = "1" if count(key.token == "a") >= 2 else "0"``), for rows that begin with
             BOS.
         letters: Tokens of the strings; by default those that either program names.
-        yes: What a program that decides answers where it accepts.
+        yes: The token that a program that decides outputs if it accepts.
 
     Raises:
-        ArgumentError: for a part that is no count of tokens in the past (positions, guards, picks),
-            several differences of counts that are counted again, and where deciding takes too long.
+        ArgumentError: if a part is no count of tokens in the past (positions, guards, picks),
+            several differences of counts are compared inside of counts, or deciding takes too long.
     """
     parts = _Parts()
     differ = parts.either(parts.answer(one, yes), parts.answer(other, yes))
@@ -101,14 +102,14 @@ def shortest_difference(
 
 
 def letters_asked(program: Program, *, yes: str = "1") -> tuple[str, ...]:
-    """The tokens that a program's answer asks for, sorted.
+    """Return the tokens that a program's answer depends on, sorted.
 
     Args:
-        program: As for :func:`shortest_difference`.
-        yes: What a program that decides answers where it accepts.
+        program: A program as for :func:`shortest_difference`.
+        yes: The token that a program that decides outputs if it accepts.
 
     Raises:
-        ArgumentError: for a part that is no count of tokens in the past.
+        ArgumentError: if a part is no count of tokens in the past.
     """
     parts = _Parts()
     parts.answer(program, yes)
@@ -116,7 +117,8 @@ def letters_asked(program: Program, *, yes: str = "1") -> tuple[str, ...]:
 
 
 class _Parts:
-    """The formulas, counts and sums of programs, each once; what is inside comes first."""
+    """The formulas, counts and sums of programs, each stored once, inner parts before outer
+    ones."""
 
     def __init__(self) -> None:
         self.formulas: list[tuple[Any, ...]] = [("truth", False), ("truth", True)]
@@ -126,7 +128,7 @@ class _Parts:
         self.lines: dict[str, Expression] = {}
 
     def answer(self, program: Program, yes: str) -> int:
-        """The formula that says whether a program accepts."""
+        """Return the index of the formula that says whether a program accepts."""
         self.lines = {line.name: line.expression for line in program.lines}
         if not program.outputs:
             return self.formula(program.lines[-1].expression)
@@ -148,7 +150,8 @@ class _Parts:
         raise _refusal(value)
 
     def formula(self, part: Expression, inside: bool = False) -> int:
-        """The number of a formula; ``inside`` a condition it speaks of the earlier position."""
+        """Return the index of a formula; ``inside`` a count's condition, ``key`` is the earlier
+        position."""
         match part:
             case Truth(value):
                 return int(value)
@@ -174,23 +177,23 @@ class _Parts:
         raise _refusal(part)
 
     def either(self, one: int, other: int) -> int:
-        """The exclusive or of two formulas.
+        """Add the exclusive or of two formulas.
 
         Args:
-            one, other: Numbers of the formulas, as indices into ``self.formulas``.
+            one, other: The formulas, as indices into ``self.formulas``.
 
         Returns:
-            The number of the new formula.
+            The index of the new formula.
         """
         only = (self.all(one, self.opposite(other)), self.all(self.opposite(one), other))
         return self.any(*only)
 
     def all(self, *of: int) -> int:
-        """The conjunction of formulas."""
+        """Add the conjunction of formulas and return its index."""
         return self.opposite(self.any(*(self.opposite(one) for one in of)))
 
     def any(self, *of: int) -> int:
-        """The disjunction of formulas."""
+        """Add the disjunction of formulas and return its index."""
         some = set(of) - {0}
         if 1 in some or any(self.opposite(one) in some for one in some):
             return 1
@@ -199,7 +202,7 @@ class _Parts:
         return self._add("any", tuple(sorted(some)))
 
     def opposite(self, of: int) -> int:
-        """The negation of a formula."""
+        """Add the negation of a formula and return its index."""
         kind, *about = self.formulas[of]
         return 1 - of if kind == "truth" else about[0] if kind == "not" else self._add("not", of)
 
@@ -224,7 +227,8 @@ class _Parts:
         return [case for case in found if case[0]]
 
     def _cases(self, part: Expression, inside: bool) -> list[_Case]:
-        """A number as (condition, sum of counts, constant): one of the conditions holds."""
+        """Return a number as cases (condition, sum of counts, constant), of which one condition
+        holds."""
         match part:
             case Constant(value):
                 return [(1, Counter(), value)]
@@ -260,7 +264,7 @@ class _Parts:
         return [case for case in found if case[0]]
 
     def _comparison(self, cases: list[_Case], relation: str) -> int:
-        """The formula that a number, given by cases, is so to 0."""
+        """Return the formula that compares a number, given by cases, with 0."""
         return self.any(*(self.all(g, self._is(s, relation, -k)) for g, s, k in cases))
 
     def _is(self, counts: Counter[int], relation: str, k: int) -> int:
@@ -289,7 +293,8 @@ class _Parts:
         return self._add("at least", _place(self.sums, tuple(terms)), k)
 
     def mentioned_sums(self, of: int) -> dict[int, bool]:
-        """The sums that a formula speaks of: whether such a comparison is counted again."""
+        """Return the sums that a formula depends on → whether they are compared inside of a
+        count."""
         found: dict[int, bool] = {}
         todo, seen = [(of, False)], set()
         while todo:
@@ -306,22 +311,23 @@ class _Parts:
         return found
 
     def grows(self, number: int) -> bool:
-        """Whether a sum never falls along a string."""
+        """Return whether a sum never decreases along a string."""
         return all(times > 0 for _, times in self.sums[number])
 
     def bounds(self, number: int) -> list[int]:
-        """What a sum is compared with, in order."""
+        """Return the constants that a sum is compared with, in ascending order."""
         return sorted({f[2] for f in self.formulas if f[0] == "at least" and f[1] == number})
 
     def step(
         self, state: Sequence[int], letter: str | None, assumed: Mapping[int, int] | None = None
     ) -> tuple[list[int], list[bool]]:
-        """The sums after a letter (None for BOS), and which formulas hold there.
+        """Return the sums after a letter (None for BOS), and for each formula whether it holds
+        there.
 
         Args:
-            state: The sums before it.
-            letter: What is read.
-            assumed: Sums that have these values for the formulas, whatever they were.
+            state: The sums before the letter.
+            letter: The letter that is read.
+            assumed: Sum → the value to use for it in formulas, whatever its true value.
         """
         held: list[bool] = []
         after: dict[int, int] = {}
@@ -369,13 +375,15 @@ def _refusal(part: object) -> ArgumentError:
 
 
 class _Automaton:
-    """Finite states: sums that grow, up to what they are compared with; and free sums.
+    """An automaton over strings: capped values of growing sums are its states; free sums are
+    counters.
 
     Args:
-        parts: Formulas and sums.
-        differ: The formula that is looked for.
-        free: Sums without a bound.
-        grown: Sums that grow.
+        parts: The formulas and sums.
+        differ: The index of the formula that is searched for.
+        free: The sums that can grow and fall without a bound.
+        grown: The sums that only grow; they are capped at the largest constant they are compared
+            with.
     """
 
     def __init__(
@@ -386,20 +394,21 @@ class _Automaton:
         self.known: dict[Any, tuple[_State, _State, bool]] = {}
 
     def start(self) -> tuple[_State, _State]:
-        """The state after BOS, and the free sums."""
+        """Return the state after BOS, and the values of the free sums there."""
         found, _ = self.parts.step([0] * len(self.parts.sums), None)
         return self._finite_state(found), tuple(found[n] for n in self.free)
 
     def step(
         self, state: _State, letter: str, values: _State, assumed: _State = ()
     ) -> tuple[_State, _State, bool]:
-        """The next state, what is added to the free sums, and whether the formula holds.
+        """Return the next state, the changes of the free sums, and whether the formula holds.
 
         Args:
             state: The state before.
-            letter: What is read.
+            letter: The letter that is read.
             values: The free sums before it.
-            assumed: The free sums that the formula is asked for; those that follow by default.
+            assumed: The values of the free sums to use in the formula; by default those after the
+                step.
         """
         if (asked := (state, letter, values, assumed)) not in self.known:
             before = [0] * len(self.parts.sums)
@@ -418,8 +427,11 @@ class _Automaton:
 
 
 def _walk(automaton: _Automaton, letters: Sequence[str]) -> tuple[str, ...] | None:
-    """The shortest string to the formula with at most one free sum: all configurations that a
-    shortest string can need are walked through."""
+    """Return a shortest string on which the formula holds, for at most one free sum; None if there
+    is none.
+
+    All configurations that a shortest string can need are searched.
+    """
     parts, free = automaton.parts, automaton.free
     size = sum(abs(times) for number in free for _, times in parts.sums[number])
     level = size + max((abs(k) for number in free for k in parts.bounds(number)), default=0)
@@ -434,8 +446,8 @@ def _walk(automaton: _Automaton, letters: Sequence[str]) -> tuple[str, ...] | No
 def _to_it(
     automaton: _Automaton, letters: Sequence[str], level: int, most: int
 ) -> tuple[tuple[str, ...] | None, int]:
-    """The shortest string with a free sum of size at most ``most``, and how many states there are;
-    beyond ``level`` its size plays no part."""
+    """Return a shortest string on which the formula holds, with a free sum of size at most
+    ``most``, and the number of states; beyond ``level`` the size of the sum does not matter."""
     start = automaton.start()
     came: dict[Any, tuple[Any, str]] = {start: (None, "")}
     todo, found, states = [start], None, {start[0]}
@@ -470,9 +482,12 @@ _Edge = tuple[_State, str, _State, _State]
 
 
 def _shortest_by_programs(automaton: _Automaton, letters: Sequence[str]) -> tuple[str, ...] | None:
-    """The shortest string to the formula with several free sums that nothing counts again: for each
-    last letter and each way to lie between what sums are compared with, the shortest path whose
-    edges add up to that."""
+    """Return a shortest string on which the formula holds, for several free sums that no count
+    depends on.
+
+    For each last letter, and each choice of intervals between the constants that sums are compared
+    with, it is the shortest path whose edges' changes add up to values in these intervals.
+    """
     start, base = automaton.start()
     states, edges = [start], []
     for state in states:
@@ -494,7 +509,7 @@ def _shortest_by_programs(automaton: _Automaton, letters: Sequence[str]) -> tupl
 
 
 def _leading(edges: Sequence[_Edge], last: _State) -> list[_Edge]:
-    """The edges on paths to a state."""
+    """Return the edges on paths to a state."""
     before = [last]
     for state in before:
         before += {e[0] for e in edges if e[2] == state} - set(before)
@@ -502,7 +517,7 @@ def _leading(edges: Sequence[_Edge], last: _State) -> list[_Edge]:
 
 
 def _between(bounds: Sequence[int]) -> list[tuple[float, float]]:
-    """The whole numbers in pieces, by what they are compared with."""
+    """Split the integers at ``bounds`` into intervals, each as (least, largest)."""
     ends = [-np.inf, *map(float, bounds), np.inf]
     return [(low, high - 1) for low, high in pairwise(ends)]
 
@@ -514,10 +529,13 @@ def _path(
     ends: NDArray[np.float64],
     cuts: Sequence[tuple[set[_State], bool]] = (),
 ) -> list[str] | None:
-    """The letters of a shortest path whose edges' sums lie between ``ends``; None without one.
+    """Return the letters of a shortest path whose edges' sums lie between ``ends``; None if there
+    is none.
 
-    How often each edge is taken: as often into a state as out of it. A circle that no edge leads to
-    is cut off: no edge begins in its states, or one from outside leads to them.
+    The unknowns of the integer program are how often each edge is taken; every state between is
+    entered as often as it is left. If a solution contains a cycle that is not connected to the
+    path, two more programs are solved: in one no edge begins in the cycle's states, in the other an
+    edge from outside leads to them.
     """
     if not edges:
         return [] if start == last and (ends[0] <= 0).all() and (ends[1] >= 0).all() else None
@@ -557,7 +575,8 @@ def _path(
 
 
 def _letters_of(edges: Sequence[_Edge], times: dict[int, int], start: _State) -> list[str]:
-    """The letters of a path from a state that takes every edge so often (Hierholzer)."""
+    """Return the letters of a path from a state that takes every edge a given number of times
+    (Hierholzer)."""
     walk, found = [(start, "")], []
     while walk:
         state = walk[-1][0]

@@ -1,23 +1,23 @@
-"""What programs say: every line's value at every position of strings or rows, and the decisions.
+"""Evaluate programs: every line's value at every position of strings or rows, and the decisions.
 
     # φ at i               = Σ_{j ≤ i} φ_j                  a running sum
     #> φ at i              = Σ_{j ≥ i} φ_j                  inside the string
     #[guard] φ at i        = Σ_{j ≤ i} guard(i, j) φ_j      a product with a 0/1 matrix
     count(φ) at i          = Σ_{j ≤ i} φ(i, j)
-    last(v where φ) at i   = v(i, max {j ≤ i : φ(i, j)}), none where the set is empty
-    commonest(v where φ)   = the value that most of the positions with φ have, of equals the least
+    last(v where φ) at i   = v(i, max {j ≤ i : φ(i, j)}), none if the set is empty
+    commonest(v where φ)   = the value that most of the positions with φ have; the least, if several
 
 :func:`evaluate` runs a program that counts on strings: a string is accepted if the last line holds
-at its last position. Integers are exact: a program whose terms could leave 62 bits at the batch's
+at its last position. Integers are exact: a program whose terms could exceed 62 bits at the batch's
 length is refused. Agreement on strings that were run proves nothing about longer ones.
 
-:func:`run` asks a program that decides about rows that begin with BOS; counts (``#``) and imported
-predicates are about the string after it. Tokens are integers into the vocabulary. They are ordered:
-tokens that are no numbers first, as the vocabulary lists them, then the others by the number that
-they write. ``token + 1`` is the token that writes the next number; none where there is none.
-Comparisons with none are false, but for ``== none`` and ``!= none``.
+:func:`run` runs a program that decides on rows that begin with BOS; counts (``#``) and imported
+predicates refer to the string after it. Tokens are integers into the vocabulary. They are ordered:
+first tokens that are no numbers, as the vocabulary lists them, then the others by value. ``token +
+1`` is the token of the next number, or none if the vocabulary lacks it. Comparisons with none are
+false, except for ``== none`` and ``!= none``.
 
-This is the slow, plain meaning of programs: looking back needs length² memory, some rows at a time.
+This is a slow reference implementation: looking back needs length² memory, for some rows at a time.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Values = NDArray[Any]
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The tokens that integers stand for.
+    """The tokens that integer codes stand for.
 
     Attributes:
         texts: Code → text.
@@ -73,19 +73,20 @@ class Vocabulary:
 
     @cached_property
     def numbers(self) -> Mapping[int, int]:
-        """Code → the number that the token writes, for those that write one."""
+        """Code → the number that the token's text is, for tokens that are numbers."""
         return {c: int(t) for c, t in enumerate(self.texts) if _NUMBER.fullmatch(t)}
 
     @cached_property
     def order(self) -> Int[np.ndarray, " token"]:
-        """Code → its rank: words as they are listed, then numbers by size."""
+        """Code → the token's rank: words as they are listed, then numbers by size."""
         keys = [(c in self.numbers, self.numbers.get(c, c), c) for c in range(len(self.texts))]
         rank = np.empty(len(self.texts), dtype=np.int64)
         rank[[c for *_, c in sorted(keys)]] = np.arange(len(self.texts))
         return rank
 
     def shift_tokens(self, tokens: NDArray[np.int64], by: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The tokens that write numbers larger by ``by``; none where there is none."""
+        """Return the tokens of the numbers that are larger by ``by``; NONE if the vocabulary lacks
+        one."""
         tokens, by = np.broadcast_arrays(tokens, by)
         if not self.numbers:
             return np.full(tokens.shape, NONE, dtype=np.int64)
@@ -129,11 +130,12 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Decisions:
-    """What a program decides at every position.
+    """The outputs of a program at every position.
 
     Attributes:
-        allowed: ``[row, pos, token]``, which tokens may follow; None for programs that choose one.
-        chosen: ``[row, pos]``, the code of the one that follows, −1 for none; None for sets.
+        allowed: Whether each token may follow, ``[row, pos, token]``; None for programs that choose
+            one token.
+        chosen: The code of the token that follows, ``[row, pos]``, −1 for none; None for sets.
     """
 
     allowed: Bool[np.ndarray, "row pos token"] | None
@@ -145,10 +147,11 @@ def evaluate(program: Program, strings: Sequence[Sequence[str]]) -> Evaluation:
 
     Args:
         program: The program.
-        strings: Each at least one token; a single ``str`` is read as a sequence of characters.
+        strings: The strings, each at least one token; a single ``str`` is read as a sequence of
+            characters.
 
     Raises:
-        ArgumentError: for an empty string, or numbers that could grow too large.
+        ArgumentError: if a string is empty, or numbers could grow too large.
     """
     problems = Problems("evaluate")
     for row, string in enumerate(strings):
@@ -172,18 +175,18 @@ def evaluate_codes(
     *,
     given: Mapping[str, np.ndarray] | None = None,
 ) -> Evaluation:
-    """Run a program that counts on strings of integers.
+    """Run a program that counts on strings of integer codes.
 
     Args:
         program: The program.
-        codes: ``[batch, pos]``: code c stands for ``tokens[c]``, any other number for none.
+        codes: ``[batch, pos]``: code c stands for ``tokens[c]``, any other number for no token.
         tokens: The token that each code stands for.
-        lengths: ``[batch]`` where strings end early; None if none does.
-        given: Lines that are not computed but have these values ``[batch, pos]``; lines after
-            them follow.
+        lengths: The length of each string, ``[batch]``; None if all fill their row.
+        given: Line name → values ``[batch, pos]`` to use instead of computing the line; later lines
+            are computed from them.
 
     Raises:
-        ArgumentError: for lengths out of range, or numbers that could grow too large.
+        ArgumentError: if lengths are out of range, or numbers could grow too large.
     """
     batch, longest = codes.shape
     ends = np.full(batch, longest, dtype=np.int64) if lengths is None else lengths
@@ -202,7 +205,7 @@ def evaluate_codes(
 
 
 def accepts(program: Program, string: Sequence[str]) -> bool:
-    """Whether the program accepts one string.
+    """Return whether the program accepts one string.
 
     Raises:
         ArgumentError: as :func:`evaluate`, and if the last line is a number.
@@ -211,10 +214,10 @@ def accepts(program: Program, string: Sequence[str]) -> bool:
 
 
 def run(program: Program, rows: Int[np.ndarray, "row pos"], vocabulary: Vocabulary) -> Decisions:
-    """The decisions of a program on rows of token codes; rows that end early are padded with −1.
+    """Run a program that decides on rows of token codes; rows that end early are padded with −1.
 
     Raises:
-        ArgumentError: for a token of the program that the vocabulary does not have.
+        ArgumentError: if the vocabulary lacks a token of the program.
     """
     _check(program, vocabulary)
     size = max(1, _AT_ONCE // max(rows.shape[1] ** 2, 1))
@@ -233,7 +236,8 @@ def line_values(
     rows: Int[np.ndarray, "row pos"],
     vocabulary: Vocabulary,
 ) -> dict[str, Values]:
-    """Name → values ``[row, pos]``: codes of tokens, integers, truths; averages are floats."""
+    """Return name → values ``[row, pos]``: codes of tokens, integers or Booleans; averages are
+    floats."""
     size = max(1, _AT_ONCE // max(rows.shape[1] ** 2, 1))
     runs = [_Evaluator(rows[s : s + size], vocabulary) for s in range(0, max(len(rows), 1), size)]
     found = [one.lines(lines) for one in runs]
@@ -246,11 +250,12 @@ def keys(
     rows: Int[np.ndarray, "row pos"],
     vocabulary: Vocabulary,
 ) -> Bool[np.ndarray, "row query key"]:
-    """For each query position, the key positions up to and including it that satisfy a condition.
+    """Return the keys ``[row, query, key]`` up to and including each query that satisfy a
+    condition.
 
     Args:
         lines: The program lines that the condition may refer to.
-        where: A condition on query and key, or a count: the positions that it counts.
+        where: A condition on query and key, or a count, whose counted positions are returned.
         rows: Token codes; rows that end early are padded with −1.
         vocabulary: The tokens that the codes stand for.
     """
@@ -289,13 +294,13 @@ def _evaluate_rows(program: Program, rows: NDArray[np.int64], vocabulary: Vocabu
 
 
 class _Evaluator:
-    """Some strings or rows, and the values of the lines so far.
+    """Evaluates lines on some strings or rows, and keeps their values.
 
     Args:
-        rows: Codes, ``[row, pos]``.
-        vocabulary: What they stand for.
+        rows: Token codes, ``[row, pos]``.
+        vocabulary: The tokens that the codes stand for.
         imports: Predicates that are not built in.
-        inside: Positions that count, ``[row, pos]``; by default those that have a token.
+        inside: The positions that count, ``[row, pos]``; by default those that have a token.
         start: The position at which strings begin: 1 in rows with BOS.
     """
 
@@ -319,14 +324,14 @@ class _Evaluator:
 
     @cached_property
     def visible_keys(self) -> Bool[np.ndarray, "row query key"]:
-        """The keys that each position looks back over."""
+        """The positions up to and including each position that have a token."""
         n = self.rows.shape[1]
         return np.asarray(np.tril(np.ones((n, n), dtype=bool)) & self.inside[:, None, :])
 
     def lines(
         self, lines: Sequence[Assignment], given: Mapping[str, Values] | None = None
     ) -> dict[str, Values]:
-        """Name → values; of given lines the given ones."""
+        """Evaluate lines and return name → values; lines in ``given`` keep the given values."""
         for line in lines:
             held = (given or {}).get(line.name)
             self.values[line.name] = self.here(line.expression) if held is None else held
@@ -334,11 +339,12 @@ class _Evaluator:
         return {line.name: self.values[line.name] for line in lines}
 
     def here(self, expression: Expression) -> Values:
-        """Values ``[row, pos]``."""
+        """Return an expression's values, ``[row, pos]``."""
         return np.broadcast_to(self.value(expression, pair=False), self.rows.shape)
 
     def value(self, part: Expression, *, pair: bool) -> Values:
-        """Values, ``[row, pos]`` or with ``pair`` such that they fit ``[row, query, key]``."""
+        """Return values that broadcast to ``[row, pos]``, or with ``pair`` to ``[row, query,
+        key]``."""
         match part:
             case syntax.Token() | syntax.Position() | syntax.Name():
                 name = part.name if isinstance(part, syntax.Name) else type(part).__name__.lower()
@@ -379,7 +385,8 @@ class _Evaluator:
         return found[:, :, None] if pair else found
 
     def _context_values(self, part: Expression) -> Values:
-        """Values ``[row, pos]`` of what needs more than one position, or a table."""
+        """Return the values ``[row, pos]`` of an expression that looks at other positions, or of a
+        table."""
         match part:
             case syntax.Symbol(token):
                 return np.asarray(self.rows == self.vocabulary.codes.get(token, NONE - 1))
@@ -402,7 +409,7 @@ class _Evaluator:
         raise TypeError(f"{type(part).__name__} is no part of the language")
 
     def _count_values(self, count: syntax.Count) -> Int[np.ndarray, "row pos"]:
-        """The value of ``# φ`` at every position; what is not inside does not count, nor BOS."""
+        """Return the value of ``# φ`` at every position; BOS and positions outside do not count."""
         held = self._holds_inside(count).astype(np.int64)
         if count.guard is not None:
             found = held.astype(np.float64) @ self._guarding(count.guard).T
@@ -411,27 +418,28 @@ class _Evaluator:
         return past[:, -1:] - past + held if count.future else past
 
     def _holds_inside(self, count: syntax.Count) -> Bool[np.ndarray, "row pos"]:
-        """Where the formula of a count holds inside the string."""
+        """Return where the formula of a count holds inside the string."""
         return np.asarray(self.here(count.of) & self.inside) & (
             np.arange(self.rows.shape[1]) >= self.start
         )
 
     def _table(self, name: str) -> Bool[np.ndarray, "..."]:
-        """Where a predicate holds, by positions after the start."""
+        """Return where a predicate holds, by positions after the start."""
         predicate = self.imports.get(name) or find_predicate(name)
         if predicate is None:
             raise ValueError(f"{name} is neither imported nor built in")
         return predicate.table(max(self.rows.shape[1] - self.start, 0))
 
     def _guarding(self, name: str) -> Float[np.ndarray, "query key"]:
-        """1 where a guard holds between a position and an earlier one."""
+        """Return a matrix with 1 where a guard holds between a position and one up to it, else
+        0."""
         n = self.rows.shape[1]
         found = np.zeros((n, n))
         found[self.start :, self.start :] = np.tril(self._table(name))
         return found
 
     def chosen_keys(self, where: Expression) -> NDArray[np.bool_]:
-        """The keys that satisfy a condition or that ``# φ`` counts, ``[row, query, key]``."""
+        """Return the keys ``[row, query, key]`` that satisfy a condition or that ``# φ`` counts."""
         if isinstance(where, syntax.Count):
             guard = True if where.guard is None else self._guarding(where.guard) > 0
             return np.asarray(self._holds_inside(where)[:, None, :] & self.visible_keys & guard)
@@ -488,12 +496,13 @@ class _Evaluator:
         return found
 
     def kind(self, part: Expression) -> str:
-        """Whether a value is a token, a number or a truth."""
+        """Return whether an expression is a ``token``, a ``number`` or a ``boolean``."""
         return syntax.kind_of(part, self.kinds)
 
 
 def _times(rank: NDArray[np.int64], chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """How many of the chosen keys have each key's value; what is not chosen may get anything."""
+    """Return how many of the chosen keys share each key's value; arbitrary for keys that are not
+    chosen."""
     rank = rank - rank.min()
     size = int(rank.max()) + 1
     if (rank == rank[:, :1]).all():  # the same value from every query
@@ -508,7 +517,7 @@ def _times(rank: NDArray[np.int64], chosen: NDArray[np.bool_]) -> NDArray[np.int
 
 
 def _bounds(program: Program, longest: int) -> dict[str, int]:
-    """For each line, a bound on the size of every number on it at any position."""
+    """Return for each line a bound on the absolute value of every number in it, at any position."""
     known: dict[str, int] = {}
     bounds: dict[str, int] = {}
     for line in program.lines:

@@ -5,10 +5,10 @@
     J_w      strings with w as a subsequence (piecewise testable)                     runs of w
     others   Dyck-1 (2), aⁿbⁿcⁿ (2), majority (1)
 
-The *prediction problem* of L_k asks, at every position of a string promised to be in L_k, whether
-the last block has begun, which is whether the string read so far is in L_k: depth k − 2
-(`depth` §3.2, §3.3). All of these are upper bounds: that no shallower program exists is the paper's
-theorem, not something a program can show.
+The *prediction problem* of L_k asks, at every position of a string that is known to be in L_k,
+whether the last block has begun, which is whether the string read so far is in L_k: depth k − 2
+(`depth` §3.2, §3.3). These programs prove upper bounds on the depth. That no shallower program
+exists is the paper's theorem, not something a program can show.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from interp.program.syntax import Program
 
 
 def block_symbol(block: int) -> str:
-    """The letter of block 1, 2, 3 …: a, b, a …"""
+    """Return the letter of block 1, 2, 3 …: a, b, a …"""
     return "a" if block % 2 else "b"
 
 
 def block_word(k: int, *, first: str = "a") -> str:
-    """A word of k alternating letters."""
+    """Return a word of k alternating letters."""
     return "".join(block_symbol(block + (first == "b")) for block in range(1, k + 1))
 
 
 def prediction_program(k: int) -> Program:
-    """The program of L_k's prediction problem, which has depth k − 2.
+    """Return the program of L_k's prediction problem, which has depth k − 2.
 
         E_1 = true,   E_j = (# (s_j && E_{j−1})) >= 1,   answer = s_k && E_{k−1}
 
@@ -39,14 +39,14 @@ def prediction_program(k: int) -> Program:
     begun by then. By induction: E_1 does, since block 1 begins at the first position. If E_j holds
     at i, some position p ≤ i has the letter s_j and lies in block j − 1 or later; blocks of the
     letter s_j have j's parity, so p lies in block j or later. Conversely block j's first position
-    has the letter s_j and lies after block j − 1 began. At last, a position where block k − 1 has
-    begun lies in block k − 1 or k, and the letter tells which: the first block is given and the
-    last is read off, so only the k − 2 blocks between are counted.
+    has the letter s_j and lies after block j − 1 began. Finally, a position where block k − 1 has
+    begun lies in block k − 1 or k, and the letter tells which. So only the k − 2 blocks between the
+    first and the last need counts.
 
     Lines are ``E1`` … ``E{k−1}`` and ``last``.
 
     Raises:
-        ArgumentError: for k below 2, where there is no block to wait for.
+        ArgumentError: if k is below 2, so that no block comes after the first.
     """
     _check_k("prediction_program", k, 2)
     counted = [f'E{j} = # ("{block_symbol(j)}" && E{j - 1}) >= 1' for j in range(2, k)]
@@ -54,16 +54,16 @@ def prediction_program(k: int) -> Program:
 
 
 def membership_program(k: int) -> Program:
-    """The program that decides membership in L_k, of depth k.
+    """Return the program that decides membership in L_k, of depth k.
 
     L_k = J_{abab…} minus J_{baba…}, both words of k letters. A string of m blocks that starts with
-    a holds the first word if m ≥ k and the second if m ≥ k + 1; one that starts with b, if
-    m ≥ k + 1 and m ≥ k. So exactly m = k with a in front is left.
+    a contains the first word if m ≥ k and the second if m ≥ k + 1; one that starts with b contains
+    them if m ≥ k + 1 and m ≥ k. So exactly the strings with m = k that start with a are left.
 
     Lines are ``A1`` … ``Ak`` (the first word), ``B1`` … ``Bk`` (the second) and ``member``.
 
     Raises:
-        ArgumentError: for k below 1.
+        ArgumentError: if k is below 1.
     """
     _check_k("membership_program", k, 1)
     wanted, excess = (
@@ -74,17 +74,19 @@ def membership_program(k: int) -> Program:
 
 
 def two_sided_program(k: int) -> Program:
-    """The program of D_k = L_{2k−1}, of depth k, which counts on both sides of a middle letter.
+    """Return the program of D_k = L_{2k−1}, of depth k, which counts on both sides of a middle
+    letter.
 
     A word w of 2k − 1 alternating letters is a subsequence exactly if some position has w's middle
     letter, the k − 1 letters before it as a subsequence up to there and the k − 1 after it from
-    there on. Neighbouring letters differ, so counts that include the position itself do no harm.
-    Each side nests k − 1 counts and the middle one more. Then as in :func:`membership_program`.
+    there on. Neighbouring letters differ, so it does not matter that counts include the position
+    itself. Each side nests k − 1 counts and the middle one more. The rest is as in
+    :func:`membership_program`.
 
-    The last line means the language at the last position only.
+    The last line decides the language at the last position only.
 
     Raises:
-        ArgumentError: for k below 1.
+        ArgumentError: if k is below 1.
     """
     _check_k("two_sided_program", k, 1)
     lines = []
@@ -99,24 +101,24 @@ def two_sided_program(k: int) -> Program:
 
 
 def subsequence_program(word: str) -> Program:
-    """The program of J_w: strings that contain the word's letters in order, perhaps with others
-    between.
+    """Return the program of J_w: strings that contain the word's letters in order, perhaps with
+    others between.
 
-    A run c^r of equal letters is found after what comes before it when r positions with c lie
-    there: E_j = (# (c && E_{j−1})) >= r. Counting one by one would be wrong: a count that includes
-    the position itself lets two equal neighbours match the same one (`depth` §3.2). So the depth
-    is the number of runs. Lines are ``E1`` … one a run.
+    A run c^r of equal letters is found after the letters before it if r positions with c lie there:
+    E_j = (# (c && E_{j−1})) >= r. Counting the letters one by one would be wrong: a count includes
+    the position itself, so two equal neighbours could match the same position (`depth` §3.2). So
+    the depth is the number of runs. Lines are ``E1`` …, one per run.
 
     Raises:
-        ArgumentError: for an empty word.
+        ArgumentError: if the word is empty.
     """
     need("subsequence_program", len(word) > 0, "word", "must have a letter", word, "e.g. aba")
     return _program(*_runs_in_order("E", word))
 
 
 def dyck_program() -> Program:
-    """The program for balanced brackets, of depth 2: never more closed than open, equal at the
-    end."""
+    """Return the program for balanced brackets, of depth 2: never more closed than open, equal at
+    the end."""
     return _program(
         'open = # "("',
         'close = # ")"',
@@ -126,7 +128,8 @@ def dyck_program() -> Program:
 
 
 def equal_blocks_program() -> Program:
-    """The program of aⁿbⁿcⁿ (n ≥ 1), of depth 2: letters in order, and equally many of each."""
+    """Return the program of aⁿbⁿcⁿ (n ≥ 1), of depth 2: letters in order, and equally many of
+    each."""
     return _program(
         *(f'{letter}s = # "{letter}"' for letter in "abc"),
         'late_a = # ("a" && bs + cs >= 1)',
@@ -137,7 +140,7 @@ def equal_blocks_program() -> Program:
 
 
 def majority_program() -> Program:
-    """The program for strings with more a than b, of depth 1."""
+    """Return the program for strings with more a than b, of depth 1."""
     return _program('as = # "a"', 'bs = # "b"', "member = as > bs")
 
 
@@ -146,7 +149,7 @@ def _program(*lines: str) -> Program:
 
 
 def _runs_in_order(prefix: str, word: str) -> list[str]:
-    """A line per run of equal letters of the word: whether its letters so far have been read in
+    """Return a line per run of equal letters of the word: whether its letters so far were read in
     order."""
     lines, before = [], ""
     for number, (letter, run) in enumerate(groupby(word), start=1):

@@ -1,8 +1,9 @@
-"""The text of a program that counts (``.cr``) to a typed tree, with every mistake at its place.
+"""Parse the text of a program that counts (``.cr``) into a typed tree; report mistakes by place.
 
-One statement a line: ``name = expression`` or ``#import predicate``; ``//`` begins a comment. A
-name is given once and before it is used; whether it is a formula or a number follows from its
-line. Imports may stand anywhere. That a text parses says nothing about what it accepts.
+There is one statement per line: ``name = expression`` or ``#import predicate``; ``//`` begins a
+comment. A name is defined once and before it is used; its line determines whether it is a formula
+or a number. Imports may stand anywhere. That a text parses does not show that it accepts what its
+author meant.
 
     loosest   φ || φ
               φ && φ
@@ -13,11 +14,11 @@ line. Imports may stand anywhere. That a text parses says nothing about what it 
     tightest  !φ   #φ   #[guard] φ   #> φ   −t
 
 So ``#"a" == 0 && "b"`` is ``((#"a") == 0) && "b"``, and counting a conjunction takes brackets:
-``#("a" && "b")``. Every operator wants formulas or numbers as operands.
+``#("a" && "b")``. Every operator has formulas or numbers as operands.
 
-A :class:`ProgramError` tells all mistakes that were found, each with its line of source, so that a
-file is put right in one go. A statement never spans lines, so one mistake does not hide those of
-other lines, and what follows from a mistake already told is not told again.
+A :class:`ProgramError` names all mistakes that were found, each with its line of source, so that a
+file can be corrected in one go. A statement never spans lines, so one mistake does not hide those
+of other lines, and consequences of a reported mistake are not reported again.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ class Mistake:
 
     Attributes:
         line: The line's number, counted from 1.
-        column: Counted from 1, in characters; tabs count as one.
-        message: What is wrong and what to do about it.
+        column: The column, counted from 1, in characters; a tab counts as one.
+        message: What is wrong and how to correct it.
         source: The text of the line.
-        width: How many characters the mistake spans.
+        width: The number of characters that the mistake spans.
     """
 
     line: int
@@ -59,8 +60,7 @@ class Mistake:
     width: int = 1
 
     def report(self, name: str) -> str:
-        """The message as ``name:line:column: message``, with the source line and carets below
-        it."""
+        """Return ``name:line:column: message``, with the source line and carets below it."""
         gap = re.sub(r"[^\t]", " ", self.source[: self.column - 1])
         marks = "^" * max(self.width, 1)
         return (
@@ -150,7 +150,7 @@ def _parser() -> Lark:
 
 
 def parse_line(source: str, line: int) -> Tree[Token] | Mistake | None:
-    """The line's parse tree, or its mistake; None for an empty line or a comment."""
+    """Return the line's parse tree, or its mistake; None for an empty line or a comment."""
     if not source.strip(" \t") or source.lstrip(" \t").startswith("//"):
         return None
     try:
@@ -174,7 +174,7 @@ def _token_mistake(error: UnexpectedToken, source: str, line: int) -> Mistake:
 
 
 def _advice(token: Token, error: UnexpectedToken) -> str | None:
-    """Advice for a frequent slip; None for other mistakes."""
+    """Return advice for a frequent slip; None for other mistakes."""
     if token in _RESERVED and "NAME" in error.accepts and "NUMBER" not in error.accepts:
         return f"{token} is a word of the language, choose another name"
     if token.type == "EQUAL" and "EQUAL" not in error.accepts:
@@ -204,12 +204,12 @@ _FORMULAS = {"and_": syntax.And, "or_": syntax.Or}
 
 @dataclass(frozen=True)
 class Scope:
-    """What names mean at a given line.
+    """The names that are known at a given line.
 
     Attributes:
-        imports: Name → predicate; None where the import itself is wrong.
+        imports: Name → predicate; None if the import itself is wrong.
         given: Line number → the name that the line defines.
-        values: Name → expression of the lines so far; None where the line is wrong.
+        values: Name → expression of the lines so far; None if the line is wrong.
     """
 
     imports: Mapping[str, Predicate | None]
@@ -220,7 +220,14 @@ class Scope:
 def resolve(
     tree: Tree[Token] | Token, scope: Scope, line: int, source: str
 ) -> tuple[Expression | None, list[Mistake]]:
-    """The typed expression of a line's right-hand side, and the mistakes in it."""
+    """Return the typed expression of a line's right-hand side, and the mistakes in it.
+
+    Args:
+        tree: The parse tree of the right-hand side.
+        scope: The names that are known.
+        line: The line's number.
+        source: The text of the line.
+    """
     resolver = _Resolver(scope, line, source)
     expression = resolver.build(cast("Tree[Token]", tree), 0)
     return expression, resolver.mistakes
@@ -237,7 +244,7 @@ class _Resolver:
         self.mistakes.append(Mistake(self.line, start, message, self.source, end - start))
 
     def formula(self, tree: Tree[Token], level: int) -> Formula | None:
-        """The operand as a formula; a number is recorded as a mistake."""
+        """Return the operand as a formula; if it is a number, record a mistake and return None."""
         found = self.build(tree, level)
         if isinstance(found, Term):
             hint = "compare it, as in … >= 1"
@@ -247,7 +254,7 @@ class _Resolver:
         return found if isinstance(found, Formula) else None
 
     def term(self, tree: Tree[Token], level: int) -> Term | None:
-        """The operand as a number; a formula is recorded as a mistake."""
+        """Return the operand as a number; if it is a formula, record a mistake and return None."""
         found = self.build(tree, level)
         if isinstance(found, Formula):
             hint = "count it (# …) or write 1 if … else 0"
@@ -255,7 +262,7 @@ class _Resolver:
         return found if isinstance(found, Term) else None
 
     def build(self, tree: Tree[Token], level: int) -> Expression | None:
-        """The typed expression, or None after recording why there is none."""
+        """Return the typed expression; None after recording a mistake."""
         if level > _DEEPEST:
             if not self.mistakes:
                 message = f"nested more than {_DEEPEST} deep: give parts of it names"
@@ -277,7 +284,7 @@ class _Resolver:
         return self.arithmetic(tree, level + 1)
 
     def boolean(self, tree: Tree[Token], level: int) -> Formula | None:
-        """The expression of an operator whose result is a formula."""
+        """Return the expression of an operator whose result is a formula."""
         parts = tree.children
         if tree.data == "comparison":
             left, right = (self.term(cast("Tree[Token]", parts[i]), level) for i in (0, 2))
@@ -291,7 +298,7 @@ class _Resolver:
         return syntax.Not(*known) if tree.data == "not_" else _FORMULAS[tree.data](*known)
 
     def arithmetic(self, tree: Tree[Token], level: int) -> Term | None:
-        """The expression of an operator whose result is a number."""
+        """Return the expression of an operator whose result is a number."""
         parts = [cast("Tree[Token]", part) for part in tree.children]
         if tree.data == "choice":
             then, other = self.term(parts[0], level), self.term(parts[2], level)
@@ -318,7 +325,7 @@ class _Resolver:
         return _EXTREMES[tree.data](*known)
 
     def count(self, tree: Tree[Token], level: int) -> syntax.Count | None:
-        """The expression of a count: ``# φ``, ``#> φ`` or ``#[guard] φ``."""
+        """Return the expression of a count: ``# φ``, ``#> φ`` or ``#[guard] φ``."""
         of = self.formula(cast("Tree[Token]", tree.children[-1]), level)
         guard = None
         if tree.data == "count_guarded":
@@ -330,7 +337,8 @@ class _Resolver:
         return syntax.Count(of, None if guard is None else str(guard), tree.data == "count_future")
 
     def is_guard(self, token: Token) -> bool:
-        """Whether a name is an imported predicate of two positions, as a count's guard must be.
+        """Return whether a name is an imported predicate of two positions, as a count's guard must
+        be.
 
         A name that is not imported, or takes one position, is recorded as a mistake at the token.
         """
@@ -346,14 +354,14 @@ class _Resolver:
         return predicate is not None and predicate.arity == 2
 
     def number(self, token: Token) -> syntax.Constant | None:
-        """The constant that a token of digits stands for."""
+        """Return the constant that a token of digits stands for."""
         if len(token) > _LONGEST_NUMBER:
             self.wrong(token, f"a number has at most {_LONGEST_NUMBER} digits")
             return None
         return syntax.Constant(int(token))
 
     def resolve(self, token: Token) -> Expression | None:
-        """The earlier line or imported predicate that a name stands for."""
+        """Return the earlier line or imported predicate that a name stands for."""
         name, scope = str(token), self.scope
         if name in scope.values:
             value = scope.values[name]
@@ -369,7 +377,7 @@ class _Resolver:
         return None
 
     def unknown(self, name: str) -> str:
-        """The message for a name that is not defined here."""
+        """Return the message for a name that is not defined here."""
         given = self.scope.given
         if later := [number for number, other in sorted(given.items()) if other == name]:
             where = "this line itself" if later[0] == self.line else f"line {later[0]}"
@@ -383,7 +391,7 @@ class _Resolver:
 
 
 def _span(place: Tree[Token] | Token) -> tuple[int, int]:
-    """The first column of a tree or token, and the column after its last."""
+    """Return the first column of a tree or token, and the column after its last."""
     where = place if isinstance(place, Token) else place.meta
     return int(where.column or 1), int(where.end_column or 2)
 
@@ -398,7 +406,7 @@ def read_program(path: Path, predicates: Iterable[Predicate] = ()) -> Program:
 
     Raises:
         ArgumentError: if the file cannot be read as text.
-        ProgramError: for mistakes, as :func:`parse_program`.
+        ProgramError: if the text has mistakes, as in :func:`parse_program`.
     """
     text = read_text(path, most=_MOST_BYTES)
     return parse_program(text, predicates, name=str(path))
@@ -434,8 +442,8 @@ def parse_program(
 def _imports(
     trees: Mapping[int, Tree[Token]], known: Mapping[str, Predicate], sources: list[str]
 ) -> tuple[dict[str, Predicate | None], list[Mistake]]:
-    """Predicate name → predicate; None for one that does not exist, which is reported once,
-    here."""
+    """Return predicate name → predicate; None for one that does not exist, which is reported here,
+    once."""
     found: dict[str, Predicate | None] = {}
     mistakes = []
     for number, tree in trees.items():
@@ -456,7 +464,8 @@ def _lines(
     sources: list[str],
     broken: set[int],
 ) -> tuple[list[Assignment], list[Mistake]]:
-    """The typed lines. A name whose line is wrong is known, but has no type."""
+    """Return the typed lines, and their mistakes. A name whose line is wrong is known, but has no
+    type."""
     assigned = {number: tree for number, tree in trees.items() if tree.data == "assigned"}
     given = {number: str(_first_name(tree)) for number, tree in assigned.items()}
     given |= {n: found[1] for n in broken if (found := _NAMED.match(sources[n - 1]))}

@@ -4,9 +4,9 @@
     pos_even    i is even            pos_modM     M divides i              (formulas)
                                      pos_modM_R   i mod M = R
 
-Positions count from 0, the first token; a model's BOS is none of them. Predicates go beyond what
-a transformer without positional encoding can compute (`depth` §3.1): importing one gives that up.
-A function of your own is for evaluation: nothing is known about it but its values.
+Positions count from 0, the first token after a model's BOS. Predicates can express more than a
+transformer without positional encoding can compute (`depth` §3.1), so a program that imports one
+loses that guarantee. A user's own function can be evaluated, but nothing else is known about it.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ class Predicate:
     Attributes:
         name: The name under which a program imports it.
         arity: 1 for a formula of one position, 2 for a guard between two positions.
-        holds: Integer arrays of positions (i, or i and j, which broadcast) to a Boolean array.
+        holds: A function from integer arrays of positions (i, or i and j, which broadcast) to a
+            Boolean array.
 
     Raises:
-        ArgumentError: if the name is none, or the arity is neither 1 nor 2.
+        ArgumentError: if the name is not valid, or the arity is neither 1 nor 2.
     """
 
     name: str
@@ -51,7 +52,8 @@ class Predicate:
         problems.raise_if_any()
 
     def table(self, length: int) -> Bool[np.ndarray, "..."]:
-        """Where the predicate holds: ``[pos]`` for a formula, ``[pos i, pos j]`` for a guard."""
+        """Return where the predicate holds: ``[pos]`` for a formula, ``[pos i, pos j]`` for a
+        guard."""
         i = np.arange(length)
         if self.arity == 1:
             return np.asarray(self.holds(i), dtype=bool)
@@ -59,7 +61,16 @@ class Predicate:
 
 
 def unary(name: str, function: Callable[[int], bool]) -> Predicate:
-    """Make a predicate of one position from a Python function."""
+    """Make a predicate of one position, a formula, from a Python function.
+
+    Args:
+        name: The name under which programs import it: letters, digits and underscores, not starting
+            with a digit.
+        function: A function of a position, counted from 0, the first token after BOS.
+
+    Raises:
+        ArgumentError: if the name breaks this rule.
+    """
     return Predicate(name, 1, np.vectorize(function, otypes=[bool]))
 
 
@@ -81,7 +92,7 @@ def binary(name: str, function: Callable[[int, int], bool]) -> Predicate:
 
 
 def find_predicate(name: str) -> Predicate | None:
-    """The built-in predicate of this name; None if there is none."""
+    """Return the built-in predicate of this name; None if there is none."""
     if found := _PRED.fullmatch(name):
         lag = int(found[1] or 1)
         return Predicate(name, 2, lambda i, j: j == i - lag)

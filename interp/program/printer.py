@@ -1,12 +1,13 @@
-"""Programs as text: what the parser reads back to the same tree, with as few brackets as it can.
+"""Print programs as text that the parser reads back to the same tree, with as few brackets as
+possible.
 
     level   0 if else    1 ||    2 &&    3 == != < > <= >= in    4 + -    5 * %    6 ! # #[p] #> -
             7 names, calls
 
-An operand is bracketed when it binds more loosely than its place asks for. Programs that count and
+An operand is bracketed if it binds more loosely than its place requires. Programs that count and
 programs that decide bind ``if else`` and ``!`` differently, so operands with these are bracketed
-wherever one of the two would read something else. Comments and brackets of a file are not in the
-tree: printing what was parsed keeps the meaning, not the layout.
+wherever one of the two languages would read something else. Comments and brackets of a file are not
+in the tree: printing what was parsed keeps the meaning, not the layout.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ _CHOICE, _OR, _AND, _COMPARISON, _SUM, _PRODUCT, _PREFIX, _ATOM = range(8)
 
 
 def program_text(program: Program) -> str:
-    """The program as text, one statement a line, as in its file."""
+    """Return the program as text, one statement per line, as in its file."""
     lines = [f"#import {predicate.name}" for predicate in program.imports]
     lines += [f"{line.name} = {expression_text(line.expression)}" for line in program.lines]
     return "\n".join([*lines, *map(output_text, program.outputs)]) + "\n"
 
 
 def output_text(output: syntax.Output) -> str:
-    """The source text of an output line, such as ``allow "a" if condition``."""
+    """Return the source text of an output line, such as ``allow "a" if condition``."""
     if isinstance(output, syntax.Allow):
         return f'allow "{output.token}" if {expression_text(output.condition)}'
     if isinstance(output, syntax.Next):
@@ -34,12 +35,12 @@ def output_text(output: syntax.Output) -> str:
 
 
 def expression_text(expression: Expression) -> str:
-    """The source text of an expression, in the syntax of the program language."""
+    """Return the source text of an expression, in the syntax of the program language."""
     return _text_and_level(expression)[0]
 
 
 def _text_and_level(part: Expression) -> tuple[str, int]:
-    """An expression's text, and the level at which its operator binds."""
+    """Return an expression's text, and the level at which its operator binds."""
     match part:
         case syntax.Token() | syntax.Position():
             return type(part).__name__.lower(), _ATOM
@@ -106,7 +107,7 @@ def _table(table: syntax.Table) -> str:
 
 
 def _prefix_operand(part: Expression) -> str:
-    """The operand of ``!`` or ``#``: another ``!`` needs no brackets here."""
+    """Return the text of an operand of ``!`` or ``#``; a ``!`` there needs no brackets."""
     return _at(part, _COMPARISON if isinstance(part, syntax.Not) else _PREFIX)
 
 

@@ -1,12 +1,13 @@
-"""The smallest program found that accepts the same strings, of every length.
+"""Reduce a program to a smaller one that accepts the same strings, of every length.
 
-A part of a program is cut if the rest is the same language: put in its place is true, false, 0, 1
-or a part of itself of the same kind, and lines that nothing names any more go. Every cut is proved
-(:mod:`interp.program.equivalence`), the largest is tried first, and cuts go on until none is left.
+A part of the program is replaced by true, false, 0, 1 or a part of itself of the same kind, and
+lines that are no longer used are removed. Each such cut is kept only if it is proved that the
+language stays the same (:mod:`interp.program.equivalence`). The largest cut is tried first, until
+no cut is left.
 
-So no single cut makes the result smaller; a program of another shape may still be smaller. Parts
-whose equivalence is not decided are left as they are, and a program none of whose cuts is decided
-comes back as it was: that is no proof that it is the smallest.
+So no single cut makes the result smaller; a program of another shape may still be smaller. Cuts
+whose equivalence cannot be decided are not made. A program none of whose cuts can be decided is
+returned unchanged: that is no proof that it is the smallest.
 """
 
 from __future__ import annotations
@@ -41,16 +42,15 @@ _CONSTANTS: dict[Kind, tuple[Expression, ...]] = {
 
 
 def smallest(program: Program, *, letters: Sequence[str] | None = None, yes: str = "1") -> Program:
-    """The smallest program found that accepts the same strings, by cutting parts of one.
+    """Return the smallest program found that accepts the same strings, by cutting parts of one.
 
     Args:
-        program: A program about which
-            :func:`~interp.program.equivalence.shortest_difference` can decide.
-        letters: Tokens of the strings; by default those that the program asks for.
-        yes: What a program that decides answers where it accepts.
+        program: A program that :func:`~interp.program.equivalence.shortest_difference` can handle.
+        letters: Tokens of the strings; by default those that the program's answer depends on.
+        yes: The token that a program that decides outputs if it accepts.
 
     Raises:
-        ArgumentError: where nothing can be decided about the program.
+        ArgumentError: if nothing can be decided about the program.
     """
     spelt = letters_asked(program, yes=yes) if letters is None else tuple(letters)
     shortest_difference(program, program, letters=spelt, yes=yes)  # refused before any work
@@ -66,7 +66,7 @@ def smallest(program: Program, *, letters: Sequence[str] | None = None, yes: str
 
 
 def _cut(program: Program) -> set[Program]:
-    """Programs with one part less."""
+    """Return all smaller programs that one cut makes."""
     known: dict[str, Kind] = {"token": "token", "position": "number"}
     found = set()
     lines, outputs = program.lines, program.outputs
@@ -85,8 +85,8 @@ def _cut(program: Program) -> set[Program]:
 
 
 def _less(whole: Expression, known: dict[str, Kind]) -> Iterator[Expression]:
-    """The expression with one of its parts replaced by a constant, or by a smaller expression of
-    the same kind that stands inside of that part."""
+    """Yield the expression with one of its parts replaced by a constant, or by a smaller expression
+    of the same kind that is inside of that part."""
     for old in set(children(whole, deep=True)):
         kind = kind_of(old, known)
         inside = [p for p in children(old, deep=True) if p != old and kind_of(p, known) == kind]
@@ -96,7 +96,7 @@ def _less(whole: Expression, known: dict[str, Kind]) -> Iterator[Expression]:
 
 
 def _drop_unused(lines: Sequence[Assignment], outputs: tuple[Output, ...], old: Program) -> Program:
-    """The program of the lines that its answer depends on."""
+    """Return the program with only the lines that its answer depends on."""
     program = replace(old, lines=tuple(lines), outputs=outputs)
     used = used_names(program)
     return replace(program, lines=tuple(line for line in lines if line.name in used))

@@ -68,7 +68,7 @@ class Term(Expression):
 
 @dataclass(frozen=True)
 class Truth(Formula):
-    """The constant ``true`` or ``false``."""
+    """The Boolean constant ``true`` or ``false``."""
 
     value: bool
 
@@ -106,7 +106,7 @@ class Literal_(Expression):  # noqa: N801
 
 @dataclass(frozen=True)
 class Nothing(Expression):
-    """``none``: the token of a position that was looked for and is not there."""
+    """``none``: the value of a search that found no position."""
 
 
 @dataclass(frozen=True)
@@ -255,7 +255,7 @@ class Choice(Term):
 
 @dataclass(frozen=True)
 class Table(Expression):
-    """A value looked up: what could not be named stays written out.
+    """A lookup table from tokens to constants, for a function that no formula was found for.
 
     Attributes:
         arguments: The tokens that the table depends on.
@@ -270,12 +270,13 @@ class Table(Expression):
 
 @dataclass(frozen=True)
 class Count(Term):
-    """How many positions satisfy ``of``, from the first to this one, or from this one to the last.
+    """The number of positions that satisfy ``of``, from the first to this one or from this to the
+    last.
 
     Attributes:
         of: The formula that is counted.
         guard: An imported binary predicate: only j with guard(i, j) are counted.
-        future: Count j ≥ i instead of j ≤ i.
+        future: Whether to count j ≥ i instead of j ≤ i.
 
     Raises:
         ArgumentError: for a guarded count of the future, which the language does not have.
@@ -292,15 +293,16 @@ class Count(Term):
 
 @dataclass(frozen=True)
 class CountWhere(Expression):
-    """``count(condition)``: how many positions up to this one satisfy a condition, which may
-    compare the earlier position with this one."""
+    """``count(condition)``: how many positions up to and including this one satisfy a condition,
+    which may compare the earlier position with this one."""
 
     where: Expression
 
 
 @dataclass(frozen=True)
 class Average(Expression):
-    """``average(value where condition)``: the mean of a number; 0 where there is nothing."""
+    """``average(value where condition)``: the mean of a number over positions; 0 if there are
+    none."""
 
     value: Expression
     where: Expression
@@ -308,7 +310,13 @@ class Average(Expression):
 
 @dataclass(frozen=True)
 class Pick(Expression):
-    """``last(value where condition)`` and its kin: the value at one of the positions."""
+    """``last(value where condition)`` and its variants: the value at one of the positions.
+
+    Attributes:
+        which: ``first``, ``last``, ``least``, ``greatest``, ``commonest`` or ``rarest``.
+        value: The value at the earlier position.
+        where: The condition that the earlier position must satisfy.
+    """
 
     which: Which
     value: Expression
@@ -325,7 +333,7 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Allow:
-    """``allow "token" if condition``."""
+    """``allow "token" if condition``: the token may follow if the condition holds."""
 
     token: str
     condition: Expression
@@ -333,14 +341,14 @@ class Allow:
 
 @dataclass(frozen=True)
 class Next:
-    """``next = value``."""
+    """``next = value``: the value is the token that follows."""
 
     value: Expression
 
 
 @dataclass(frozen=True)
 class Score:
-    """``score "token" = number``."""
+    """``score "token" = number``: the token with the largest number follows."""
 
     token: str
     value: Expression
@@ -363,18 +371,18 @@ _COUNTING = (
 
 @dataclass(frozen=True)
 class Program:
-    """A program: its lines in order, and what they decide.
+    """A program: its lines in order, and its outputs.
 
     Attributes:
-        lines: A name is given once, after every name it uses.
-        outputs: All of one kind; ``next`` once, a token once. None for a program that counts, whose
-            last line is the answer.
+        lines: The lines; a name is defined once, before every line that uses it.
+        outputs: The outputs, all of one kind; ``next`` occurs once, and each token once. Empty for
+            a program that counts, whose last line is the answer.
         imports: The predicates that the lines may use.
 
     Raises:
-        ArgumentError: naming everything that breaks those rules, or an expression whose parts are
-            of the wrong kind (a token where a truth is needed, ``key`` outside a condition), or
-            that is no part of C-RASP in a program without outputs.
+        ArgumentError: naming everything that breaks these rules; each expression whose parts are of
+            the wrong kind (a token where a Boolean is needed, ``key`` outside a condition); and, in
+            a program without outputs, each that is not part of C-RASP.
     """
 
     lines: tuple[Assignment, ...]
@@ -399,7 +407,7 @@ class Program:
         problems.raise_if_any()
 
     def __getitem__(self, name: str) -> Expression:
-        """The expression on the line of this name.
+        """Return the expression on the line of this name.
 
         Raises:
             ArgumentError: if no line has that name.
@@ -426,12 +434,12 @@ class Program:
 
     @property
     def nodes(self) -> int:
-        """Number of expressions in it: what there is to read."""
+        """Number of expressions in the program, a measure of its size."""
         return len(self.parts())
 
     @property
     def unnamed(self) -> int:
-        """Tables that no formula was found for."""
+        """Number of lookup tables, for which no formula was found."""
         return sum(isinstance(part, Table) for part in self.parts())
 
     @property
@@ -445,24 +453,23 @@ class Program:
         return not any(isinstance(part, other) for part in self.parts())
 
     def parts(self) -> list[Expression]:
-        """Every expression of its lines and outputs, with all expressions inside."""
+        """Return every expression of the lines and outputs, with all expressions inside of them."""
         whole = [line.expression for line in self.lines] + [value_of(o) for o in self.outputs]
         return [part for one in whole for part in children(one, deep=True)]
 
     def deciding(self, yes: str, no: str) -> Program:
-        """The same program for rows that begin with BOS, written as a program that predicts tokens:
-        ``yes`` comes next where this program answers true, ``no`` where it answers false.
+        """Return the same program in the form that predicts tokens, for rows that begin with BOS.
 
         Args:
-            yes: Token that follows where the answer holds.
-            no: Token that follows elsewhere.
+            yes: The token that follows where this program's answer is true.
+            no: The token that follows where it is false.
         """
         lines = [Assignment(line.name, _in_rows(line.expression)) for line in self.lines]
         choice = Choice(Literal_(yes), rebuilt(self.lines[-1].expression, _plain), Literal_(no))
         return Program(tuple(lines[:-1]), (Next(choice),), self.imports)
 
     def _check_counting(self, problems: Problems) -> None:
-        """Refuse a program without outputs that is not C-RASP: its last line is then the answer."""
+        """Refuse a program without outputs that is not C-RASP; its last line is then the answer."""
         lines = len(self.lines)
         problems.need(lines > 0, "lines", "must be at least one", lines, "write NAME = EXPRESSION")
         for part in self.parts():
@@ -476,20 +483,21 @@ class Program:
 
 
 def value_of(output: Output) -> Expression:
-    """The expression inside an output line: the condition of an ``allow`` line, else the value of
-    a ``next`` or ``score`` line."""
+    """Return the expression of an output line: the condition of an ``allow`` line, otherwise its
+    value."""
     return output.condition if isinstance(output, Allow) else output.value
 
 
 def with_value(output: Output, value: Expression) -> Output:
-    """The output with another condition, or value."""
+    """Return the output line with another condition or value."""
     if isinstance(output, Allow):
         return replace(output, condition=value)
     return replace(output, value=value)
 
 
 def children(expression: Expression, *, deep: bool = False) -> Iterator[Expression]:
-    """The expressions directly inside one; with ``deep`` itself and all expressions inside."""
+    """Yield the expressions directly inside one; with ``deep``, itself and all expressions
+    inside."""
     if deep:
         yield expression
     inside: list[Expression] = []
@@ -508,7 +516,10 @@ def children(expression: Expression, *, deep: bool = False) -> Iterator[Expressi
 
 
 def rebuilt(expression: Expression, change: Callable[[Expression], Expression]) -> Expression:
-    """The expression with every part changed, the inner ones first; tables stay as they are."""
+    """Return the expression with ``change`` applied to every part, inner ones first.
+
+    Tables are changed as a whole; the expressions inside of them stay as they are.
+    """
     inside = {
         field.name: rebuilt(value, change)
         for field in fields(expression)
@@ -519,12 +530,12 @@ def rebuilt(expression: Expression, change: Callable[[Expression], Expression]) 
 
 
 def replace_part(part: Expression, old: Expression, new: Expression) -> Expression:
-    """The expression with one part of it replaced wherever it stands."""
+    """Return the expression with a part replaced wherever it occurs."""
     return rebuilt(part, lambda inner: new if inner == old else inner)
 
 
 def kind_of(expression: Expression, known: dict[str, Kind]) -> Kind:
-    """Determine the type of a valid expression's value: ``token``, ``number`` or ``boolean``.
+    """Return the type of a valid expression's value: ``token``, ``number`` or ``boolean``.
 
     Args:
         expression: An expression without errors, whose names are all in ``known``.
@@ -534,14 +545,17 @@ def kind_of(expression: Expression, known: dict[str, Kind]) -> Kind:
 
 
 def _in_rows(line: Expression) -> Expression:
-    """A line of a program that counts, where a quoted token alone would be a token."""
+    """Convert a line of a program that counts to the language of programs that decide.
+
+    There, a quoted token is a value and not the formula that the token is this one.
+    """
     if isinstance(line, Symbol):
         return Comparison("==", Token(), Literal_(line.token))
     return rebuilt(line, _plain)
 
 
 def _plain(part: Expression) -> Expression:
-    """A name as programs that decide have it, whatever its kind."""
+    """Convert a reference to an earlier line to the form that programs that decide use."""
     return Name(part.name) if isinstance(part, FormulaName | TermName) else part
 
 
@@ -552,12 +566,12 @@ def _check_token(subject: str, argument: str, text: str) -> None:
 
 @dataclass(frozen=True)
 class _Checked:
-    """Kinds of expressions; mistakes are told to ``problems``.
+    """Checks the kinds of expressions and records mistakes.
 
     Attributes:
         known: Name → kind of its line.
-        problems: What is told.
-        arities: Imported predicate → number of positions; None where nobody asks.
+        problems: The collection that mistakes are added to.
+        arities: Imported predicate → number of positions; None if this is not checked.
     """
 
     known: dict[str, Kind]
@@ -565,7 +579,7 @@ class _Checked:
     arities: dict[str, int] | None = None
 
     def outputs(self, outputs: tuple[Output, ...]) -> None:
-        """Check that outputs go together, and that each decides on a value of its kind."""
+        """Check that outputs go together, and that the value of each has the right kind."""
         kinds = {type(output) for output in outputs}
         need = self.problems.need
         rule = "must be allow lines, or score lines, or one next line"
@@ -580,7 +594,7 @@ class _Checked:
             self.need(value_of(output), wanted[type(output)])
 
     def need(self, part: Expression, kind: Kind, *, inside: bool = False) -> Kind:
-        """Tell a part that is not of the kind; returns the kind."""
+        """Record a mistake if a part is not of the required kind; return this kind."""
         found = self.kind(part, inside=inside)
         rule = f"must be a {'truth' if kind == 'boolean' else kind}"
         good = found in (kind, None)
@@ -588,11 +602,11 @@ class _Checked:
         return kind
 
     def kind(self, part: Expression, *, inside: bool = False) -> Kind | None:
-        """The kind of an expression; None where it cannot be said.
+        """Return the kind of an expression; None if it cannot be determined.
 
         Args:
             part: The expression.
-            inside: Whether it stands in a condition, and may speak of the earlier position.
+            inside: Whether it is in a condition, where ``key`` may refer to the earlier position.
         """
         match part:
             case Token() | Literal_() | Nothing():

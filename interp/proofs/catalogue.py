@@ -1,14 +1,13 @@
-"""The construction of a task, and the memory constructions that ship.
-
-The memory constructions that ship: families × sizes × seeds, for trying a tool on all of them.
+"""The construction for a given task, and a list of memory constructions: families × sizes × seeds.
 
 `fixed` and `real` are Task I (Boolean and Lipschitz readouts), `adaptive` is Task II in one round,
-`nested` in several, `sparse` is Task III. Every case meets its certificate, and the certificate is
-tight (``tests/interp/proofs/test_certificates.py``). The list is a sample of what can be built, not
-its boundary: the constructions themselves say what they refuse.
+`nested` in several, `sparse` is Task III. The model of every case meets its certificate, and the
+certificate is tight (``tests/interp/proofs/test_certificates.py``). The list is a sample for trying
+a tool on many models; what can be built is wider, and each construction says what it refuses.
 
-A task without one here may well have a proof: this knows those whose model takes inputs of the
-task's own kind, so that both can be measured alike.
+A task without a construction here may well have a proof. This module knows those constructions
+whose model takes inputs of the task's own kind, so that a trained model can be measured in the same
+way.
 """
 
 from __future__ import annotations
@@ -30,19 +29,19 @@ from interp.tasks.memory import AdaptiveMemory, FixedMemory, KernelMemory, RealM
 def construct(task: Task, *, rank: int = 4, **options: Any) -> Construction:
     """Build the proof of the task as a model, with its mechanism and certificate.
 
-    The construction's ``task`` may differ from the one asked for: in how answers are written (bits,
-    for programs), or in the values of an adaptive memory, which ramps read only as ±1.
+    The construction's ``task`` may differ from the given one in how answers are encoded (bits, for
+    programs), or in the values of an adaptive memory, which ramps read only as ±1.
 
     Args:
         task: A memory, a template, an in-context relation, a prefix question about a language, or a
             coupling (:func:`has_proof`).
-        rank: Rank of the scores, where the proof truncates them (for a coupling).
+        rank: Rank of the scores, if the proof truncates them (for a coupling).
         options: Options of the task's own construction, such as ``heads`` and ``positions`` for
             kernel memories; see ``interp.proofs``.
 
     Raises:
-        ArgumentError: if no proof here is of such a task, or the task's numbers do not allow it:
-            lags too long, programs with guards ….
+        ArgumentError: if there is no construction for such a task, or the task's parameters do not
+            allow one: lags too long, programs with guards ….
     """
     problems, known = Problems("construct"), _builders(rank)
     names = ", ".join(sorted(kind.__name__ for kind in known))
@@ -53,7 +52,7 @@ def construct(task: Task, *, rank: int = 4, **options: Any) -> Construction:
 
 
 def has_proof(task: Task) -> bool:
-    """Whether :func:`construct` has a construction for tasks of this kind."""
+    """Return whether :func:`construct` has a construction for tasks of this kind."""
     return type(task) in _builders(1)
 
 
@@ -79,13 +78,13 @@ def _builders(rank: int) -> dict[type, Callable[..., Construction]]:
 
 
 def _of_signs(task: Any, **options: Any) -> Construction:
-    """The construction for the task with values of ±1 and the same locations, rounds and
+    """Build the construction for the task with values of ±1 and the same locations, rounds and
     readout."""
     return construct_adaptive_memory(replace(task, inputs="signs"), **options)
 
 
 def _compile_task(task: Any, **options: Any) -> Construction:
-    """The task's own program compiled to a transformer, which answers in bits."""
+    """Compile the task's own program to a transformer, which answers in bits."""
     from interp.proofs.depth.compiler import compile_program
 
     built = compile_program(task.program, longest=task.longest, **options)
@@ -100,10 +99,10 @@ FAMILIES = ("fixed", "real", "adaptive", "nested", "sparse")
 
 
 def cases(*families: str) -> tuple[Case, ...]:
-    """The cases of the named families; of all families by default.
+    """Return the cases of the named families; of all families by default.
 
     Raises:
-        ArgumentError: for unknown families.
+        ArgumentError: if a family is unknown.
     """
     problems = Problems("cases")
     rule = f"must be among {', '.join(FAMILIES)}"
@@ -118,13 +117,14 @@ def constructions(*families: str) -> Iterator[Construction]:
     """Build the constructions of the named families one by one; of all families by default.
 
     Raises:
-        ArgumentError: for unknown families.
+        ArgumentError: if a family is unknown.
     """
     return (case.construct() for case in cases(*families))
 
 
 def _name(build: _Build) -> str:
-    """A case's name: the task, the seed of its table or readout, and the construction's options."""
+    """Return a case's name: the task, the seed of its table or readout, and the construction's
+    options."""
     task = build.args[0]
     seed = getattr(task, "table_seed", None) or getattr(task, "readout_seed", 0)
     return "-".join([task.name, str(seed), *map(str, build.keywords.values())])

@@ -6,19 +6,19 @@
               W_V, W_O carry x; no residual, no second FFN (F and f are the identity)
 
 **Certificate.** Let Δ be the error of the scores. A softmax p ∝ e^a moves to e^{a+Δ} by at most
-tanh(osc Δ / 4) in total variation (osc = max − min over the keys; tight for two blocks of keys),
-so by at most tanh(‖Δ‖_∞ / 2), and a mean of x by that times the spread of x, here at most 1:
+tanh(osc Δ / 4) in total variation (osc = max − min over the keys; tight for two blocks of keys), so
+by at most tanh(‖Δ‖_∞ / 2), and a mean of x by that times the spread of x, here at most 1:
 
     |error| ≤ tanh(δ/2),   δ = Σ_{m < k ≤ r} σ_k sup|φ_k| sup|ψ_k| + interpolation + rounding.
 
-Interpolation of φ_k costs e_k = sup|φ_k″| / (8N²) and never exceeds sup|φ_k|. Two sharper bounds:
-:func:`input_bound` for a given input, and :func:`mean_square_bound` over random ones. The tail
-Σ_{k>m} σ_k² alone is *not* a bound, because a position also attends to itself, where Δ(u, u) is a
-sum of squares.
+Interpolation of φ_k costs e_k = sup|φ_k″| / (8N²) and never exceeds sup|φ_k|. There are two sharper
+bounds: :func:`input_bound` for a given input, and :func:`mean_square_bound` over random ones. The
+tail Σ_{k>m} σ_k² alone is *not* a bound, because a position also attends to itself, where Δ(u, u)
+is a sum of squares.
 
 At m ≥ r the error is rounding (and interpolation). At infinite rank δ is infinite, the certificate
-says no more than |error| ≤ 1, and the two other bounds are what is left. The proof gives one model;
-a trained one can do better at the same m, since it need not copy the best scores.
+only says |error| ≤ 1, and the two other bounds are more useful. The proof gives one model; a
+trained one can do better at the same m, since it need not copy the best scores.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ _UNIT, _SINGLE = 2.0**-53, 2.0**-24
 
 @dataclass(frozen=True)
 class _Functions:
-    """The basis of queries or of keys, and where its m functions stand in the residual stream."""
+    """The basis of queries or of keys, and the coordinate of the residual stream where its
+    functions start."""
 
     name: str
     start: int
@@ -56,14 +57,15 @@ class _Functions:
 def construct_pod(
     task: PodCoupling, m_h: int, *, n: int | None = None, knots: int = KNOTS
 ) -> Construction:
-    """The POD of the task's coupling truncated to scores of rank ``m_h``, as a float64 model.
+    """Build the POD of the task's coupling, truncated to scores of rank ``m_h``, as a float64
+    model.
 
     Args:
-        task: What to compute. With ``features`` the bases are read from the input, exactly; else
-            the input FFN computes them.
+        task: The task that the model computes. With ``features`` the bases are read from the input,
+            exactly; otherwise the input FFN computes them.
         m_h: Width of the head, and rank of the scores.
-        n: Width of the features (32 in the paper); what is not needed stays empty. By default the
-            least, 1 + m_h, or 1 + 2 m_h for unlike bases.
+        n: Width of the features (32 in the paper); coordinates that are not needed stay empty. By
+            default the smallest, 1 + m_h, or 1 + 2 m_h if queries and keys have different bases.
         knots: Number of ReLUs with which the input FFN interpolates the basis functions.
 
     Raises:
@@ -102,7 +104,7 @@ def construct_pod(
 def input_bound(
     task: PodCoupling, m_h: int, x: Float[Tensor, "*batch pos"]
 ) -> Float64[Tensor, "*batch pos"]:
-    """A bound on the error of the truncated POD for given inputs.
+    """Return a bound on the error of the truncated POD at each position of given inputs.
 
     It is tanh(osc Δ(t, ·)/4) times the spread of x over the keys, and holds at any rank.
     Interpolation and rounding are not counted.
@@ -117,11 +119,12 @@ def input_bound(
 
 
 def mean_square_bound(task: PodCoupling, m_h: int) -> float:
-    """What the mean square error over independent uniform inputs is at most:
-    [(τ − 1) Σ_{m<k≤r} σ_k² + E Δ(u, u)²] / 4, without the last term where self is masked.
+    """Return an upper bound on the mean square error over independent uniform inputs: [(τ − 1)
+    Σ_{m<k≤r} σ_k² + E Δ(u, u)²] / 4, without the last term if self-attention is masked.
 
     Raises:
-        ArgumentError: for an infinite rank, whose tail :func:`sigma_tail` sums.
+        ArgumentError: for an infinite rank without masked self-attention; :func:`sigma_tail` sums
+            the tail of an infinite rank.
     """
     others = (task.length - 1) * sigma_tail(task, m_h)
     if task.mask_self:
@@ -138,8 +141,8 @@ def mean_square_bound(task: PodCoupling, m_h: int) -> float:
 
 
 def sigma_tail(task: PodCoupling, m_h: int) -> float:
-    """Σ_{k > m_h} σ_k², the mean square error of the scores between independent positions; in
-    closed form (Hurwitz' zeta) at infinite rank."""
+    """Return Σ_{k > m_h} σ_k², the mean square error of the scores between independent positions;
+    in closed form (Hurwitz' zeta) at infinite rank."""
     if task.rank == "infinite":
         return float(zeta(2 * task.alpha, m_h + 1))
     return float((task.sigma(int(task.rank))[m_h:] ** 2).sum())
@@ -181,7 +184,8 @@ def _read_features(
 def _write_interpolants(
     model: SequenceTransformer, sides: list[_Functions], m_h: int, knots: int
 ) -> None:
-    """x = relu(x), and f(x) ≈ f(0) + Σ_j (slope_j − slope_{j−1}) relu(x − j/N) on [0, 1]."""
+    """Write the input FFN: x = relu(x), and f(x) ≈ f(0) + Σ_j (slope_j − slope_{j−1}) relu(x − j/N)
+    on [0, 1]."""
     ffn = cast("FFN", model.input_ffn)
     place = torch.arange(knots + 1, dtype=torch.float64) / knots
     ffn.W_in[0] = 1
@@ -198,7 +202,7 @@ def _write_interpolants(
 def _write_head(
     model: SequenceTransformer, task: PodCoupling, sides: list[_Functions], m_h: int
 ) -> None:
-    """Write the head; the dot product is divided by √m_h, so the queries are multiplied by it."""
+    """Write the head. Scores are divided by √m_h, so the queries are multiplied by it."""
     attn, k = model.blocks[0].attn, torch.arange(m_h)
     attn.W_Q[0, sides[0].start + k, k] = task.sigma(m_h) * sqrt(m_h)
     attn.W_K[0, sides[1].start + k, k] = 1
@@ -207,7 +211,7 @@ def _write_head(
 
 
 def _mechanism(task: PodCoupling, sides: list[_Functions], m_h: int, width: int) -> Mechanism:
-    """The directions of the task's latents, as far as the head holds them."""
+    """Return the directions of the task's latents that the head's rank includes."""
     axes = torch.eye(width, dtype=torch.float64)
     directions = {"x": axes[0]}
     for letter, side in zip(("phi", "psi"), sides, strict=True):
@@ -251,7 +255,7 @@ def _products(
     high: Float64[np.ndarray, "k side"],
     error: Float64[np.ndarray, "k side"],
 ) -> float:
-    """A bound on Σ σ_k |φ̂_k ψ̂_k − φ_k ψ_k|, given the errors of the two sides."""
+    """Return a bound on Σ σ_k |φ̂_k ψ̂_k − φ_k ψ_k|, given the errors of the two sides."""
     cross = high[:, 0] * error[:, 1] + high[:, 1] * error[:, 0] + error.prod(1)
     return float((sigma * cross).sum())
 
@@ -262,9 +266,9 @@ def _rounding(
     high: Float64[np.ndarray, "k side"],
     kept: int,
 ) -> Float64[np.ndarray, "kept side"]:
-    """The error of each feature as computed, including the dot product's own rounding.
+    """Return the error of each feature as computed, including the dot product's own rounding.
 
-    The latter is u times the number of terms times their sizes.
+    The latter is the unit roundoff times the number of terms times their sizes.
     """
     own = high[:kept] * (kept + 4) * _UNIT
     if model.input_ffn is None:

@@ -1,11 +1,9 @@
-"""Heads with known language-model roles, by construction: induction and its relatives.
+"""Constructed heads with known language-model roles (induction and others): ground truth for roles.
 
-One kind of attention written as weights: the ground truth for language-model roles.
+Residual coordinates: tokens ⊕ positions ⊕ previous token ⊕ answer, all one-hot. With a the strength
+of a score and s the answer's largest entry:
 
-Residual coordinates: tokens ⊕ positions ⊕ previous token ⊕ answer, all one-hot. With a the
-strength of a score and s the answer's largest entry:
-
-    previous-token, local, sink,  query position t meets the key positions that are wanted: a
+    previous-token, local, sink,  the query position t matches the wanted key positions
     mirror, halved, periodic,
     all-but-first
     smaller, greater              QK = a · a table of ones and zeros of token pairs
@@ -15,9 +13,9 @@ strength of a score and s the answer's largest entry:
     induction                     layer 0: previous-token head writes x_{t−1} into its own slot;
                                   layer 1: QK matches x_t with that slot
 
-and OV passes value(x) to the answer. What leaks to other keys is at most L e^{−a} of the attention
-(a/2 for duplicates; for induction a(1 − 2·leak of layer 0)), which moves the answer by at most
-2 s · leak. Idle heads have random queries, keys and values and write nothing.
+and OV writes value(x) to the answer. The attention that leaks to other keys is at most L e^{−a}
+(a/2 for duplicates; for induction a(1 − 2·leak of layer 0)), which changes the answer by at most 2
+s · leak. Idle heads have random queries, keys and values and write nothing.
 
 ``wiring`` makes decoys of the same shapes: the pattern is right and nothing depends on it. They
 answer with the current token's value, which needs no attention.
@@ -60,16 +58,16 @@ def construct_relation(
     seed: int = 0,
     wiring: Wiring = "used",
 ) -> Construction:
-    """A float64 model in which one head (two for induction) computes the task's relation.
+    """Build a float64 model in which one head (two for induction) computes the task's relation.
 
     Args:
-        task: The relation and what is passed on.
+        task: The relation and the value that is passed on.
         heads: The number of heads in a layer, idle ones included.
         strength: The score a of a wanted key.
-        seed: Where the head stands among the idle ones, and their weights.
-        wiring: ``used``; or a decoy with the same pattern: ``unread`` (nobody reads the answer's
-            slot), ``silent`` (the head writes nothing), ``constant`` (it writes the same from
-            every key). A decoy's mechanism has no parts.
+        seed: Seed for the head's place among the idle ones, and for their weights.
+        wiring: ``used``; or a decoy with the same pattern: ``unread`` (nothing reads the answer's
+            slot), ``silent`` (the head writes nothing), ``constant`` (it writes the same from every
+            key). A decoy's mechanism has no parts.
 
     Raises:
         ArgumentError: naming every argument that breaks a rule.
@@ -119,7 +117,8 @@ def _spec(task: TokenRelation, width: int, heads: int) -> TransformerSpec:
 
 
 class _StreamLayout:
-    """Which coordinates hold what; each field is a ``[d_model, size]`` block of the identity."""
+    """The coordinates of the residual stream; each field is a ``[d_model, size]`` block of the
+    identity."""
 
     def __init__(self, task: TokenRelation) -> None:
         self.task = task
@@ -198,8 +197,11 @@ def _mechanism(task: TokenRelation, places: list[int]) -> Mechanism:
 
 
 def _certificate(task: TokenRelation, spec: TransformerSpec, strength: float) -> Certificate:
-    """Leaks as in the module's text; scores of size a are off by at most (2 d_model + 8) a u, which
-    moves attention by as much, and averages of the values by (L + d_model + 8) u of their size."""
+    """Bound the error: the leak as in the module's docstring, and rounding.
+
+    Scores of size a have an error of at most (2 d_model + 8) a u, which changes attention by as
+    much, and averages of the values have one of (L + d_model + 8) u of their size.
+    """
     size = float(task.values().abs().max())
     leak, first = 0.0, task.length * exp(-strength)
     if task.relation == "duplicate-token":

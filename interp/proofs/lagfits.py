@@ -5,9 +5,9 @@
 With H = T + 1 distinct nodes z_h = e^{−p_h} and a_h = Π_{k≠h} (z_h − z_k)^{−1}, the sum is the
 complete homogeneous symmetric polynomial h_{s−T}(z): 0 for s < T, 1 at s = T, and positive after.
 The ℓ1 error is therefore Π_h (1 − z_h)^{−1} − 1 in closed form. Small nodes make it small and the
-coefficients large, of the order ε^{−T}, and what is gained in the fit is lost in rounding: the fit
-here minimises the sum of both at the working precision. Beyond T ≈ 6 these nodes leave float64
-nothing to trade; a fit that exists in exact arithmetic says nothing about one that can be trained.
+coefficients large, of the order ε^{−T}, so that a better fit has larger rounding errors. The fit
+here minimises the sum of both at the working precision. Beyond T ≈ 6 no choice of these nodes is
+good in float64. A fit that exists in exact arithmetic does not show that one can be trained.
 
 *The basis* is e^{−p φ(s)} of relative positions, whose sums have a closed form:
 
@@ -15,15 +15,15 @@ nothing to trade; a fit that exists in exact arithmetic says nothing about one t
     log   φ(s) = log(1 + s)   Σ_{s ≥ a} (1 + s)^{−p} = ζ(p, 1 + a)           Hurwitz, p > 1
 
 The Hurwitz zeta function is summed by Euler and Maclaurin's formula from 1 + a ≥ 48 on with 24
-terms: relative error below 1e−24 for p ≤ 40, at a hundredth of a general routine's time.
+terms: relative error below 1e−24 for p ≤ 40, in a hundredth of a general routine's time.
 
 Log positions with p ≤ 1 have no finite sum over all lags: no bound over unbounded rows exists.
 
-On a row the sum ends at the position t, and a softmax divides each term by what has come so far:
+On a row the sum ends at the position t, and a softmax divides each term by the sum up to t:
 
     Σ_{s ≤ t} |ρ(s) − Σ_h a_h (Z_∞/Z_t) e^{−p_h φ(s)}|    Z_t = Σ_{s ≤ t} e^{−p_h φ(s)}
 
-which is summed as it is, in whole numbers of 2^{−266}, because large coefficients cancel.
+This is summed exactly, in integer multiples of 2^{−266}, because large coefficients cancel.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ _ROUNDINGS = 8
 
 @dataclass(frozen=True)
 class LagFit:
-    """A sum of exponentials that selects a lag, with the numbers that the model will hold.
+    """A sum of exponentials that selects a lag, with the numbers as the model stores them.
 
     Attributes:
         lag: The lag T.
         slopes: The slopes p_h, positive, ``[head]``.
         coefficients: The coefficients a_h, ``[head]``.
         fit_error: Σ_s |1[s = T] − Σ_h a_h e^{−p_h s}| over all s ≥ 0, of these rounded numbers.
-        rounding_error: Bound on what evaluation at the unit roundoff adds, for |x| ≤ 1.
+        rounding_error: A bound on the error that evaluation in floating point adds, for |x| ≤ 1.
     """
 
     lag: int
@@ -72,12 +72,12 @@ class LagFit:
 
 
 def fit_lag(lag: int, *, unit_roundoff: float = 2.0**-53) -> LagFit:
-    """The best fit with T + 1 nodes at r·k/(T + 1), where r is chosen for the least error.
+    """Return the best fit with T + 1 nodes at r·k/(T + 1), where r is chosen for the least error.
 
     Args:
         lag: The lag T ≥ 1.
-        unit_roundoff: Unit roundoff of the arithmetic the model runs in: 2^−53 for float64, 2^−24
-            for float32.
+        unit_roundoff: Unit roundoff of the model's arithmetic: 2^−53 for float64, 2^−24 for
+            float32.
 
     Raises:
         ArgumentError: if the lag is below 1.
@@ -117,7 +117,8 @@ def _rounding(
     coefficients: Float64[np.ndarray, " head"],
     unit_roundoff: float,
 ) -> float:
-    """A bound on the rounding error: Σ_h |a_h| Σ_s z_h^s times the roundings of a term."""
+    """Return a bound on the rounding error: Σ_h |a_h| Σ_s z_h^s times the number of roundings of a
+    term."""
     heads = len(nodes)
     mass = float((np.abs(coefficients) / (1 - nodes)).sum())
     return (_ROUNDINGS + heads) * unit_roundoff * mass
@@ -126,7 +127,8 @@ def _rounding(
 def _as_held(
     slopes: Float64[np.ndarray, " head"],
 ) -> tuple[list[mpmath.mpf], Float64[np.ndarray, " head"]]:
-    """The exact nodes of the rounded slopes, and the rounded coefficients that belong to them."""
+    """Return the exact nodes of the rounded slopes, and the rounded coefficients that belong to
+    them."""
     with mpmath.workdps(_DIGITS):
         nodes = [mpmath.exp(-mpmath.mpf(p)) for p in slopes]
         held = [
@@ -139,7 +141,7 @@ def _as_held(
 def _exact_error(
     nodes: list[mpmath.mpf], coefficients: Float64[np.ndarray, " head"], lag: int
 ) -> float:
-    """The ℓ1 error of the rounded coefficients, in extended precision.
+    """Return the ℓ1 error of the rounded coefficients, in extended precision.
 
     Lags 0 … S are summed one by one; the rest is bounded by Σ_h |a_h| z_h^{S+1} / (1 − z_h).
     """
@@ -165,7 +167,7 @@ LEAST_SLOPE = {"lin": 0.0, "log": 1.0}
 
 
 def phi(positions: Positions, s: int) -> Any:
-    """The position function φ(s) in extended precision.
+    """Return the position function φ(s) in extended precision.
 
     Args:
         positions: ``lin`` for φ(s) = s, ``log`` for φ(s) = log(1 + s).
@@ -175,18 +177,18 @@ def phi(positions: Positions, s: int) -> Any:
 
 
 def phi_values(positions: Positions, s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """φ(s) = s (``lin``) or log(1 + s) (``log``) at float64 lags, in the shape of ``s``."""
+    """Return φ(s) = s (``lin``) or log(1 + s) (``log``) at float64 lags, in the shape of ``s``."""
     return s if positions == "lin" else np.log1p(s)
 
 
 def basis(positions: Positions, slopes: Sequence[Any], s: int) -> list[Any]:
-    """The basis functions e^{−p φ(s)} for every slope p, in extended precision."""
+    """Return the basis functions e^{−p φ(s)} for every slope p, in extended precision."""
     at = phi(positions, s)
     return [mpmath.exp(-p * at) for p in slopes]
 
 
 def tail(positions: Positions, slopes: Sequence[Any], start: int) -> list[Any]:
-    """The tail sums Σ_{s ≥ start} e^{−p φ(s)} for every slope p, in extended precision."""
+    """Return the tail sums Σ_{s ≥ start} e^{−p φ(s)} for every slope p, in extended precision."""
     if positions == "lin":
         return [mpmath.exp(-p * start) / -mpmath.expm1(-p) for p in slopes]
     return [_hurwitz(p, 1 + start) for p in slopes]
@@ -207,7 +209,7 @@ def _hurwitz(p: Any, a: int) -> Any:
 
 @cache
 def _bernoulli() -> tuple[Any, ...]:
-    """The coefficients B_{2k} / (2k)! of Euler and Maclaurin's formula, for k from 1."""
+    """Return the coefficients B_{2k} / (2k)! of Euler and Maclaurin's formula, for k from 1."""
     with mpmath.workdps(DIGITS):
         return tuple(
             mpmath.bernoulli(2 * k) / mpmath.factorial(2 * k) for k in range(1, _TERMS + 1)
@@ -226,14 +228,16 @@ def errors_so_far(
     *,
     softmax: bool = False,
 ) -> Float64[np.ndarray, " pos"]:
-    """The error Σ_{s ≤ t} |wanted(s) − held_t(s)| at every position t of a row.
+    """Return the error Σ_{s ≤ t} |wanted(s) − held_t(s)| at every position t of a row.
 
     Args:
         positions: ``lin`` or ``log``.
         slopes: The slopes p_h.
-        coefficients: The coefficients a_h; with a softmax those of settled heads.
-        wanted: What every lag should weigh, ``[lag]``, as many as the row is long.
-        softmax: Whether each head is divided by its sum so far, as a share of its limit.
+        coefficients: The coefficients a_h; with a softmax, those for normalisers at their limit
+            Z_∞.
+        wanted: The wanted weight of every lag, ``[lag]``, as many as the row is long.
+        softmax: Whether each head is divided by its normaliser so far, Z_t, relative to its limit
+            Z_∞.
     """
     with mpmath.workdps(DIGITS):
         p, a = [mpmath.mpf(float(v)) for v in slopes], [mpmath.mpf(float(v)) for v in coefficients]
@@ -252,13 +256,14 @@ def errors_so_far(
 
 
 def _multiples(values: Sequence[Sequence[Any]], bits: int) -> NDArray[np.object_]:
-    """Numbers in extended precision as whole multiples of 2^−bits."""
+    """Convert numbers in extended precision to integer multiples of 2^−bits."""
     return np.array([[int(mpmath.ldexp(v, bits)) for v in row] for row in values], dtype=object)
 
 
 def grid(positions: Positions, heads: int, scale: float, spread: float) -> NDArray[np.float64]:
-    """``heads`` ALiBi slopes p, above the least one, such that e^{−p/γ} lies at Chebyshev points of
-    (0, r), p counted from the least slope; γ = e^spread and r = 0.98 / (1 + e^{−scale})."""
+    """Return ``heads`` ALiBi slopes p, above the least one, such that e^{−p/γ} lies at Chebyshev
+    points of (0, r), with p counted from the least slope; γ = e^spread and r = 0.98 / (1 +
+    e^{−scale})."""
     points = (1 - np.cos(np.pi * (2 * np.arange(heads) + 1) / (2 * heads))) / 2
     z = 0.98 / (1 + np.exp(-scale)) * points
     # p = −γ log z above the least slope, γ = e^spread (1/log 2 makes z = 2^{−p} for log)

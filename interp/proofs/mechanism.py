@@ -1,16 +1,16 @@
-"""What a proof says about a model: which component does what, where, and how exactly.
+"""A proof as a model: which component does what, where, and how exactly.
 
-A :class:`Construction` is a proof written down as weights: the model, its :class:`Mechanism`
-(ground truth for every measurement) and a :class:`Certificate` (a number computed from the weights
-that bounds the output's error for all inputs of the stated domain). A trained model may solve the
-same task by another mechanism: disagreement refutes nothing but the claim that it does it this way.
+A :class:`Construction` is a proof written as weights: the model, its :class:`Mechanism` (ground
+truth for every measurement) and a :class:`Certificate` (a number computed from the weights that
+bounds the output's error for all inputs of the stated domain). A trained model may solve the same
+task by another mechanism: that it differs refutes only the claim that it works in this way.
 
 The lists (:mod:`interp.proofs.catalogue` for memories, and ``CASES`` of the depth, template and
-induction proofs) are samples of what can be built, for whoever wants to try a tool on many models
-whose mechanism is known.
+induction proofs) are samples of what can be built, for trying a tool on many models whose mechanism
+is known.
 
-Whatever a proof does not mention must contribute nothing. A head whose values are zero and a neuron
-without an output do so exactly, where randomly initialised ones would not.
+Everything that a proof does not mention must contribute nothing. A head whose values are zero and a
+neuron without an output contribute exactly nothing; randomly initialised ones would not.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Part:
         layer: The layer, counted from 0.
         head: The head's number; None for an FFN.
         role: The role's name, e.g. ``memory-location`` or ``readout``.
-        target: The latent it serves: the memory it extracts, the function it computes.
+        target: The latent that it computes: the memory it extracts, or the function it computes.
         lag: For a memory-location head, the lag that its group selects.
         round: For a nested memory, the sequential round in which it is extracted, counted from 1.
     """
@@ -70,12 +70,11 @@ class Certificate:
     """A bound on the output's error, computed from the weights.
 
     Attributes:
-        error: |output − target| is at most this on the whole domain.
-        parts: The terms that the bound is the sum of, or the margins it keeps, by name.
-        domain: The inputs and positions it holds for, in words.
-        error_in_any_basis: The same bound when the weights are dense and round accordingly, as
-            after :func:`~interp.proofs.random_basis.random_basis`; None where nobody has derived
-            it.
+        error: The bound: |output − target| is at most this on the whole domain.
+        parts: The terms that the bound is the sum of, or the margins that it depends on, by name.
+        domain: A description of the inputs and positions that the bound holds for.
+        error_in_any_basis: The same bound if the weights are dense and round accordingly, as after
+            :func:`~interp.proofs.random_basis.random_basis`; None if it has not been derived.
     """
 
     error: float
@@ -89,13 +88,14 @@ class Construction:
     """A proof written down as a model: task, weights, mechanism and certificate.
 
     Attributes:
-        name: Names the task, the kind of proof and its options.
+        name: The task, the kind of proof and its options, as a name.
         task: The task that the model solves.
         model: The weights.
         mechanism: Which component does what.
         certificate: The bound on the error of this model.
-        certify: Computes the certificate of any model of this shape from its weights alone, so that
-            a changed weight or a changed basis is counted; None where the bound is derived by hand.
+        certify: A function that computes the certificate of any model of this shape from its
+            weights, so that changed weights or a changed basis are taken into account; None if the
+            bound is derived by hand.
     """
 
     name: str
@@ -108,12 +108,12 @@ class Construction:
 
 @dataclass(frozen=True)
 class Case:
-    """A named construction, built when asked for.
+    """A named construction, built on demand.
 
     Attributes:
-        name: What the case is, with sizes and options; no two entries of a list share it.
+        name: What the case is, with sizes and options; unique in a list.
         construct: A function that builds it, in a second or less.
-        family: What the case has in common with others: a family of tasks, a language.
+        family: The family that the case belongs to: a family of tasks, or a language.
     """
 
     name: str
@@ -122,7 +122,7 @@ class Case:
 
 
 def zero_model(spec: TransformerSpec) -> SequenceTransformer:
-    """The spec's model with every parameter at zero."""
+    """Return the spec's model with every parameter at zero."""
     model = SequenceTransformer(spec)
     with torch.no_grad():
         for parameter in model.parameters():

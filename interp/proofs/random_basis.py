@@ -1,19 +1,19 @@
 """The same construction in a random basis, so that its weights do not show it (`memory` §1.4).
 
     residual stream   x → x Q, Q orthogonal and uniformly random
-    heads             permuted; each one's inner basis turned: q, k by R_h, v by S_h, W_O by S_hᵀ
-    neurons           permuted; of ReLUs scaled by c > 0 on the way in and 1/c on the way out
+    heads             permuted; each one's inner basis rotated: q, k by R_h, v by S_h, W_O by S_hᵀ
+    neurons           permuted; those of ReLUs scaled by c > 0 at the input and 1/c at the output
 
-Slopes p_h, gates w_h, the scalars a and b and all else that belongs to a head moves with it, w_h
-turned by Q. a·I and b·I stay as they are; a projector aP becomes a QᵀPQ. With a LayerNorm Q also
-fixes the vector of ones, with RoPE R_h turns each of its planes; pairs of ``pair_sign`` stay pairs
-and are scaled on the way in only; GELUs are not scaled.
+Slopes p_h, gates w_h, the scalars a and b and everything else of a head moves with it; w_h is
+rotated by Q. a·I and b·I stay as they are; a projector aP becomes a QᵀPQ. With a LayerNorm Q also
+fixes the vector of ones, and with RoPE R_h rotates each of its planes. Pairs of ``pair_sign`` stay
+pairs and are scaled at the input only; GELUs are not scaled.
 
 Function and roles survive, axis-aligned weights do not: a detector that reads coordinates fails
-here. It is no test of robustness to *functional* disguises (idle heads, split neurons). Dense
-weights round differently, and spread the rounding of ill-conditioned heads over all directions:
-the certificate is computed anew from the hidden weights where the construction has a ``certify``.
-Elsewhere it becomes its ``error_in_any_basis``, or says that this rounding is not counted.
+here. It does not test robustness to *functional* disguises (idle heads, split neurons). Dense
+weights round differently, and spread the rounding of ill-conditioned heads over all directions. So
+the certificate is recomputed from the rotated weights if the construction has a ``certify``.
+Otherwise it becomes its ``error_in_any_basis``, or says that this rounding is not counted.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Square = Float64[Tensor, "width width"]
 
 @torch.no_grad()
 def random_basis(construction: Construction, seed: int) -> Construction:
-    """The construction in a random basis, with heads and neurons permuted and the mechanism
+    """Return the construction in a random basis, with heads and neurons permuted and the mechanism
     adapted.
 
     Args:
@@ -52,8 +52,8 @@ def random_basis(construction: Construction, seed: int) -> Construction:
         seed: Seed of the basis, the permutations and the scales.
 
     Raises:
-        ArgumentError: for a model that no rotation preserves (sinusoidal positions, a norm with
-            gain or bias), or with weights of an unknown kind.
+        ArgumentError: if no rotation preserves the model (sinusoidal positions, a norm with gain or
+            bias), or it has weights of an unknown kind.
     """
     old, certify = construction.model, construction.certify
     _check(old)
@@ -140,7 +140,8 @@ def _turn_ends(model: SequenceTransformer, basis: Square) -> None:
 def _hide_heads(
     model: SequenceTransformer, layer: int, basis: Square, generator: torch.Generator
 ) -> Int64[Tensor, " head"]:
-    """Turn and permute one layer's heads; entry h is the old head that is now number h."""
+    """Rotate and permute one layer's heads; entry h is the old number of the head that is now
+    number h."""
     spec, attn = model.spec, model.blocks[layer].attn
     heads, width = spec.heads[layer], spec.head_widths[layer]
     allocated = attn.W_V.shape[0]
@@ -198,7 +199,7 @@ def _hide_ffn(ffn: FFN, widths: tuple[int, ...], basis: Square, generator: torch
 def _neurons(
     width: int, kind: Activation, generator: torch.Generator
 ) -> tuple[Int64[Tensor, " width"], Float64[Tensor, " width"], Float64[Tensor, " width"]]:
-    """(old neuron now at each place, scale on the way in, scale on the way out)."""
+    """Return the old neuron at each place, its scale at the input, and its scale at the output."""
     one = torch.ones(width, dtype=torch.float64)
     if kind == "pair_sign":
         pairs = torch.randperm(width // 2, generator=generator)

@@ -5,58 +5,60 @@
     certificate   how far the stored weights can be from the answer
     mechanism     which component does what, and which coordinate holds what
 
-The weights:
+*The weights:*
 
     residual   symbol ⊕ position ⊕ flag of a regular token ⊕ work
     layer 1    equality head: scores a⟨e_t, e_j⟩, values are positions. A match has weight ≥ 1/k,
                anything else ≤ e^{−a(1−μ)}; a clipped ramp makes that 0 or 1, in slot t
     layer 2    uniform average of the slots; one clipped ramp a template → label, or source code
-    layer 3    (symbolic labels) the code meets the positions, W_V W_O = b·P_sym copies the symbol
+    layer 3    (symbolic labels) the code matches the positions, W_V W_O = b·P_sym copies the symbol
 
     matching   W_Q W_Kᵀ/√d_head = a·P_sym; W_V reads positions, never symbols
-    fixed      a query code meets a one-hot position: score c there, 0 elsewhere
+    fixed      a query code matches a one-hot position: score c there, 0 elsewhere
     averaging  no scores: uniform over the prefix
     copying    W_V W_O = b·P_sym
     ramp       clip(v, 0, 1) = relu(v) − relu(v − 1), two neurons
 
-A string's *bits* say everything a template fixes: ``equal t j``, does position t hold the token of
-position j < t, and ``token t v``, does it hold the regular token v. The readout compares them with
-each template's. Two layers give the bits of all positions, one layer only those of the last row:
-it suffices iff the answers are a function of that row (``ααβ`` and ``αγβ`` collide). Where all
-answers stand at one position, the layer that copies is enough.
+A string's *bits* contain everything that a template fixes: ``equal t j``, whether position t has
+the token of position j < t, and ``token t v``, whether it has the regular token v. The readout
+compares them with each template's. Two layers compute the bits of all positions, one layer only
+those of the last row: it suffices iff the answers are a function of that row (``ααβ`` and ``αγβ``
+collide). If all answers are at one position, the layer that copies is enough.
 
 With k positions and coherence μ the margins give the sizes of the scores: a(1 − μ) = log 4k + 2,
 and a position is fixed by a score c with (k − 1)e^{−c} = δ = 10⁻³. The last symbol is in the
-residual already (and a regular token's flag on top), so a copy needs
-b(1 − 2δ − δμ − μ) ≥ 2 + own + μ for a margin of 1; b = 1 would fail.
+residual stream already (with a regular token's flag added to it), so a copy needs b(1 − 2δ − δμ −
+μ) ≥ 2 + own + μ for a margin of 1; b = 1 would fail.
 
-Weights know the regular tokens and the alphabet's embedding, no symbol in particular: all symbols
-are unseen. Embeddings are orthonormal, or random unit vectors of coherence μ = max |⟨e_u, e_v⟩|,
-for which a and b grow. A trained model may use neither projectors nor slots.
+The weights contain the regular tokens and the alphabet's embedding, but no particular symbol: all
+symbols are unseen. Embeddings are orthonormal, or random unit vectors of coherence μ = max |⟨e_u,
+e_v⟩|, for which a and b grow. A trained model may use neither projectors nor slots.
 
-The certificate: a wildcard stands for any token u of the alphabet, so what is embedded there is
+*The certificate:* a wildcard stands for any token u of the alphabet, so its embedding is
 
     E_u = Σ_v ε_v E_v,    ε_v = 1 for v = u and 0 for every other v
 
-Each ε_v is a noise symbol of an affine form (:mod:`interp.bounds.affine`), the same one wherever
-the wildcard stands. A read that ignores the symbols has ⟨w, E_v⟩ ≈ 0 for every v, in any basis, and
-the form keeps what is left of each product. Only two places need more than the range [0, 1] of ε:
+Each ε_v is a noise symbol of an affine form (:mod:`interp.bounds.affine`), the same one at every
+occurrence of the wildcard. A read that ignores the symbols has ⟨w, E_v⟩ ≈ 0 for every v, in any
+basis, and the form keeps what is left of each product. Only two places need more than the range [0,
+1] of ε:
 
     first layer     whether two tokens are equal is not linear in ε. A score is a function of two
-                    tokens and two positions: it is computed for all of them, and lies between the
-                    least and the largest over pairs of equal tokens where the template repeats a
-                    wildcard, over pairs of different ones where it has two
+                    tokens and two positions. It is computed for all of them, and bounded by the
+                    least and the largest over pairs of equal tokens if the template repeats a
+                    wildcard, over pairs of different ones if it has two wildcards
     symbolic label  exactly one ε_v of a wildcard is 1. For every answer u the wildcard of the
-                    answer is put to u, and the others to whatever is worst for u's lead
+                    answer is set to u, and the others to what is worst for u's lead
 
 Everything between is bounded by :mod:`interp.bounds.network`, template by template. The forms cover
-the function of the stored weights and every evaluation of it in their dtype, so the rounding of
-the weights themselves (a change of basis rounds them all) is no separate term, and a weight that is
-wrong makes the bound as wide as it has to be. Scores of a match hold with a margin, the FFN's
-ramps are flat there, and so in a right model only rounding is left.
+the function of the stored weights and every evaluation of it in their dtype. So the rounding of the
+weights themselves (a change of basis rounds them all) is no separate term, and a wrong weight
+widens the bound as needed. Scores of a match hold with a margin, and the FFN's ramps are flat
+there, so in a correct model only rounding is left.
 
-A worst case: rounding grows with the widths and with the alphabet, random rows round more kindly.
-Not for models with other scores than dot products; the tables take (positions · tokens)² numbers.
+This is a worst case: rounding grows with the widths and with the alphabet, and random rows have
+less. It is not for models with other scores than dot products. The tables take (positions ·
+tokens)² numbers.
 """
 
 from __future__ import annotations
@@ -99,7 +101,8 @@ Outcome = float | int | str
 
 @dataclass(frozen=True)
 class Bit:
-    """One yes or no about a string: position ``t`` equals position ``j``, or holds ``token``."""
+    """A yes-or-no property of a string: position ``t`` has the token of position ``j``, or has
+    ``token``."""
 
     t: int
     j: int | None = None
@@ -116,7 +119,7 @@ class Bit:
         )
 
     def holds(self, template: str) -> bool:
-        """The bit's value on every string of a template."""
+        """Return the bit's value on every string of a template."""
         if self.token is not None:
             return template[self.t] == self.token
         return self.j is not None and template[self.t] == template[self.j]
@@ -132,7 +135,7 @@ class BitPattern:
 
 
 def bits(task: TemplateTask, layers: int) -> tuple[Bit, ...]:
-    """The bits that are available to a readout after one or two layers of attention."""
+    """Return the bits that are available to a readout after one or two layers of attention."""
     last = task.length - 1
     rows = range(task.length) if layers == 2 else (last,)
     equal = [Bit(t, j) for t in rows for j in range(t)]
@@ -141,8 +144,8 @@ def bits(task: TemplateTask, layers: int) -> tuple[Bit, ...]:
 
 
 def outcome(task: TemplateTask, template: int) -> Outcome:
-    """A template's answer: its number, source position, or (where no position holds the label)
-    token."""
+    """Return a template's answer: a real label, the position that the answer is copied from, or (if
+    no position has the label) the answer's token."""
     label = task.labels[template]
     if not isinstance(label, str):
         return float(label)
@@ -151,14 +154,14 @@ def outcome(task: TemplateTask, template: int) -> Outcome:
 
 
 def keys(task: TemplateTask, asked: tuple[Bit, ...]) -> tuple[BitPattern, ...]:
-    """The distinct patterns of the asked bits among the templates, each with its outcome."""
+    """Return the distinct patterns of the asked bits among the templates, each with its outcome."""
     found = {p: outcome(task, i) for p, i in _patterns(task, asked)}
     return tuple(BitPattern(pattern, found[pattern]) for pattern in found)
 
 
 def collision(task: TemplateTask, asked: tuple[Bit, ...]) -> tuple[str, str] | None:
-    """Two templates that the bits do not tell apart although their answers differ; None if none
-    do."""
+    """Return two templates that the bits do not distinguish although their answers differ; None if
+    none."""
     seen: dict[tuple[bool, ...], int] = {}
     for pattern, index in _patterns(task, asked):
         first = seen.setdefault(pattern, index)
@@ -173,7 +176,7 @@ def _patterns(task: TemplateTask, asked: tuple[Bit, ...]) -> Iterator[tuple[tupl
 
 
 class Slots:
-    """Hands out coordinates of the residual stream in order."""
+    """An allocator of coordinates of the residual stream, in order."""
 
     def __init__(self) -> None:
         self.width = 0
@@ -191,7 +194,8 @@ _SPARE = 2.0
 
 
 def one_layer_suffices(task: TemplateTask) -> bool:
-    """Whether the answers are a function of the last row of XXᵀ and of the regular tokens."""
+    """Return whether the answers are a function of the last row of XXᵀ and of the regular
+    tokens."""
     return collision(task, bits(task, 1)) is None
 
 
@@ -243,7 +247,7 @@ class BuildPlan:
 
     @property
     def gate(self) -> float:
-        """More than all bits can add up to at earlier positions, whose averages are larger."""
+        """A number above the sum of all bits at earlier positions, whose averages are larger."""
         return 2.0 * self.k * (len(self.asked) + 1)
 
     @property
@@ -253,7 +257,7 @@ class BuildPlan:
 
     @property
     def slack(self) -> float:
-        """The part of the copying strength b that reaches the margin."""
+        """The part of the copying strength b that contributes to the margin."""
         mu = self.coherence
         return 1 - 2 * _LEAK - _LEAK * mu - mu
 
@@ -264,7 +268,7 @@ class BuildPlan:
 
     @property
     def direct(self) -> float:
-        """The strength with which a token is written that is not copied from a position."""
+        """The strength with which a token is written if it is not copied from a position."""
         mu = self.coherence
         return (1 + self.own + (1 + self.b) * (1 + mu)) / (1 - mu)
 
@@ -315,7 +319,7 @@ def plan_of(task: TemplateTask, dimension: int | None, layers: int | None, seed:
 
 
 def _readout_layers(task: TemplateTask, layers: int | None) -> int:
-    """The number of layers before the copy; 0 where all answers stand at one position."""
+    """Return the number of layers before the copy; 0 if all answers are at one position."""
     answers = {outcome(task, i) for i in range(len(task.templates))}
     fixed = len(answers) == 1 and isinstance(next(iter(answers)), int)
     if layers is None and fixed:
@@ -333,7 +337,7 @@ def _check_collisions(task: TemplateTask, asked: tuple[Bit, ...], layers: int) -
 def _embedding(
     vocabulary: int, dimension: int | None, seed: int
 ) -> tuple[Float64[Tensor, "token dimension"], float]:
-    """The unit vectors of the tokens, and the largest |inner product| of two of them."""
+    """Return the unit vectors of the tokens, and the largest |inner product| of two of them."""
     if dimension is None:
         return torch.eye(vocabulary, dtype=torch.float64), 0.0
     generator = torch.Generator().manual_seed(seed)
@@ -407,7 +411,8 @@ def _write_inputs(
 
 
 def mechanism_of(plan: BuildPlan) -> Mechanism:
-    """The components by role, and the coordinate that holds each bit, source code and label."""
+    """Return the components by role, and the coordinate that holds each bit, source code and
+    label."""
     target = "source" if plan.task.symbolic else "label"
     parts: list[Part] = []
     held: dict[str, tuple[int, str]] = {}
@@ -450,16 +455,16 @@ Table = Float64[np.ndarray, "head token pos token pos"]
 
 
 def certificate_of(model: SequenceTransformer, task: TemplateTask) -> Certificate:
-    """The bound on a label's error, or on the share of wrong tokens, of the weights as they are.
+    """Bound a label's error, or the share of wrong tokens, for the weights as they are.
 
-    Of a real label the ``margin of the labels`` is half the smallest distance of two of them, less
-    the error: where it is positive, the nearest label is the right one. Of a symbolic label the
-    ``margin of the logits`` is the least lead of the right token: the error is 0 where it is
-    positive, and otherwise 1, which is to say that nothing is known.
+    For a real label the ``margin of the labels`` is half the smallest distance of two of them,
+    minus the error: if it is positive, the nearest label is the right one. For a symbolic label the
+    ``margin of the logits`` is the least lead of the right token: the error is 0 if it is positive,
+    and otherwise 1, which means that nothing is known.
 
     Args:
-        model: Any model of the task's tokens with dot-product scores, hidden, damaged or trained.
-        task: The template task that it is to solve, on all tokens of both alphabets.
+        model: Any model of the task's tokens with dot-product scores: rotated, damaged or trained.
+        task: The template task that it should solve, on all tokens of both alphabets.
 
     Raises:
         ArgumentError: for models that :mod:`interp.bounds.network` does not cover, with other
@@ -493,7 +498,7 @@ def _check(model: Any, task: TemplateTask) -> None:
 
 
 def _error(model: SequenceTransformer, task: TemplateTask) -> float:
-    """Most by which a real label is missed."""
+    """Return the largest possible error of a real label."""
     dtype = model.spec.dtype
     low, high = _score_tables(model, task.length, Arithmetic(dtype))
     worst = 0.0
@@ -507,7 +512,7 @@ def _error(model: SequenceTransformer, task: TemplateTask) -> float:
 
 
 def _margin(model: SequenceTransformer, task: TemplateTask) -> float:
-    """The least lead of the right token over any other one."""
+    """Return the least lead of the right token's logit over any other one's."""
     dtype = model.spec.dtype
     low, high = _score_tables(model, task.length, Arithmetic(dtype))
     lead = np.inf
@@ -523,18 +528,18 @@ def _margin(model: SequenceTransformer, task: TemplateTask) -> float:
 
 
 def _lead(logits: Affine, token: int, first: int, letters: int, own: int | None) -> float:
-    """The least lead of a token over any other one.
+    """Return the least lead of a token over any other one.
 
-    The first noise symbols choose tokens, a block of them for each of the ``letters``. In a block
-    one is +1 and the others are −1, which adds 2 g_u − Σ_v g_v: for the letter ``own`` u is the
-    token itself, for the others whatever is worst, but not a token that is taken.
+    The first noise symbols choose tokens, one block of them per wildcard. In a block one symbol is
+    +1 and the others are −1, which adds 2 g_u − Σ_v g_v: for the wildcard ``own`` u is the token
+    itself, for the others it is the worst token, except one that is taken.
 
     Args:
         logits: The logits of all tokens, ``[token]``.
-        token: The right one.
+        token: The right token.
         first: The id of the first token that a wildcard can be.
-        letters: How many wildcards the template has.
-        own: The wildcard that is the answer; None if a regular token is.
+        letters: The number of wildcards of the template.
+        own: The index of the wildcard that is the answer; None if a regular token is the answer.
     """
     symbols = len(logits.centre) - first
     # Noise that the two logits share cancels; their own does not.
@@ -555,16 +560,16 @@ def _lead(logits: Affine, token: int, first: int, letters: int, own: int | None)
 
 
 def _tokens(task: TemplateTask, letter: str) -> slice:
-    """The ids that a character of a template can be."""
+    """Return the ids that a character of a template can be."""
     start = len(task.regular) if is_wildcard(letter) else task.regular.index(letter)
     return slice(start, task.vocabulary if is_wildcard(letter) else start + 1)
 
 
 def _any_string(model: Any, task: TemplateTask, template: str, ar: Arithmetic) -> Affine:
-    """What enters the first block for all strings of a template, ``[1, pos, d_model]``.
+    """Return the stream into the first block for all strings of a template, ``[1, pos, d_model]``.
 
     With ε = (1 + ε′)/2 the centre is half the sum of all embeddings (rounded once) and the
-    generators are their halves.
+    generators are half of each.
     """
     table, names = weights(model.embed.W_E), wildcards(template)
     half = table[len(task.regular) :] / 2
@@ -583,7 +588,8 @@ def _any_string(model: Any, task: TemplateTask, template: str, ar: Arithmetic) -
 
 
 def _score_tables(model: Any, length: int, ar: Arithmetic) -> tuple[Table, Table]:
-    """Least and largest first-layer score of any two tokens at any two positions, query first."""
+    """Return least and largest first-layer score of any two tokens at any two positions, query
+    first."""
     vocabulary, attn = model.spec.d_in, model.blocks[0].attn
     ids = np.repeat(np.arange(vocabulary)[:, None], length, axis=1)
     seen = apply_norm(model.blocks[0].ln1, embed_inputs(model, ids, ar), ar)
@@ -599,7 +605,8 @@ def _score_tables(model: Any, length: int, ar: Arithmetic) -> tuple[Table, Table
 def _products(
     q: Affine, k: Affine, attn: Any, ar: Arithmetic
 ) -> tuple[Float64[np.ndarray, "query key"], Float64[np.ndarray, "query key"]]:
-    """Bounds on the scaled products of all queries with all keys, which are known to a radius."""
+    """Return bounds on the scaled products of all queries with all keys, which are known to a
+    radius."""
     found = linear(q, k.centre.T, None, ar)
     size = q.magnitude @ k.magnitude.T
     off = q.magnitude @ k.radius.T + ar.error(q.shape[-1] + 4, size * UP)
@@ -608,7 +615,7 @@ def _products(
 
 
 def _scores_of(low: Table, high: Table, task: TemplateTask, template: str) -> Affine:
-    """First-layer scores of all strings of a template, ``[1, head, query, key]``."""
+    """Return first-layer scores of all strings of a template, ``[1, head, query, key]``."""
     shape = (len(low), task.length, task.length)
     least, most = np.zeros(shape), np.zeros(shape)
     for (t, one), (j, other) in product(enumerate(template), repeat=2):
@@ -635,7 +642,7 @@ def construct_template(
     readout_layers: int | None = None,
     seed: int = 0,
 ) -> Construction:
-    """A float64 model that solves the task on every symbol, up to rounding.
+    """Build a float64 model that solves the task on every symbol, up to rounding.
 
     Args:
         task: Any template task.
@@ -644,7 +651,7 @@ def construct_template(
         seed: Seed of random embeddings.
 
     Raises:
-        ArgumentError: naming two templates that one layer does not tell apart, or when the
+        ArgumentError: naming two templates that one layer does not distinguish, or if the
             embeddings are too coherent to copy.
     """
     plan = plan_of(task, dimension, readout_layers, seed)
@@ -734,7 +741,7 @@ def _write_fixed(attn: Attention, head: int, plan: BuildPlan, position: int, d_h
 def _score_position(
     attn: Attention, head: int, plan: BuildPlan, position: int, d_head: int
 ) -> None:
-    """Write scores for one position; the positions' one-hot codes sum to 1, which is a constant
+    """Write scores for one position; the sum of the positions' one-hot codes, 1, is a constant
     query."""
     scale = (plan.c * d_head**0.5) ** 0.5
     attn.W_Q[head, plan.position, 0] = scale
@@ -742,8 +749,8 @@ def _score_position(
 
 
 def _snaps(plan: BuildPlan) -> list[Ramp]:
-    """One ramp a bit: 0 or 1 from attention weights and flags, at position t alone (two layers)
-    or at the last (one layer)."""
+    """Return one ramp per bit: 0 or 1 from attention weights and flags, at position t alone (two
+    layers) or at the last (one layer)."""
     ramps, gain, r = [], 4.0 * plan.k, len(plan.tokens)
     for i, bit in enumerate(plan.asked):
         writes = {plan.cells.start + i: 1.0} if plan.readout == 2 else {}
@@ -762,9 +769,11 @@ def _snaps(plan: BuildPlan) -> list[Ramp]:
 
 
 def _readouts(plan: BuildPlan, start: int, times: float, *, gate: int) -> list[Ramp]:
-    """One ramp a key: 2·(bits that agree with it − all) + 3/2 is 3/2, or at most −1/2.
+    """Return one ramp per key, whose argument 2·(bits that agree with it − all) + 3/2 is 3/2 or at
+    most −1/2.
 
-    Only where ``gate`` is 1, at the last position: what others would write would be copied along.
+    It is active only where ``gate`` is 1, at the last position: otherwise the copying head would
+    copy what other positions write.
     """
     ramps, away = [], plan.gate
     for key in plan.keys:
@@ -775,8 +784,8 @@ def _readouts(plan: BuildPlan, start: int, times: float, *, gate: int) -> list[R
 
 
 def _writes(plan: BuildPlan, key: BitPattern) -> dict[int, float]:
-    """What a key writes: a label, a source position's code, or a token with the last position's
-    code."""
+    """Return what a key's ramp writes: a label, a source position's code, or a token with the last
+    position's code."""
     if isinstance(key.outcome, float):
         return {plan.label.start: key.outcome}
     if isinstance(key.outcome, int):

@@ -1,18 +1,20 @@
-"""What is changed at a site, as a value: it prints as a sentence, compares, hashes, and goes into a
-table and back.
+"""A change at a site, as a value: it prints as a sentence, compares, hashes, and can be written to
+a table and read back.
 
-    Mean, Zero        the mean over the run's rows, position by position; nothing
-    Resample, Swap    what is there on another row, drawn or named, of these rows or of others
-    DropKeys          attention is taken from some keys; the query's other keys get it
-    KeepKeys          attention goes to some keys alone, at queries that have such keys
-    Replace, Add      given values: a pattern, what a program says, a direction
-    Through           one receiver alone sees what another edit changes: a path
-    Lookup            what a table says of numbers that are read off the stream of the same layer
+    Mean, Zero        put the mean over the run's rows, position by position; put zero
+    Resample, Swap    put the value of another row, drawn at random or named, of the same inputs or
+                      of others
+    DropKeys          take attention away from some keys and give it to the query's other keys
+    KeepKeys          restrict attention to some keys, at queries that have such keys
+    Replace, Add      put given values (a pattern, or what a program computes); add a direction
+    Through           let one receiver alone see what another edit changes: a path
+    Lookup            put what a table gives for numbers that are read linearly from another site of
+                      the same layer
 
-Each edit asks a run for what it needs (``fetch``) before anything is changed, and then says what
-stands at its site instead of what is there (``instead``). Edits that are made together are a tuple.
-Which values are kept from leaving the model's distribution is the user's choice: a mean or zero is
-a value that the model may never see, another row's is one that it does.
+Before anything is changed, each edit asks the run for the clean values that it needs (``fetch``).
+Then it computes the values that replace its site's own (``instead``). A tuple of edits is made
+together, in one run. It is the user's choice whether the replaced values stay in the model's
+distribution: the model may never see a mean or a zero; another row's value is one that it does see.
 """
 
 from __future__ import annotations
@@ -37,11 +39,11 @@ _NOTHING = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class Array:
-    """A tensor that compares, hashes and is written by its content.
+    """A read-only tensor that is compared and hashed by its content and can be written to JSON.
 
     Attributes:
-        tensor: The numbers, on the CPU; they are not to be written into.
-        name: What the array holds, in words; not compared.
+        tensor: A copy of the given tensor, on the CPU. It must not be written into.
+        name: A description of the content. It is not compared.
     """
 
     tensor: Tensor
@@ -58,7 +60,7 @@ class Array:
 
     @cached_property
     def digest(self) -> str:
-        """The SHA-256 of dtype, shape and numbers."""
+        """The SHA-256, in hexadecimal, of the tensor's dtype, shape and numbers."""
         about = f"{self.tensor.dtype}{tuple(self.tensor.shape)}".encode()
         return hashlib.sha256(about + self._bytes).hexdigest()
 
@@ -72,18 +74,18 @@ class Array:
         return self.name or f"values {self.digest[:8]}"
 
     def rows(self, rows: Tensor) -> Tensor:
-        """Some rows; the one row that there is for all, where there is one."""
+        """Return the entries ``rows`` of the first axis; all of it if its length is 1."""
         return self.tensor if len(self.tensor) == 1 else self.tensor[rows]
 
     def to_json(self) -> dict[str, Any]:
-        """JSON data; the numbers are packed."""
+        """Return JSON data with the name, dtype, shape and compressed numbers."""
         data = base64.b64encode(zlib.compress(self._bytes, 9)).decode()
         kind = str(self.tensor.dtype).removeprefix("torch.")
         return {"name": self.name, "dtype": kind, "shape": [*self.tensor.shape], "data": data}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Array:
-        """The array of :meth:`to_json`."""
+        """Return the array that :meth:`to_json` encoded as ``data``."""
         kind = getattr(torch, data["dtype"])
         numbers = bytearray(zlib.decompress(base64.b64decode(data["data"])))
         flat = torch.frombuffer(numbers, dtype=kind) if numbers else torch.empty(0, dtype=kind)
@@ -92,21 +94,25 @@ class Array:
 
 @runtime_checkable
 class Known(Protocol):
-    """What an edit may ask of a run: clean values of rows, on the model's device."""
+    """The part of a run that edits may use: clean values of rows, on the model's device.
+
+    Attributes:
+        causal: Whether attention is causal.
+    """
 
     causal: bool
 
     def mean(self, site: Site, inputs: Array | None = None) -> Tensor:
-        """The mean over the run's rows, or over rows of other inputs, ``[1, …]``."""
+        """Return the mean over the run's rows, or over the rows of ``inputs``: ``[1, …]``."""
 
     def clean_values(self, site: Site, rows: Tensor, inputs: Array | None = None) -> Tensor:
-        """The values at a site on some of the run's rows, or on rows of other inputs."""
+        """Return unedited values at a site on some of the run's rows, or on those of ``inputs``."""
 
     def write_difference(self, edit: Edit, rows: Tensor) -> Tensor:
-        """By how much an edit changes what its part writes to the stream."""
+        """Return the edit's change of what the edited part writes to the residual stream."""
 
     def __len__(self) -> int:
-        """The number of rows."""
+        """Return the number of rows."""
 
 
 Fetched = Any
@@ -114,12 +120,12 @@ Fetched = Any
 
 @dataclass(frozen=True)
 class Edit:
-    """A change at a site.
+    """A change of the activation at one site.
 
     Attributes:
-        site: Where.
-        at: The positions that are changed (of queries, for attention): one for all rows, or one a
-            row; everywhere by default.
+        site: Where the activation is changed.
+        at: The position at which the site is changed (a query position, for attention): one for all
+            rows, or a tuple with one per row of the run. None, the default, changes all positions.
     """
 
     site: Site
@@ -130,11 +136,11 @@ class Edit:
         refuse_unless(good, "site", rule, self.site, "such as Site(1, 'z', head=0)")
 
     def fetch(self, known: Known, rows: Tensor) -> Fetched:
-        """What :meth:`instead` needs for some rows of the run, or None if it needs nothing."""
+        """Return what :meth:`instead` needs for some rows of the run; None if it needs nothing."""
         return None
 
     def instead(self, own: Tensor, fetched: Fetched) -> Tensor:
-        """The values that replace the site's own values ``own``, ``[row, …]``.
+        """Return the values that replace the site's own values ``own``, ``[row, …]``.
 
         By default these are ``fetched``, the result of :meth:`fetch`.
         """
@@ -142,7 +148,11 @@ class Edit:
 
     @property
     def read(self) -> Site | None:
-        """The site of the same layer, in front of this one, whose changed value is fetched."""
+        """An earlier site of the same layer whose value in the edited run is passed to
+        :meth:`instead`.
+
+        None, the default, means that :meth:`instead` gets what :meth:`fetch` returned.
+        """
         return None
 
     @property
@@ -159,12 +169,13 @@ class Edit:
         return f"{self.site}: {self.act}{where}"
 
     def changed_values(self, own: Tensor, fetched: Fetched, rows: Tensor) -> Tensor:
-        """The site's values with the change made.
+        """Return the site's values after the edit; positions other than ``at`` keep their own
+        values.
 
         Args:
-            own: The site's values on ``rows`` (one head's, where it names a head).
+            own: The site's values on ``rows`` (one head's, if the site names a head).
             fetched: What :meth:`fetch` gave for these rows.
-            rows: Numbers of the rows.
+            rows: Indices of these rows in the run.
         """
         new = self.instead(own, fetched).to(own).expand_as(own)
         if self.at is None:
@@ -172,17 +183,17 @@ class Edit:
         return _at_positions(own, new, self.at, rows, self.site.position_axis)
 
     def to_json(self) -> dict[str, Any]:
-        """JSON data that :func:`Edit.from_json` reads."""
+        """Return JSON data that :meth:`Edit.from_json` reads."""
         return {"edit": type(self).__name__} | {
             one.name: _encode_value(getattr(self, one.name)) for one in fields(self)
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Edit:
-        """The edit of :meth:`to_json`.
+        """Return the edit that :meth:`to_json` encoded as ``data``.
 
         Raises:
-            ArgumentError: for an edit that there is not.
+            ArgumentError: if the data names no known kind of edit.
         """
         kinds = {kind.__name__: kind for kind in Edit.__subclasses__()}
         problems, name = Problems("Edit.from_json"), data.get("edit")
@@ -201,7 +212,7 @@ class Mean(Edit):
     """Replaces the value at the site by its mean over rows, position by position.
 
     Attributes:
-        level: Whether to take the mean over positions as well.
+        level: Whether to average over positions as well.
         inputs: The inputs whose rows are averaged; the run's own by default.
     """
 
@@ -232,13 +243,13 @@ class Zero(Edit):
 
 @dataclass(frozen=True)
 class Resample(Edit):
-    """Replaces the value at the site by its value on another row. Rows exchange along a random
-    cycle, so that no row keeps its own.
+    """Replaces the value at the site by its value on another row. The rows are permuted along a
+    random cycle, so no row keeps its own value.
 
     Attributes:
-        seed: Seed of the cycle.
-        inputs: The inputs whose rows stand in; the run's own by default. Where they are fewer, they
-            are used again.
+        seed: Seed of the random cycle.
+        inputs: The inputs that provide the values; the run's own by default. If they have fewer
+            rows than the run, their rows are used more than once.
     """
 
     seed: int = 0
@@ -281,11 +292,12 @@ class Swap(Edit):
 
 @dataclass(frozen=True)
 class DropKeys(Edit):
-    """Takes a head's attention away from some keys. The other keys that the query may see get it,
-    in their proportions (evenly if there was nothing); a query that sees no other key is left.
+    """Takes a head's attention away from some keys. It goes to the other keys that the query may
+    see, in proportion to their attention (evenly, if they had almost none). A query that may see no
+    other key keeps its pattern.
 
     Attributes:
-        keys: ``[#row, query, key]``, true for the keys that lose it.
+        keys: Boolean mask ``[row or 1, query, key]``, true for the keys that lose their attention.
     """
 
     keys: Array
@@ -303,10 +315,11 @@ class DropKeys(Edit):
 
 @dataclass(frozen=True)
 class KeepKeys(Edit):
-    """Lets a head attend to some keys alone, in their proportions, at queries that have such keys.
+    """Restricts a head's attention to some keys, in proportion to their own attention. A query that
+    may see none of these keys keeps its pattern.
 
     Attributes:
-        keys: ``[#row, query, key]``, true for the keys that keep it.
+        keys: Boolean mask ``[row or 1, query, key]``, true for the keys that keep their attention.
     """
 
     keys: Array
@@ -325,10 +338,12 @@ class KeepKeys(Edit):
 
 @dataclass(frozen=True)
 class Replace(Edit):
-    """Replaces the value at the site by given numbers: a pattern, say, or what a program computes.
+    """Replaces the value at the site by given numbers, such as an attention pattern or a program's
+    output.
 
     Attributes:
-        values: ``[#row, …]`` as the site's (one head's, where the site names a head).
+        values: The new values, ``[row or 1, …]``, in the shape of the site's values (one head's, if
+            the site names a head).
     """
 
     values: Array
@@ -346,8 +361,8 @@ class Add(Edit):
     """Adds a given direction to the value at the site.
 
     Attributes:
-        direction: ``[#row, #pos, …]``.
-        times: The factor that the direction is multiplied with.
+        direction: The direction, ``[row or 1, pos or 1, …]``.
+        times: The factor by which the direction is multiplied.
     """
 
     direction: Array
@@ -366,12 +381,17 @@ class Add(Edit):
 
 @dataclass(frozen=True)
 class Through(Edit):
-    """Lets the site alone see what another edit changes in what its own site writes; everything
-    between stays as it was. The sites are inputs: ``q_input``, ``k_input``, ``v_input`` of a head,
-    ``mlp_in`` of a layer, or ``resid_post`` of the last layer.
+    """Path patching: applies another edit, the sender, but lets only this edit's site, the
+    receiver, see how the sender changes the residual stream. Everything between the two keeps its
+    clean value.
 
     Attributes:
-        sender: The other edit: of a head, an FFN or the stream, in front of the site.
+        site: The receiver: ``q_input``, ``k_input`` or ``v_input`` of a head, ``mlp_in`` of a
+            layer, or ``resid_post`` of the last layer.
+        sender: An edit of a head, an FFN or the residual stream that comes before the receiver.
+
+    Raises:
+        ArgumentError: if the sender does not come before the receiver.
     """
 
     sender: Edit
@@ -399,20 +419,19 @@ class Through(Edit):
 
 @dataclass(frozen=True)
 class Lookup(Edit):
-    """Replaces the value at the site by what a table says of numbers that are read, by a linear
-    map, off another site of its layer, as that is in the changed run. Between two entries of the
-    table is what lies between them, in every number; beyond the last is the last. A linear map of
-    what is read may be added.
+    """Replaces the value at the site by an entry of a table. The table is indexed by numbers that a
+    linear map reads from another site of the same layer, as it is in the edited run. Between two
+    entries the value is interpolated linearly in every number; beyond the table's ends its last
+    entry holds. A linear map of the values that are read may be added.
 
     Attributes:
-        reads: Where the numbers are read, with values ``[row, pos, d]``.
-        weights: ``[d + 1, number]``: how each is read; the last row is what is added.
-        knots: ``[number, knot]``: at which values of each number the table has entries, in order
-            and evenly apart.
-        entries: ``[knot ** numbers, d_site]``, the last number's knots closest together. Without a
-            number the table has one entry.
-        linear: ``[d, d_site]``: the linear map of the values at ``reads`` that is added to the
-            table's entry; by default nothing is added.
+        reads: The site that the numbers are read from, with values ``[row, pos, d]``.
+        weights: The linear map ``[d + 1, number]``; its last row is the bias.
+        knots: ``[number, knot]``: the values of each number at which the table has entries,
+            ascending and evenly spaced.
+        entries: The table ``[knot ** numbers, d_site]``; the last number's knots vary fastest.
+            Without a number it has one entry.
+        linear: ``[d, d_site]``: the linear map that is added; by default none is.
     """
 
     reads: Site
@@ -434,7 +453,8 @@ class Lookup(Edit):
         return known.clean_values(self.reads, rows)
 
     def entry_weights(self, stream: Tensor) -> Tensor:
-        """How much each entry counts at some places, ``[…, entry]``, of the stream there."""
+        """Return the interpolation weight of each table entry, ``[…, entry]``, for values
+        ``stream`` ``[…, d]`` of the site that is read."""
         weights, knots = self.weights.tensor.to(stream), self.knots.tensor.to(stream)
         numbers = stream @ weights[:-1] + weights[-1]
         step = (knots[:, 1] - knots[:, 0]).clamp_min(torch.finfo(stream.dtype).tiny)
@@ -452,12 +472,12 @@ class Lookup(Edit):
 
 
 def as_edits(edits: Edit | tuple[Edit, ...] | list[Edit]) -> Edits:
-    """One edit, or several that are made together, as a tuple."""
+    """Return one edit, or several that are made together, as a tuple."""
     return (edits,) if isinstance(edits, Edit) else tuple(edits)
 
 
 def sentence(edits: Edits) -> str:
-    """What is changed, in words."""
+    """Return a sentence that says what the edits change."""
     return "; ".join(map(str, edits)) or "nothing is changed"
 
 
@@ -466,7 +486,7 @@ def _of(inputs: Array | None) -> str:
 
 
 def _without(own: Tensor, keys: Tensor, *, causal: bool) -> Tensor:
-    """Attention ``[row, (head,) query, key]`` without some keys."""
+    """Return attention ``[row, (head,) query, key]`` moved from ``keys`` to the other keys."""
     if own.ndim == 4:
         keys = keys[:, None]
     allowed = torch.ones(own.shape[-2:], dtype=torch.bool, device=own.device)
@@ -483,7 +503,7 @@ def _without(own: Tensor, keys: Tensor, *, causal: bool) -> Tensor:
 def _at_positions(
     own: Tensor, new: Tensor, at: int | tuple[int, ...], rows: Tensor, axis: int
 ) -> Tensor:
-    """``new`` at one position (of each row), ``own`` at all others."""
+    """Return ``new`` at the position ``at`` (one, or one per row), ``own`` elsewhere."""
     wanted = torch.tensor(at)[rows] if isinstance(at, tuple) else torch.full((len(rows),), at)
     shape = [1] * own.ndim
     shape[0], shape[axis] = len(rows), own.shape[axis]

@@ -1,41 +1,43 @@
-"""Which edits cost more than a floor? Rows are run where they decide something.
+"""Find which edits raise a metric by more than a floor, and run only the rows that this needs.
 
     exact        e_i  the rise on row i when the edit is made
-    slope        g_i  what first order says of it: one backward pass for all edits and all N rows
+    slope        g_i  its first-order estimate: one backward pass for all edits and all N rows
     estimate     mean of g over all N rows  +  mean of (e − g) over the n rows that were run
 
-The slope is a control variate: where it is good few exact rows tell as much as many, and where it
-is bad (it saturates for the parts that are needed most) e − g varies and more rows are run. A slope
-alone decides nothing; every edit has its exact rows.
+The slope is a control variate. Where it is good, a few exact rows tell as much as many. Where it is
+bad (it saturates for the parts that are needed most), e − g varies and more rows are run. No edit
+is decided from its slope alone; every edit has exact rows.
 
-Few edits on few rows (up to 512 together) are all run: there is nothing to save. Else looks are
-at 2, 4, 8, 16 … rows, in a random order. At each look the rows give an interval for the mean over
-the rows' population (Student's t, n − 1 degrees of freedom), and an edit ends as
+If edits times rows is at most 512, every edit is run on every row: there is nothing to save.
+Otherwise interim analyses (*looks*) are made after 2, 4, 8, 16 … rows, in a random order. Each look
+computes a confidence interval for the mean over the population of rows (Student's t, n − 1 degrees
+of freedom) and gives each edit a status:
 
     above      the interval lies above the floor
-    below      the interval lies below it
-    screened   after the first look: the estimate is below a fifth of the floor, and neither row
-               moves by as much as the floor. No claim, and no more rows
-    undecided  the interval holds the floor, and all rows that may be were run, or all of them could
-               hardly put it above. It is not rounded either way
+    below      the interval lies below the floor
+    screened   after the first look: the estimate is below a fifth of the floor, and on neither row
+               does the metric change by the floor. Nothing is claimed, and no more rows are run
+    undecided  the interval contains the floor, and either all allowed rows were run, or running the
+               rest could hardly put it above. It is not rounded to above or below
 
-*Hardly*: the estimate may still move by two standard errors of what the other rows add, the rows
-may spread as little as two standard errors below what they were seen to (few rows with a rare one
-among them spread too much), and it would have to lie above the floor by the interval that all rows
-then give. Most edits without effect end here after 8 rows: showing that something small is below a
-floor costs more rows than finding what is needed, and nothing rests on it.
+*Could hardly*: the check is generous to the edit. The estimate may still move by two standard
+errors of what the other rows add; the standard deviation over rows may be as much as two standard
+errors smaller than observed (few rows with a rare one among them overstate it); and with these the
+interval of all rows would have to lie above the floor. Most edits without effect end here after 8
+rows: showing that a small effect is below a floor takes more rows than finding the parts that are
+needed, and no claim rests on it.
 
-*Repeated looks* are paid for: the look at all rows decides at ``alpha``, as the exhaustive run
-does, so what that confirms is not lost to having looked before; the earlier looks that may decide
+*Repeated looks* are corrected for. The look at all rows decides at level ``alpha``, as a run on all
+rows does, so that having looked earlier costs no power there. The earlier looks that may decide
 share a tenth of alpha more. So each edit is wrongly placed with a probability of at most 1.1 alpha,
-half of it on either side. It is not divided among edits; who asks many and counts those above gives
-a smaller one for that side.
+half of it on either side. There is no correction for the number of edits; if you count the edits
+above the floor among many, pass a smaller alpha for that side.
 
-*Heavy tails*: single rows of ± 3 nats occur. A t-interval from few rows is too short where the
-rare row is not among them. So nothing is decided on fewer than 8 exact rows; e − g is taken to vary
-at least a twentieth as much as the slopes do over all N rows, which have seen the rare row; and
-what is above must stay so without the row that speaks for it most. What no row shows, no test
-finds.
+*Heavy tails*: single rows of ± 3 nats occur. A t-interval from few rows is too short if the rare
+row is not among them. So nothing is decided on fewer than 8 exact rows; the variance of e − g is
+taken to be at least a twentieth of that of the slopes over all N rows, which include the rare row;
+and an edit that is above the floor must stay so without the row with its largest rise. An effect
+that none of the rows shows is not found.
 """
 
 from __future__ import annotations
@@ -83,34 +85,35 @@ class Rises(Protocol):
     """The methods that :func:`gather_evidence` needs of a :class:`~interp.run.run.Run`."""
 
     def __len__(self) -> int:
-        """The number of rows."""
+        """Return the number of rows."""
 
     def slopes(self, many: Sequence[Edit | Edits], metric: Any) -> Tensor:
-        """First-order estimates of the rises on all rows, ``[edit, row]``."""
+        """Return first-order estimates of the rises on all rows, ``[edit, row]``."""
 
     def rises(
         self, many: Sequence[Edit | Edits], metric: Any, rows: Sequence[int]
     ) -> Iterator[Tensor]:
-        """Each edit's rise at each position of some rows."""
+        """Yield for each edit the rise at each position of some rows, ``[row, pos]``."""
 
     def by_row(self, values: Tensor, rows: Sequence[int]) -> Tensor:
-        """The mean over scored positions of each row."""
+        """Return the mean over scored positions of each row, ``[row]``."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What is known of one edit.
+    """The measured effect of one edit.
 
     Attributes:
-        edits: The edit, or edits made together.
-        rise: The estimate of the mean rise over rows, in the metric's unit; more is worse.
-        error: The estimate's standard error at the last look, of ``rows`` − 1 degrees of freedom.
-        low, high: The estimate's interval at the last look.
+        edits: The edit, or the edits that were made together.
+        rise: The estimated mean rise over rows, in the metric's unit; more is worse.
+        error: The standard error of ``rise`` at the last look, with ``rows`` − 1 degrees of
+            freedom.
+        low, high: The ends of the confidence interval at the last look.
         status: ``above``, ``below``, ``screened`` or ``undecided``.
         rows: The number of rows that were run with the edit.
-        slope: The mean slope over all rows; NaN where there is none.
-        by_row: What each row that was run adds to the estimate: numbers whose mean is ``rise`` and
-            whose standard error is ``error``.
+        slope: The mean slope over all rows; NaN if no slopes were computed.
+        by_row: One number for each row that was run, scaled such that their mean is ``rise`` and
+            their standard error is ``error``.
     """
 
     edits: Edits
@@ -145,20 +148,25 @@ def gather_evidence(
     """Find which edits make the metric worse by more than a floor, on average over rows.
 
     Args:
-        run: The model on its rows; what is changed in it already stays changed.
-        many: The edits; tuples are made together.
+        run: The model on its rows; edits that the run already makes stay in place.
+        many: The edits to test; a tuple of edits is made together.
         metric: A :class:`~interp.run.metrics.Metric`, or a function (more is worse).
-        floor: The least mean rise that counts, in the metric's unit; one for all, or one an edit.
-        alpha: The probability of a wrong decision for each edit on all rows (at most a tenth more
-            over all looks); or twice that of a wrong ``below``, and of a wrong ``above``.
-        exhaustive: Run every edit on every row, and look once.
-        cheap: The same is done where edits times rows are at most so many and ``most`` is not
-            given.
-        most: The most rows that an edit is run on; all by default.
-        seed: Seed of the order in which rows are run.
+        floor: The least mean rise that counts, in the metric's unit: one for all edits, or one per
+            edit.
+        alpha: The probability of a wrong decision for each edit, half of it on each side (all looks
+            together add at most a tenth); or a pair with twice the probability of a wrong ``below``
+            and twice that of a wrong ``above``.
+        exhaustive: Whether to run every edit on every row, with one look.
+        cheap: Every edit is also run on every row if edits times rows is at most this number and
+            ``most`` is not given.
+        most: The largest number of rows that an edit is run on; all by default.
+        seed: Seed for the random order in which rows are run.
+
+    Returns:
+        One finding per edit, in the order of ``many``.
 
     Raises:
-        ArgumentError: for a floor that is not above 0, or an alpha that is none.
+        ArgumentError: if a floor is not above 0, or alpha is not between 0 and 1.
     """
     problems, measured, count = Problems("gather_evidence"), as_metric(metric), len(run)
     floors, sides = np.broadcast_to(floor, len(many)), np.broadcast_to(alpha, 2)
@@ -194,15 +202,14 @@ def gather_evidence(
 
 @dataclass(frozen=True)
 class _Look:
-    """What is known and decided after some rows.
+    """One interim analysis: how many rows it uses and with what error probability it may decide.
 
     Attributes:
-        rows: The number of rows that were run.
-        most: The number at the last look.
-        least: The number from which on anything is decided.
-        odds: The probability of a wrong ``below``, and of a wrong ``above``, that this look may
-            spend.
-        widest: Student's quantile of the last look, for the side of ``above``.
+        rows: The number of rows that were run before it.
+        most: The number of rows at the last look.
+        least: The number of rows below which nothing is decided.
+        odds: The error probabilities of this look: of a wrong ``below``, and of a wrong ``above``.
+        widest: The Student's t quantile of the last look on the side of ``above``.
     """
 
     rows: int
@@ -212,7 +219,7 @@ class _Look:
     widest: float
 
     def numbers(self, exact: Table, slopes: Table | None) -> Float[np.ndarray, "4 edit"]:
-        """Each edit's estimate, its standard error, and where its interval begins and ends."""
+        """Return each edit's estimate, standard error, and ends of the interval, ``[4, edit]``."""
         rise, error = _estimates(exact, slopes)
         below, above = -stdtrit(max(self.rows - 1, 1), self.odds)
         return np.stack([rise, error, rise - above * error, rise + below * error])
@@ -251,7 +258,7 @@ class _Look:
 def _looks(
     count: int, odds: Float[np.ndarray, " 2"], *, exhaustive: bool, most: int | None
 ) -> Iterator[_Look]:
-    """The looks at rows: one at all of them, or those of :func:`looks_of`."""
+    """Yield the looks up to ``most`` rows: of :func:`looks_of`, or one if ``exhaustive``."""
     looks = (count,) if exhaustive else looks_of(count)
     looks = looks if most is None else tuple(look for look in looks if look <= max(most, _FIRST))
     widest = float(-stdtrit(max(looks[-1] - 1, 1), odds[1]))
@@ -261,12 +268,12 @@ def _looks(
 
 
 def row_order(count: int, seed: int) -> Tensor:
-    """The order in which rows are run."""
+    """Return the random order in which rows are run: a permutation of ``range(count)``."""
     return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
 
 
 def looks_of(rows: int) -> tuple[int, ...]:
-    """After how many rows is looked: 2, 4, 8 … and all."""
+    """Return the numbers of rows after which a look is made: 2, 4, 8 … and ``rows`` itself."""
     looks = [min(_FIRST, rows)]
     while looks[-1] < rows:
         looks.append(min(2 * looks[-1], rows))
@@ -274,17 +281,19 @@ def looks_of(rows: int) -> tuple[int, ...]:
 
 
 def early_price(rows: int) -> float:
-    """The factor by which a p-value of an earlier look is multiplied.
+    """Return the factor by which a p-value of an earlier look is multiplied.
 
-    The looks before the last together may spend a tenth of a level, in equal parts: with this
-    factor, which is ten times their number, their p-values can be held against the level itself.
+    The looks before the last together may spend a tenth of a level, in equal parts. The factor is
+    ten times their number; p-values that are multiplied by it can be compared with the level
+    itself.
     """
     least = min(LEAST_ROWS, rows)
     return max(sum(look >= least for look in looks_of(rows)[:-1]), 1) / _EARLY
 
 
 def _estimates(exact: Table, slopes: Table | None) -> tuple[Numbers, Numbers]:
-    """The estimates of mean rises over the population of rows, and their standard errors.
+    """Estimate each edit's mean rise over the population of rows; return the estimates and standard
+    errors.
 
     With n of N rows run, Var = Var(e − g) / n + (Var(g) + 2 Cov(g, e − g)) / N.
     """
@@ -304,7 +313,7 @@ def _estimates(exact: Table, slopes: Table | None) -> tuple[Numbers, Numbers]:
 
 
 def _spread(values: Numbers, mean: float, error: float) -> Numbers:
-    """Numbers moved and stretched to have a mean and a standard error of the mean."""
+    """Shift and scale numbers to have the given mean and the given standard error of the mean."""
     off = values - values.mean()
     own = float(np.sqrt((off**2).sum() / max(len(off) - 1, 1) / len(off)))
     stretched: Numbers = mean + off * (error / own if own > 0 else 0.0)
@@ -312,7 +321,7 @@ def _spread(values: Numbers, mean: float, error: float) -> Numbers:
 
 
 def _reach(exact: Table, error: Numbers, rows: int, quantile: float) -> Numbers:
-    """How far above its estimate an edit's interval could begin once all ``rows`` were run."""
+    """Return how far above its estimate an edit's interval could begin after all ``rows`` rows."""
     freedom = exact.shape[1] - 1
     last = exact.std(1, ddof=1) / rows**0.5
     least = last * np.sqrt(freedom / chdtri(freedom, ndtr(-_MOVES)))
@@ -322,7 +331,7 @@ def _reach(exact: Table, error: Numbers, rows: int, quantile: float) -> Numbers:
 
 
 def _without_best(exact: Table, slopes: Table | None) -> Numbers:
-    """The estimates without the row that speaks for each edit most."""
+    """Return each edit's estimate without the row on which its measured rise is largest."""
     best = exact.argmax(1)[:, None]
     n, most = exact.shape[1], np.take_along_axis(exact, best, 1)[:, 0]
     if slopes is None or n == slopes.shape[1]:

@@ -1,12 +1,12 @@
-"""The gate that every run passes: rows that the model can take, numbers that are finite.
+"""The checks that every run makes: the model can take the rows, and all numbers are finite.
 
     ids        whole numbers within the vocabulary
     lengths    at most as many positions as the model has
-    masks      all ones; rows with pads are stripped and run by length (:func:`by_length`)
+    masks      all ones; rows with padding are stripped and run by length (:func:`by_length`)
     targets    as long as the inputs, ids within the outputs, something scored
-    outputs    finite, clean and changed
+    outputs    finite, both clean and edited
 
-All problems of a call are named at once. The gate does not know whether rows make sense.
+One error names all problems of a call. The checks cannot tell whether the rows make sense.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _COLUMNS = {"input_ids", "attention_mask"}
 
 
 def next_tokens(tokens: Any, start: int = 0) -> Batch:
-    """Tokens ``[row, pos]`` whose targets are the next tokens, scored from a position on.
+    """Return a batch of tokens ``[row, pos]`` whose targets are the next tokens.
 
     Args:
         tokens: Token ids as a tensor, an array or a list of rows of one length.
-        start: The first position that is scored.
+        start: The first position that is scored. The last position is never scored.
 
     Raises:
-        ArgumentError: for anything else.
+        ArgumentError: if the tokens are not integers ``[row, pos]`` with at least two positions.
     """
     given, tokens = tokens, rows_of(tokens)
     good = tokens is not None and tokens.ndim == 2 and tokens.shape[1] > 1
@@ -49,7 +49,11 @@ def next_tokens(tokens: Any, start: int = 0) -> Batch:
 
 
 def rows_of(inputs: Any) -> Tensor | None:
-    """Inputs as a tensor: a batch's, a tensor, an array, or rows of one length; None for others."""
+    """Return inputs as a tensor; None if they cannot be converted.
+
+    Args:
+        inputs: A batch (its inputs are returned), a tensor, an array, or rows of one length.
+    """
     if isinstance(inputs, Batch | Tensor):
         return inputs.inputs if isinstance(inputs, Batch) else inputs
     try:
@@ -59,13 +63,14 @@ def rows_of(inputs: Any) -> Tensor | None:
 
 
 def by_length(tokens: Tensor, attention_mask: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Rows without their pads, those of one length together.
+    """Strip the padding from rows and group the rows by length.
 
     Yields:
-        The rows' numbers, and their tokens ``[row, pos]``.
+        For each length the indices of its rows, and their tokens ``[row, pos]``.
 
     Raises:
-        ArgumentError: for a mask of another shape, with holes, or of a row that is all pads.
+        ArgumentError: if the mask has another shape than the tokens, or a row of the mask is not
+            one unbroken stretch of ones.
     """
     problems, kept = Problems("by_length"), attention_mask.bool()
     same = kept.shape == tokens.shape
@@ -84,16 +89,16 @@ def by_length(tokens: Tensor, attention_mask: Tensor) -> Iterator[tuple[Tensor, 
 
 
 def admit_batch(model: Any, batch: Any, attention_mask: Tensor | None = None) -> Batch:
-    """The rows as a batch that the model can take.
+    """Check that the model can take the rows, and return them as a batch.
 
     Args:
         model: A hooked model.
-        batch: A batch; token ids ``[row, pos]``, whose targets are the next tokens; or what a
-            tokenizer gives (``input_ids`` with its ``attention_mask``).
-        attention_mask: Which tokens are no pads, for token ids.
+        batch: A batch; token ids ``[row, pos]``, whose targets are the next tokens; or the output
+            of a tokenizer (``input_ids`` with its ``attention_mask``).
+        attention_mask: The attention mask of token ids; it must be all ones (no padding).
 
     Raises:
-        ArgumentError: naming everything that does not fit.
+        ArgumentError: if anything does not fit; the message names every problem.
     """
     need_hooks(model)
     problems = Problems("Run")
@@ -156,13 +161,13 @@ def _need_targets(problems: Problems, model: Any, batch: Batch) -> None:
 
 
 def need_outputs(problems: Problems, name: str, ids: Tensor, width: int) -> None:
-    """Need ids of tokens that are scored to be among a model's outputs.
+    """Record a problem if ids of scored tokens are not among a model's outputs.
 
     Args:
-        problems: Where it is noted if they are not.
-        name: The argument that holds them.
+        problems: The collection that the problem is added to.
+        name: The argument that holds the ids.
         ids: The ids, of any shape.
-        width: How many outputs the model has at a position.
+        width: The number of outputs that the model has at a position.
     """
     ends = (int(ids.min()), int(ids.max())) if ids.numel() else (0, 0)
     rule = f"must be from 0 to {width - 1} where they are scored"
@@ -172,8 +177,12 @@ def need_outputs(problems: Problems, name: str, ids: Tensor, width: int) -> None
 def need_finite(values: Tensor, what: str) -> None:
     """Refuse numbers that are infinite or not a number.
 
+    Args:
+        values: The numbers.
+        what: What produced the numbers, for the message.
+
     Raises:
-        ArgumentError: saying what they are of.
+        ArgumentError: if a number is infinite or not a number; the message contains ``what``.
     """
     if not bool(values.isfinite().all()):
         raise ArgumentError(
@@ -183,9 +192,9 @@ def need_finite(values: Tensor, what: str) -> None:
 
 
 def not_finite(model: Any, inputs: Tensor) -> ArgumentError:
-    """The error that says where a model's activations are first infinite or not a number.
+    """Return the error that says where a model's activations are first infinite or not a number.
 
-    Scores and patterns are left out: a score of −∞ is a mask.
+    Attention scores and patterns are not considered, because a score of −∞ is a mask.
     """
     found: list[str] = []
 

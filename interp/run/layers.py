@@ -1,16 +1,17 @@
-"""Run a model from a layer on, with functions acting at sites.
+"""Run a model from a layer on, with functions that read or replace values at sites.
 
     streams = layers.streams(inputs)              the stream that enters each layer, and the last
     with layers.acting({site: function}):
         stream = layers.block(streams[l], l)      layer l again, on any number of copies of the rows
     layers.head(stream)                           outputs of some places, and of no other
 
-A function gets a site's value and returns what stands in, or None to read only. What comes before
-the first change is as it was, so a changed run starts at its layer; arguments of layers (masks,
-position embeddings) are recorded on one row and hold for all rows of that length. Replaying is
-checked on two rows when a model is first seen (:func:`interp.run.plain.runners_of`). What cannot be
-replayed (wrapped modules, layers that need more of a row than its stream) runs as a whole at its
-hooks (:func:`run_whole`), with the same numbers, later.
+A function gets a site's value and returns its replacement, or None to read only. Everything before
+the first change is unchanged, so an edited run starts at the layer of the first edit. The other
+arguments of the layers (masks, position embeddings) are recorded on one row and used for all rows
+of that length. Replaying is checked on two rows when a model is first seen
+(:func:`interp.run.plain.runners_of`). Models that cannot be replayed (wrapped modules, layers that
+need more of a row than its stream) run as a whole at their hooks (:func:`run_whole`): the numbers
+are the same, but it takes longer.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ class _LastLayerRan(BaseException):
 
 
 class Layers(ABC):
-    """A model's layers, to be run one after the other.
+    """A model's layers, which can be run one by one from a given residual stream.
 
     Attributes:
-        layers: The modules.
+        layers: The layers' modules, in order.
     """
 
     layers: Sequence[nn.Module]
@@ -56,22 +57,22 @@ class Layers(ABC):
 
     @abstractmethod
     def knows(self, site: Site) -> bool:
-        """Whether a value at the site can be read and replaced."""
+        """Return whether the value at the site can be read and replaced."""
 
     @abstractmethod
     def head(self, stream: Tensor) -> Tensor:
-        """The outputs ``[place, output]`` of streams ``[place, d_model]`` after the last layer."""
+        """Return the outputs ``[place, output]`` for final streams ``[place, d_model]``."""
 
     @abstractmethod
     def acting(self, acts: Acts) -> Any:
-        """A context manager in which functions act at sites of layers."""
+        """Return a context manager inside which functions read or replace the values at sites."""
 
     @abstractmethod
     def _forward(self, inputs: Tensor) -> None:
-        """Run the model; it is stopped after the last layer."""
+        """Run the model on ``inputs``; the caller stops it after the last layer."""
 
     def streams(self, inputs: Tensor) -> list[Tensor]:
-        """The streams ``[row, pos, d_model]`` that enter each layer, and the one after the last."""
+        """Return the stream ``[row, pos, d_model]`` that enters each layer, and the final one."""
         self.prepare(inputs)
         found: list[Tensor] = []
 
@@ -88,14 +89,16 @@ class Layers(ABC):
         return found
 
     def block(self, stream: Tensor, layer: int) -> Tensor:
-        """The stream after a layer, from the one before it: ``[copies·row, pos, d_model]``."""
+        """Run one layer on a stream ``[copies·row, pos, d_model]`` and return the stream after
+        it."""
         arguments, keywords = self._arguments[stream.shape[1]][layer]
         return _tensor(self.layers[layer](stream, *arguments, **keywords))
 
     def agrees(self, inputs: Tensor, output: Tensor) -> bool:
-        """Whether running layer by layer gives the model's own residual streams and ``output``.
+        """Return whether running layer by layer gives the model's own residual streams and
+        ``output``.
 
-        False, too, where replaying raises an error other than being out of memory.
+        False, too, if replaying raises an error other than being out of memory.
         """
         with torch.no_grad():
             try:
@@ -111,7 +114,10 @@ class Layers(ABC):
         return len(streams) == len(self.layers) + 1 and close(again, output.flatten(0, 1))
 
     def prepare(self, inputs: Tensor) -> None:
-        """Record the arguments of layers for rows of this length, on one row; once a length."""
+        """Record the layers' other arguments for inputs of this length, from their first row.
+
+        A length that was recorded before is not recorded again.
+        """
         if inputs.shape[1] in self._arguments:
             return
         calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
@@ -126,7 +132,8 @@ class Layers(ABC):
 
     @contextmanager
     def _entering(self, act: Callable[..., None]) -> Iterator[None]:
-        """A function sees what each layer is called with."""
+        """Call ``act`` before each layer's call, with the layer and its arguments, inside the
+        ``with``."""
         with ExitStack() as stack, torch.no_grad():
             for layer in self.layers:
                 stack.enter_context(layer.register_forward_pre_hook(act, with_kwargs=True))
@@ -161,10 +168,12 @@ class HookedLayers(Layers):
 
 
 def run_whole(model: Any, inputs: Tensor, acts: Acts) -> Tensor:
-    """The output ``[row, pos, output]`` of a hooked model with functions acting at sites.
+    """Run a whole hooked model with functions at sites, and return its output ``[row, pos,
+    output]``.
 
     Raises:
-        ArgumentError: for ids or positions that the model's tables do not have.
+        ArgumentError: if an id or a position is outside of the model's embedding tables.
+        HookError: if the model lacks a site's hook, or the hook did not fire.
     """
     with hook_model(model, acts):
         try:
@@ -180,10 +189,10 @@ def run_whole(model: Any, inputs: Tensor, acts: Acts) -> Tensor:
 
 @contextmanager
 def hook_model(model: Any, acts: Acts) -> Iterator[None]:
-    """Functions act at the hooks of a model.
+    """Attach functions to the hooks of a model, inside the ``with``.
 
     Raises:
-        HookError: for a hook that the model lacks, or that did not fire.
+        HookError: if the model lacks a site's hook, or the hook did not fire.
     """
     require_hooks([site.name for site in acts], model.hook_dict, "has no hook")
     kinds = {site.kind for site in acts}
@@ -200,11 +209,12 @@ def hook_model(model: Any, acts: Acts) -> Iterator[None]:
 
 @contextmanager
 def all_called(acts: Acts) -> Iterator[Acts]:
-    """The functions at sites, each of which must have been called in the end.
+    """Give the functions at sites, and check at the end of the ``with`` that each of them was
+    called.
 
     Raises:
-        HookError: naming the sites whose functions were not: a change that never happened would
-            read as one without effect.
+        HookError: if a function was not called, naming its site. A change that never happened would
+            otherwise look like one without effect.
     """
     called: set[str] = set()
 
@@ -227,7 +237,7 @@ def _flag(model: Any, name: str) -> Iterator[None]:
 
 
 def close(found: Tensor, expected: Tensor) -> bool:
-    """Whether two tensors of one shape agree up to rounding, relative to the largest entry."""
+    """Return whether two tensors agree up to rounding, relative to the largest entry."""
     kind = torch.finfo(expected.dtype)
     scale = expected.abs().max().clamp_min(kind.tiny)
     return found.shape == expected.shape and bool(

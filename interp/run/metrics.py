@@ -26,11 +26,12 @@ from interp.run.gate import need_outputs
 
 @dataclass(frozen=True)
 class Places:
-    """Scored positions, some at a time.
+    """Some scored positions of some rows.
 
     Attributes:
-        rows, positions: Where each is, ``[place]``; rows count from the run's first.
-        targets: The targets there, ``[place(, output)]``.
+        rows, positions: The row and the position of each place, ``[place]``; rows are indices into
+            the run's rows.
+        targets: The target of each place, ``[place(, output)]``.
     """
 
     rows: Tensor
@@ -38,27 +39,27 @@ class Places:
     targets: Tensor
 
     def __getitem__(self, some: slice) -> Places:
-        """Some of the places."""
+        """Return a slice of the places."""
         return Places(self.rows[some], self.positions[some], self.targets[some])
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A number at each place, from the output there. Subclasses say which."""
+    """A number at each place, computed from the model's output there. Subclasses define it."""
 
     @property
     def name(self) -> str:
-        """What the number is, in a table."""
+        """The metric's name in tables."""
         return "".join(f"_{c.lower()}" if c.isupper() else c for c in type(self).__name__)[1:]
 
     @property
     def loss_name(self) -> str:
-        """The name of a change for the worse in this metric, such as ``loss_increase``."""
+        """The table's name for a change of this metric for the worse, such as ``loss_increase``."""
         return f"{self.name}_{'increase' if self.worse > 0 else 'decrease'}"
 
     @property
     def worse(self) -> int:
-        """1 if the model does worse where the number is larger, −1 if where it is smaller."""
+        """1 if a larger number means that the model does worse, −1 if a smaller one does."""
         return 1
 
     @property
@@ -67,21 +68,24 @@ class Metric:
         return False
 
     def at(self, output: Float[Tensor, "_ output"], places: Places, clean: Tensor | None) -> Tensor:
-        """The number at each place, ``[place, …]``, in double precision.
+        """Return the metric at each place, ``[place, …]``, in double precision.
 
         Args:
-            output: The outputs of a run, changed or not, on the model's device.
-            places: The places that the numbers belong to.
-            clean: The outputs of the unchanged model, for metrics that compare.
+            output: The outputs of a run, edited or not, ``[place, output]``, on the model's device.
+            places: The places that the outputs belong to.
+            clean: The outputs of the unedited run at the same places, for metrics that compare with
+                them.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Loss(Metric):
-    """Cross-entropy in nats of token targets, squared error (mean over channels) of real ones.
+    """The cross-entropy in nats for token targets, or the squared error (mean over channels) for
+    real ones.
 
-    Exponentials are taken in the output's precision (at least single), their logarithm in double.
+    The exponentials are computed in the output's precision (at least single), their logarithm in
+    double.
     """
 
     def at(self, output: Tensor, places: Places, clean: Tensor | None) -> Tensor:  # noqa: D102
@@ -97,11 +101,10 @@ class Loss(Metric):
 
 @dataclass(frozen=True)
 class LossOfOthers(Metric):
-    """The loss with the targets of several rows, ``[place, other]``: those of other rows are the
-    null of a loss.
+    """The loss against the targets of several other rows, ``[place, other]``: a null for the loss.
 
     Attributes:
-        targets: ``[other, pos(, output)]``.
+        targets: The targets of the other rows, ``[other, pos(, output)]``.
     """
 
     targets: Array
@@ -120,7 +123,7 @@ class LogitDifference(Metric):
     """The logit of the target minus that of another token.
 
     Attributes:
-        against: The other token, one for all or ``[row, pos]``.
+        against: The id of the other token: one for all places, or ``[row, pos]``.
     """
 
     against: int | Array | Tensor
@@ -153,7 +156,7 @@ class LogitDifference(Metric):
 
 @dataclass(frozen=True)
 class Change(Metric):
-    """How far the output is from the clean one: the squared distance. It need not be worse."""
+    """The squared distance of the output from the clean output; it need not be for the worse."""
 
     @property
     def compares(self) -> bool:  # noqa: D102
@@ -166,7 +169,7 @@ class Change(Metric):
 
 @dataclass(frozen=True)
 class Wrong(Metric):
-    """Whether the answer is wrong: 1 where the target does not have the largest logit, else 0."""
+    """The error rate: 1 where the target does not have the largest logit, otherwise 0."""
 
     def at(self, output: Tensor, places: Places, clean: Tensor | None) -> Tensor:  # noqa: D102
         return (output.argmax(-1) != places.targets.to(output.device)).double()
@@ -198,14 +201,19 @@ class _Function(Metric):
 
 
 def _need_outputs(name: str, ids: Tensor, output: Tensor) -> None:
-    """The gate's rule, of a model that does not say how many outputs it has."""
+    """Refuse token ids beyond the outputs, for models that do not say how many they have."""
     problems = Problems("metric")
     need_outputs(problems, name, ids, output.shape[-1])
     problems.raise_if_any()
 
 
 def as_metric(metric: Any) -> Metric:
-    """A metric as it is, or made of a function of outputs and targets (more is worse)."""
+    """Return a metric unchanged, or turn a function of outputs and targets into one (more is
+    worse).
+
+    Raises:
+        ArgumentError: if it is neither.
+    """
     rule, advice = "must be a Metric or a function of outputs and targets", "such as pl.run.Loss()"
     refuse_unless(isinstance(metric, Metric) or callable(metric), "metric", rule, metric, advice)
     return metric if isinstance(metric, Metric) else _Function(metric)

@@ -1,22 +1,25 @@
-"""Transformers' own layers under a bridge, without the bridge: two to three times as quick.
+"""Run the transformers layers under a bridge directly, without the bridge: two to three times as
+fast.
 
-A bridge wraps every module of a transformers model. Its twin is the same class with the same
-configuration, made without weights, whose parameters *are* the bridge's (no memory). Where the
-bridge's hooks lie is read from the bridge's own table of names, so no family is named here:
+A bridge wraps every module of a transformers model. Its twin is a model of the same class with the
+same configuration, made without weights, whose parameters *are* the bridge's (it takes no memory).
+The positions of the bridge's hooks are read from the bridge's own table of names, so no model
+family is named here:
 
     hook of a submodule   a forward hook of torch on the twin's module of that name
-    hook_z                what enters the output projection, split into heads
+    hook_z                the input of the output projection, split into heads
     hook_pattern          the family's own eager attention, called through transformers' registry of
-                          attention functions; z is made anew from a changed pattern
+                          attention functions; z is recomputed from an edited pattern
 
-Its linear layers are computed by oneDNN in place of MKL. On an AMD EPYC that multiplies the
-matrices of a language model twice as fast, on an Intel Xeon it takes 7 % longer. Sums run in
-another order: the largest rounding error is 1e-6 of the largest output, two to three times MKL's.
+The twin's linear layers are computed by oneDNN instead of MKL. On an AMD EPYC that multiplies the
+matrices of a language model twice as fast; on an Intel Xeon it takes 7 % longer. Sums are computed
+in another order: the largest rounding error is 1e-6 of the largest output, two to three times
+MKL's.
 
-A twin is used if it gives the bridge's outputs and activations on two rows, as they are and with
-changes at each kind of site; else the bridge runs itself. Hooks that a user has set on the bridge
-are not seen by a twin: then none is made. :func:`runners_of` says which ways a model has; they are
-found and checked once a model.
+A twin is used if it gives the bridge's outputs and activations on two rows, both unedited and with
+changes at each kind of site; otherwise the bridge itself is run. A twin does not call hooks that a
+user has set on the bridge, so no twin is made for such a bridge. :func:`runners_of` lists the ways
+in which a model can be run; they are found and checked once per model.
 """
 
 from __future__ import annotations
@@ -85,12 +88,12 @@ def runners_of(model: Any, inputs: Tensor) -> list[Layers]:
 
 
 def plain_layers(bridge: Any, inputs: Tensor, output: Tensor) -> Layers | None:
-    """The plain layers of a bridge, or None where they do not do as the bridge does.
+    """Return the plain layers of a bridge, or None if they do not give the bridge's numbers.
 
     Args:
         bridge: A ``TransformerBridge`` in evaluation mode.
-        inputs: A row or two to compare on.
-        output: The bridge's output on them.
+        inputs: One or two rows to compare on.
+        output: The bridge's output on these rows.
     """
     try:
         found = _PlainLayers(bridge)
@@ -103,7 +106,7 @@ def plain_layers(bridge: Any, inputs: Tensor, output: Tensor) -> Layers | None:
 
 
 class _PlainLayers(Layers):
-    """The layers of a bridge's twin."""
+    """The layers of the twin of a bridge."""
 
     def __init__(self, bridge: Any) -> None:
         super().__init__()
@@ -153,10 +156,11 @@ class _PlainLayers(Layers):
             yield
 
     def changes_as(self, bridge: Any, inputs: Tensor) -> bool:
-        """Whether sites have the same values as in the bridge, and edits the same effect.
+        """Return whether all sites have the same values as in the bridge, and edits have the same
+        effect.
 
-        Both run on ``inputs`` with the same changes at sites of the first and the last layer, but
-        for ``resid_mid``, whose values are compared and not changed.
+        Both run on ``inputs`` with the same changes at sites of the first and the last layer,
+        except at ``resid_mid``, whose values are compared but not changed.
         """
         sites = [s for s in (*self._modules, *self._attention) if s.name in bridge.hook_dict]
         last = len(self.layers) - 1
@@ -187,7 +191,7 @@ class _PlainLayers(Layers):
         self._body(input_ids=inputs, use_cache=False)
 
     def _place(self, layer: int, block: Any) -> None:
-        """Find the twin's modules of a layer's sites."""
+        """Find the twin's modules for the sites of a layer."""
         for kind in _STREAM:
             path = self._path(block, block.hook_aliases.get(f"hook_{kind}"))
             if path is not None:
@@ -203,7 +207,8 @@ class _PlainLayers(Layers):
             self._attention[Site(layer, "pattern")] = module
 
     def _path(self, part: Any, alias: Any, above: str = "") -> tuple[nn.Module, str] | None:
-        """The twin's module, and its side, at which one of the bridge's hooks lies."""
+        """Return the twin's module at which a bridge's hook lies, and its side, ``in`` or
+        ``out``."""
         if not isinstance(alias, str):
             return None
         *names, hook = alias.split(".")
@@ -218,19 +223,19 @@ class _PlainLayers(Layers):
 
 
 class _Given(nn.Module):
-    """A layer that gives what it holds."""
+    """A layer that returns a fixed residual stream."""
 
     def __init__(self, stream: Tensor) -> None:
         super().__init__()
         self._stream = stream
 
     def forward(self, *args: Any, **keywords: Any) -> Tensor:
-        """The held stream."""
+        """Return the fixed stream, whatever the arguments."""
         return self._stream
 
 
 def _twin_of(wrapped: Any) -> Any:
-    """A model of the same class and configuration with the same parameters, not wrapped."""
+    """Return an unwrapped model of the same class and configuration that shares all tensors."""
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
@@ -260,9 +265,9 @@ def _twin_of(wrapped: Any) -> Any:
 def use_onednn(model: nn.Module) -> None:
     """Replace the ``forward`` of a model's linear layers by one that calls oneDNN.
 
-    Nothing is done if this torch has no oneDNN. The layers still call torch's own product on other
-    devices, in other number formats than float32, and where a gradient is needed, which the
-    operator does not have.
+    Nothing is done if this build of torch has no oneDNN. The layers still call torch's own product
+    on other devices than the CPU, in other number formats than float32, and where a gradient is
+    needed, because the oneDNN operator supports none of these.
     """
     from transformers.pytorch_utils import Conv1D
 
@@ -291,7 +296,7 @@ def _multiply(
 def _attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **keywords: Any
 ) -> tuple[Tensor, Tensor]:
-    """The family's eager attention; z is made anew where a function changes the pattern."""
+    """Run the family's eager attention; recompute z if a function changes the pattern."""
     eager = sys.modules[type(module).__module__].eager_attention_forward
     z, pattern = eager(module, query, key, value, mask, **keywords)
     call: Callable[[Tensor], Tensor | None] | None = getattr(module, "_pattern_act", None)

@@ -1,22 +1,23 @@
-"""A model on some rows: what it does, and what it does when something in it is changed.
+"""A model on fixed rows: its loss and activations, and how these change when parts are edited.
 
-    run = Run(model, tokens)                  the gate: rows are checked, here and nowhere else
+    run = Run(model, tokens)                  checks the rows, here and nowhere else
     run.value()                               the loss at each scored position  [row, pos]
     run.at([Site(3, "pattern")])              activations
     run.rise(Mean(Site(3, "z", head=2)))      by how much the loss rises        [row, pos]
     run.rises([edit, (edit, edit), …])        many of them, several in one batch
-    run.with_(edit)                           the changed model, as a run: all of the above again
+    run.with_(edit)                           the edited model, as a run: all of the above again
     run.scoring(mask)                         the same, with other positions scored
     run.gradient([site])                      of the loss, row by row
-    run.slopes([edit, …])                     what first order says of many edits, in one pass back
+    run.slopes([edit, …])                     first-order estimates for many edits, in one backward
+                                              pass
 
-Values are remembered by edits, metric and row; nothing is run twice. Rows are taken a few at a time
-(``tokens`` positions a pass), clean streams are kept while there is room and computed again
-otherwise, logits exist for some scored positions at a time: memory does not grow with rows beyond a
-fixed size, except for what is asked for.
+Values are remembered by edits, metric and row; nothing is run twice. A pass runs a few rows
+(``tokens`` positions) at a time, clean streams are cached while there is room and recomputed
+otherwise, and logits exist for some scored positions at a time. So memory does not grow with the
+number of rows beyond a fixed size, except for the results that are asked for.
 
 A slope is a first-order estimate. It is wrong where scores saturate, most of all for the parts that
-are needed most: use it to spend fewer rows (:mod:`interp.run.evidence`), never to decide.
+are needed most: use it to run fewer rows (:mod:`interp.run.evidence`), never to decide.
 """
 
 from __future__ import annotations
@@ -74,10 +75,11 @@ class Run:
         edits: The edits that are made in this run; empty unless it comes from :meth:`with_`.
         causal: Whether attention is causal.
         tokens: The most positions in one forward pass.
-        passes: The number of rows that were run through all layers; parts count as fractions.
+        passes: The number of forward passes so far, counted in rows: a row that went through all
+            layers counts as 1, one that went through some of them as a fraction.
 
     Raises:
-        ArgumentError: for rows that the model cannot take; for activations that are not finite.
+        ArgumentError: if the model cannot take the rows, or activations are not finite.
     """
 
     def __init__(
@@ -109,7 +111,7 @@ class Run:
         keep_large_blocks_apart()
 
     def __len__(self) -> int:
-        """Number of rows."""
+        """Return the number of rows."""
         return len(self.batch)
 
     @property
@@ -117,7 +119,11 @@ class Run:
         return self._ran[0]
 
     def with_(self, *edits: Edit, only: bool = False) -> Run:
-        """The run in which some edits are made as well; with ``only``, these and no others."""
+        """Return a run in which ``edits`` are made as well; with ``only``, no others are.
+
+        Raises:
+            HookError: if an edit at ``resid_mid`` would not reach the residual stream of a bridge.
+        """
         for edit in edits:
             self._need_reach(edit)
         changed = copy.copy(self)  # what is remembered is shared
@@ -125,8 +131,11 @@ class Run:
         return changed
 
     def scoring(self, mask: Tensor) -> Run:
-        """The run with other positions scored, ``[row, pos]``; its streams and means are shared.
-        Where these hold the run's own, it knows what the other one has measured."""
+        """Return a run of the same rows that scores other positions: ``mask``, ``[row, pos]``.
+
+        The two runs share clean streams and means. If ``mask`` contains all positions that this run
+        scores, this run also reuses the values that the new run measures.
+        """
         other = copy.copy(self)
         other.batch = admit_batch(self.model, replace(self.batch, mask=mask))
         other._values, other._slopes, other._scored_more = {}, {}, []
@@ -135,12 +144,12 @@ class Run:
         return other
 
     def value(self, metric: Any = _LOSS, rows: Sequence[int] | None = None) -> Tensor:
-        """The metric at each position, ``[row, pos, …]``, 0 where nothing is scored.
+        """Return the metric at each position, ``[row, pos, …]``, 0 where nothing is scored.
 
         Args:
             metric: A :class:`~interp.run.metrics.Metric`, or a function of outputs ``[place,
                 output]`` and targets.
-            rows: Numbers of the rows; all by default.
+            rows: Indices of the rows; all by default.
         """
         which, measured = self._rows(rows), as_metric(metric)
         self._fill([self.edits], measured, which)
@@ -149,10 +158,11 @@ class Run:
     def rise(
         self, edits: Edit | Edits, metric: Any = _LOSS, rows: Sequence[int] | None = None
     ) -> Tensor:
-        """By how much the metric rises at each position when edits are made, all at once.
+        """Measure by how much the metric rises at each position when edits are made together.
 
         Returns:
-            ``[row, pos, …]``, 0 where nothing is scored. See :meth:`by_row`.
+            The metric with the edits minus the metric without, ``[row, pos, …]``, 0 where nothing
+            is scored. :meth:`by_row` averages it over positions.
         """
         return next(self.rises([edits], metric, rows))
 
@@ -164,8 +174,10 @@ class Run:
         *,
         backend: Backend = "local",
     ) -> Iterator[Tensor]:
-        """Yield the rise for each of many edits, each made by itself; with ``backend="ray"`` edits
-        are spread as tasks, and what they give is not remembered."""
+        """Yield the rise for each of many edits, each made on its own, as :meth:`rise` gives it.
+
+        With ``backend="ray"`` they are spread over Ray tasks, and the results are not remembered.
+        """
         which, measured = self._rows(rows), as_metric(metric)
         problems = Problems("Run.rises")
         need_backend(problems, backend)
@@ -182,13 +194,15 @@ class Run:
             yield self._dense(self._values[edits, measured], which) - before
 
     def by_row(self, values: Tensor, rows: Sequence[int] | None = None) -> Tensor:
-        """The mean over scored positions of each row, of values ``[row, pos, …]``."""
+        """Return each row's mean over scored positions, ``[row, …]``, of ``[row, pos, …]``."""
         counts = self.batch.mask[self._rows(rows)].sum(1).clamp_min(1)
         return values.sum(1) / counts.reshape(-1, *[1] * (values.ndim - 2))
 
     def forget(self, *, streams: bool = False) -> None:
-        """Drop what is remembered of values with edits made; means stay, and clean streams do
-        unless they are to go, too."""
+        """Drop all remembered metric values and slopes; with ``streams``, clean streams as well.
+
+        Means are always kept.
+        """
         self._values.clear()
         self._slopes.clear()
         self._scored_more.clear()
@@ -196,7 +210,11 @@ class Run:
             self._streams.clear()
 
     def outputs(self, rows: Sequence[int] | None = None) -> Iterator[tuple[Places, Tensor]]:
-        """Yield some scored places at a time with their outputs ``[place, output]``."""
+        """Yield slices of the scored places, with the run's outputs there, ``[place, output]``.
+
+        Raises:
+            ArgumentError: if an output is infinite or not a number.
+        """
         for piece in self._pieces(self._rows(rows)):
             with evaluating(self.model):
                 for places, output in self._outputs([self.edits], piece):
@@ -211,7 +229,15 @@ class Run:
     def at(
         self, sites: Sequence[Site | str] | Site | str, rows: Sequence[int] | None = None
     ) -> dict[Site, Tensor]:
-        """Activations ``[row, …]`` at sites (one head's, where a site names a head)."""
+        """Return activations, with the run's edits made.
+
+        Args:
+            sites: One site or several; text is read by :meth:`.Site.parse`.
+            rows: Indices of the rows; all by default.
+
+        Returns:
+            Site → activation ``[row, …]`` (one head's, if the site names a head).
+        """
         named = [sites] if isinstance(sites, str | Site) else sites
         wanted, found = [Site.parse(site) for site in named], dict[Site, Tensor]()
         which, start = self._rows(rows), 0
@@ -228,12 +254,12 @@ class Run:
     def gradient(
         self, sites: Sequence[Site | str], metric: Any = _LOSS, rows: Sequence[int] | None = None
     ) -> dict[Site, Tensor]:
-        """The gradient of a metric with respect to the activations at sites, by backpropagation.
+        """Compute the gradient of a metric with respect to activations, by backpropagation.
 
         Args:
-            sites: Where gradients are taken; a site that names a head gives that head's alone.
-            metric: The metric, whose mean over a row's scored positions is differentiated.
-            rows: The rows, all by default.
+            sites: Where gradients are taken; for a site that names a head, that head's alone.
+            metric: The metric; its mean over a row's scored positions is differentiated.
+            rows: Indices of the rows; all by default.
 
         Returns:
             Site → gradient ``[row, …]``, in the shape of the activations.
@@ -248,10 +274,10 @@ class Run:
         }
 
     def slopes(self, many: Many, metric: Any = _LOSS, rows: Sequence[int] | None = None) -> Tensor:
-        """What first order says of each edit's rise: gradient · change, ``[edit, row]``.
+        """Return the first-order estimate of each edit's rise, gradient · change, ``[edit, row]``.
 
-        One forward and one backward pass over the rows for all edits; not for metrics that compare
-        with the clean output, whose gradient is zero there.
+        One forward and one backward pass over the rows serve all edits. It is of no use for metrics
+        that compare with the clean output, whose gradient is zero there.
         """
         which, measured = self._rows(rows), as_metric(metric)
         all_ = [as_edits(edits) for edits in many]
@@ -264,8 +290,10 @@ class Run:
     # What edits ask for.
 
     def mean(self, site: Site, inputs: Array | None = None) -> Tensor:
-        """The mean of clean values at a site over all rows, or over rows of other inputs, ``[1,
-        …]``; kinds without a key axis are read for all layers at once."""
+        """Return the mean ``[1, …]`` of clean values at a site over rows, its own or ``inputs``'.
+
+        For kinds without a key axis, one pass computes the means of all layers.
+        """
         if inputs is not None:
             return self._other(inputs).mean(site)
         if site not in self._means:
@@ -286,7 +314,7 @@ class Run:
         return self._means[site]
 
     def clean_values(self, site: Site, rows: Tensor, inputs: Array | None = None) -> Tensor:
-        """The clean values at a site on some rows, or on rows of other inputs of the same shape."""
+        """Return the clean values at a site on some rows, of the run or of other inputs."""
         if inputs is not None:
             return self._other(inputs).clean_values(site, rows)
         key = site, tuple(rows.tolist())
@@ -295,9 +323,10 @@ class Run:
         return self._last[1]
 
     def write_difference(self, edit: Edit, rows: Tensor) -> Tensor:
-        """The change that an edit makes to what its own part writes to the residual stream.
+        """Return the change that an edit makes to what its own part writes to the residual stream.
 
-        The part is the edited residual, attention or MLP site, and attention for any other site.
+        For a site other than ``resid_pre``, ``resid_post``, ``attn_out`` and ``mlp_out`` this is
+        the change at ``attn_out`` of the same layer.
         """
         site = edit.site.every_head
         if site.kind not in ("resid_pre", "resid_post", "attn_out", "mlp_out"):
@@ -323,12 +352,12 @@ class Run:
         return torch.arange(len(self)) if rows is None else torch.as_tensor(rows, dtype=torch.long)
 
     def _pieces(self, rows: Tensor, *, share: int = 1) -> list[Tensor]:
-        """Even pieces of the rows, of at most ``tokens / share`` positions (one row at least)."""
+        """Split rows into even pieces of at most ``tokens / share`` positions or of one row."""
         most = max(1, self.tokens // share // self.batch.inputs.shape[1])
         return list(rows.tensor_split(-(-len(rows) // most))) if len(rows) else []
 
     def _need_reach(self, edit: Edit) -> None:
-        """Refuse a change that a bridge does not pass on: its hook there feeds the FFN alone."""
+        """Refuse an edit at ``resid_mid`` of a bridge, where the hook feeds the FFN alone."""
         if edit.site.kind == "resid_mid" and getattr(self.model, "spec", None) is None:
             raise HookError(
                 f"{edit.site.name} may only be read in {type(self.model).__name__}, where what is "
@@ -336,7 +365,7 @@ class Run:
             )
 
     def _runner(self, sites: Sequence[Site]) -> Layers | None:
-        """The quickest way to run with functions at sites; None for the model as a whole."""
+        """Return the fastest way to run with functions at sites; None for the model as a whole."""
         knowing = (one for one in self._layered if all(map(one.knows, sites)))
         found = next(knowing, None)
         if found is not None:  # the streams may come from another one
@@ -347,7 +376,7 @@ class Run:
         return self.batch.inputs[rows].to(self._device)
 
     def _clean_stream(self, rows: Tensor, layer: int) -> Tensor:
-        """The stream that enters a layer, or leaves the last; kept by row while there is room."""
+        """Return the clean stream that enters ``layer``, or leaves the last; cached if possible."""
         lacking = [row for row in rows.tolist() if row not in self._streams]
         fresh = self._run_clean(torch.tensor(lacking), self._layered[0]) if lacking else {}
         known, at = {**self._streams, **fresh}, layer // self._stride
@@ -360,8 +389,7 @@ class Run:
     def _run_clean(
         self, rows: Tensor, runner: Layers, acts: Acts | None = None
     ) -> dict[int, Tensor]:
-        """Run rows as they are, with functions that read on the way: row → its streams that are
-        kept."""
+        """Run rows unedited, with functions that only read; return each row's kept streams."""
         inputs = self._inputs(rows)
         with runner.acting(acts or {}):
             found = torch.stack(runner.streams(inputs), dim=1)
@@ -375,7 +403,7 @@ class Run:
         return fresh
 
     def _through(self, runner: Layers, stream: Tensor, layers: range, acts: Acts) -> Tensor:
-        """The stream after some layers, from the one before them."""
+        """Run a stream through some layers, with functions at sites; return the stream after."""
         for layer in layers:
             here = {site: act for site, act in acts.items() if site.layer == layer}
             self._ran[0] += len(stream) / len(runner.layers)
@@ -387,7 +415,7 @@ class Run:
         return stream
 
     def _acts(self, stack: Sequence[Edits], rows: Tensor) -> dict[Site, Callable[..., Any]]:
-        """What happens at sites when copies of some rows are run, each with its own edits."""
+        """Build each site's function for a batch of copies of rows, each with its own edits."""
         todo: dict[Site, list[tuple[int, Edit, Fetched]]] = {}
         seen: dict[Site, Tensor] = {}
         for copy_, edits in enumerate(stack):
@@ -416,7 +444,7 @@ class Run:
         return acts
 
     def _read(self, sites: Sequence[Site], rows: Tensor, edits: Edits) -> dict[Site, Tensor]:
-        """Values at sites of all heads, with edits made."""
+        """Read the values of all heads at sites, with edits made."""
         found: dict[Site, Tensor] = {}
         with evaluating(self.model):
             acts = self._acts([edits], rows) if edits else {}
@@ -436,7 +464,7 @@ class Run:
         return found
 
     def _fill(self, many: Sequence[Edits], metric: Metric, rows: Tensor) -> None:
-        """Measure what is not known of some rows."""
+        """Measure the metric for those edits and rows whose values are not remembered."""
         missing: dict[tuple[int, ...], list[Edits]] = {}
         for edits in dict.fromkeys(many):
             known = self._recall(edits, metric, rows)
@@ -449,7 +477,7 @@ class Run:
                     self._measure(some, metric, piece)
 
     def _recall(self, edits: Edits, metric: Metric, rows: Tensor) -> dict[int, Tensor]:
-        """What is known of some rows, by this run or by one with more positions scored."""
+        """Return remembered values of some rows, from this run or one that scores more."""
         known = self._values.setdefault((edits, metric), {})
         for other in self._scored_more:
             theirs = other._values.get((edits, metric), {})
@@ -458,7 +486,7 @@ class Run:
         return known
 
     def _measure(self, many: Sequence[Edits], metric: Metric, rows: Tensor) -> None:
-        """Measure edits on rows that fit one pass."""
+        """Measure the metric with each of many edits, on rows that fit into one pass."""
         counts = self.batch.mask[rows].sum(1).tolist()
         clean = None
         if metric.compares:
@@ -480,7 +508,7 @@ class Run:
                     known[row] = value.clone()
 
     def _stacks(self, many: Sequence[Edits], rows: int) -> Iterator[list[Edits]]:
-        """Edits that run as copies in one batch: those of the same first layer, run alike."""
+        """Yield edits that run as copies in one batch: of the same first layer and runner."""
         groups: dict[tuple[int, int], list[Edits]] = {}
         for edits in many:
             runner = self._runner([edit.site.every_head for edit in edits])
@@ -494,7 +522,7 @@ class Run:
                 yield some[start : start + copies]
 
     def _outputs(self, stack: Sequence[Edits], rows: Tensor) -> Iterator[tuple[Places, Tensor]]:
-        """Yield the outputs at some scored places of copies of the rows at a time."""
+        """Yield outputs of copies of the rows, one copy per entry of ``stack``, in slices."""
         mask = self.batch.mask[rows].to(self._device)
         places, acts = self._places(rows, len(stack)), self._acts(stack, rows)
         runner = self._runner([*acts])
@@ -521,7 +549,7 @@ class Run:
             yield places[some], runner.head(scored[some])
 
     def _places(self, rows: Tensor, copies: int = 1) -> Places:
-        """The scored places of copies of some rows."""
+        """Return the scored places of some rows, repeated ``copies`` times."""
         row, position = torch.nonzero(self.batch.mask[rows], as_tuple=True)
         row, position = rows[row].repeat(copies), position.repeat(copies)
         return Places(row, position, self.batch.targets[row, position])
@@ -541,7 +569,7 @@ class Run:
     def _gradients(
         self, sites: Sequence[Site], metric: Metric, rows: Tensor
     ) -> dict[Site, tuple[Tensor, Tensor]]:
-        """The value at each site and the gradient of each row's mean of the metric there."""
+        """Return, for each site, its value and the gradient of each row's mean of the metric."""
         kept: dict[Site, Tensor] = {}
         mask = self.batch.mask[rows]
         places, counts = self._places(rows), mask.sum(1)
@@ -579,7 +607,7 @@ class Run:
         weight: Tensor,
         metric: Metric,
     ) -> Tensor:
-        """The gradient at the last stream, some places at a time."""
+        """Compute the gradient at the stream after the last layer, some places at a time."""
         here = mask.to(self._device)
         scored, pieces = last.detach()[here], []
         most = max(1, _OUTPUTS // self._width(runner, scored))
@@ -614,7 +642,7 @@ class Run:
         return product.flatten(1).sum(1, dtype=torch.float64).cpu()
 
     def _site_groups(self, sites: list[Site], rows: int) -> Iterator[list[Site]]:
-        """Sites whose values and gradients fit the room together."""
+        """Yield groups of sites whose values and gradients fit into memory together."""
         length = self.batch.inputs.shape[1]
         heads = int(getattr(self.model.cfg, "n_heads", 1) or 1)
         group, held = list[Site](), 0
@@ -630,8 +658,7 @@ class Run:
 
 
 def stride_of(layers: int) -> int:
-    """The spacing, in layers, of the clean residual streams that are cached: 1, or 2 in models of
-    at least 12 layers."""
+    """Return the spacing, in layers, of cached clean streams: 2 from 12 layers on, else 1."""
     return 2 if layers >= _DEEP else 1
 
 
@@ -650,8 +677,9 @@ def _keeping(
     *,
     differentiating: bool = False,
 ) -> Callable[[Tensor], Tensor | None]:
-    """A function for a site that keeps its value, after another function has changed it. With
-    ``differentiating`` the kept value is the one that a gradient can be taken for."""
+    """Return a function for a site that stores its value in ``kept``, after the function ``first``
+    (if any) has changed it. With ``differentiating``, the stored value is one that has a
+    gradient."""
 
     def keep(value: Tensor) -> Tensor | None:
         changed = None if first is None else first(value)

@@ -1,4 +1,4 @@
-"""Edits of one run, spread as tasks of a Ray cluster: the same numbers, from several processes."""
+"""Measure the edits of one run in several processes of a Ray cluster, with the same numbers."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def spread_rises(
 
     Args:
         run: A :class:`~interp.run.run.Run`; each worker gets its model and rows once.
-        many: Edits, some of them a task.
-        metric: Measured by the workers.
-        rows: Numbers of the rows that are run.
+        many: The edits; each Ray task measures a few of them.
+        metric: The metric that the workers measure.
+        rows: Indices of the rows that are run.
     """
     jobs = [many[start : start + _AT_ONCE] for start in range(0, len(many), _AT_ONCE)]
     kind: Callable[..., Any] = type(run)

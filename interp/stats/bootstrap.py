@@ -1,20 +1,20 @@
-"""Bootstrap intervals (95 %) over rows, for rows that are all at hand or arrive in batches.
+"""Bootstrap intervals (95 %) over rows, for rows that are all available or arrive in batches.
 
-    row_interval    all rows at hand: each resample draws as many rows with replacement, and the
-                    interval holds the middle 95 % of what a statistic is on the resamples
-    RowMeans        rows come in batches and none is kept: each counts Poisson(1) times in every
-                    resample, which is drawing with replacement but for the number of rows
+    row_interval    all rows available: each resample draws as many rows with replacement, and the
+                    interval is the middle 95 % of a statistic over the resamples
+    RowMeans        rows come in batches and none is kept: each has weight Poisson(1) in every
+                    resample, which is drawing with replacement except for the number of rows
 
-Both give the same interval but for the randomness of the resamples. Rows are what is drawn
-independently; positions of a row are not. :class:`RowMeans` holds, beside, what a null of
+Both give the same interval up to the randomness of the resamples. Rows are what is drawn
+independently; positions of a row are not. Beside these, :class:`RowMeans` keeps what a null of
 exact moments needs:
 
     mean      = Σ_r value_r / Σ_r weight_r              value_r is a sum of weight_r terms
     null      mean and variance of Σ_r value_r, added up likewise
 
-Its rows draw their counts in order, so that the result does not depend on how they are cut into
+The counts of rows are drawn in order, so that the result does not depend on how rows are split into
 batches. An interval says how much a number would change with other rows of the same kind. It is too
-narrow for a few rows (ten or less), and says nothing about other models or tasks.
+narrow for few rows (ten or less), and says nothing about other models or tasks.
 """
 
 from __future__ import annotations
@@ -42,14 +42,17 @@ def row_interval(
     seed: int,
     resamples: int = RESAMPLES,
 ) -> tuple[float, float]:
-    """The interval of a function of means over rows.
+    """Return the bootstrap interval of a function of means over rows.
 
     Args:
         terms: For each row one number, or several numbers that the statistic needs.
-        statistic: Means of the terms in each resample ``[resample, *term]`` → ``[resample]``; for
-            one number a row it is their mean by default.
+        statistic: A function from the terms' means in each resample, ``[resample, *term]``, to
+            ``[resample]``; for one number per row it is their mean by default.
         seed: Seed of the resamples.
         resamples: Number of resamples.
+
+    Returns:
+        The ends of the 95 % interval.
     """
     rows, rng = len(terms), np.random.default_rng(seed)
     counts = rng.multinomial(rows, np.full(rows, 1 / rows), size=resamples)
@@ -59,7 +62,7 @@ def row_interval(
 
 
 class RowCounts:
-    """Draw bootstrap weights: how often each row occurs in each resample (Poisson with mean 1).
+    """Draws bootstrap weights: how often each row occurs in each resample (Poisson with mean 1).
 
     Args:
         seed: Seed of the random draws.
@@ -108,8 +111,9 @@ class RowMeans:
 
         Args:
             score: For each row, the sum of its terms.
-            weight: For each row, how many terms; axes are as long as the scores' or of length 1.
-            counts: The rows' counts, from :meth:`RowCounts.draw`.
+            weight: For each row, the number of its terms; axes are as long as the scores' or of
+                length 1.
+            counts: The rows' bootstrap counts, from :meth:`RowCounts.draw`.
             mean: The expectation of ``score`` under the null.
             variance: The variance under the null of the sum of ``score`` over these rows.
         """
@@ -122,22 +126,22 @@ class RowMeans:
 
     @property
     def size(self) -> int:
-        """How many numbers are held in memory."""
+        """How many numbers are kept in memory."""
         held = (self._score, self._mean, self._variance, self._weight, self._draws)
         return sum(part.numel() for part in (*held, self._draw_weights))
 
     def scores(self) -> NDArray[np.float64]:
-        """Each score's mean over the terms of all rows added so far, ``[*score]``; NaN for scores
-        without any term."""
+        """Return each score's mean over the terms of all rows so far, ``[*score]``; NaN without any
+        term."""
         return self._over(self._score)
 
     def draws(self) -> NDArray[np.float64]:
-        """The means on the resamples, minus the null's mean: ``[resample, *score]``."""
+        """Return the means on the resamples, minus the null's mean: ``[resample, *score]``."""
         found: NDArray[np.float64] = (self._draws / self._draw_weights).numpy()
         return found
 
     def null(self, place: tuple[int, ...], name: str, tail: Tail = "greater") -> Null:
-        """The null of one score, called ``name``; p is NaN where nothing was counted."""
+        """Return the null of one score, called ``name``; p is NaN if nothing was counted."""
         score, mean, std = (
             float(self._over(part)[place])
             for part in (self._score, self._mean, self._variance.sqrt())
@@ -147,7 +151,8 @@ class RowMeans:
         return from_moments(score, mean, std, name=name, tail=tail)
 
     def intervals(self) -> NDArray[np.float64]:
-        """The intervals of score − null mean, ``[2, *score]``; NaN without rows or resamples."""
+        """Return the intervals of score − null mean, ``[2, *score]``; NaN without rows or
+        resamples."""
         return interval_of(self.draws())
 
     def _over(self, total: Tensor) -> NDArray[np.float64]:
@@ -156,7 +161,8 @@ class RowMeans:
 
 
 def interval_of(draws: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The middle 95 % of resamples ``[resample, *score]``: ``[2, *score]``, NaN without any."""
+    """Return the middle 95 % of resamples ``[resample, *score]``, as ``[2, *score]``; NaN without
+    any."""
     if not draws.size:
         return np.full((2, *draws.shape[1:]), np.nan)
     known = ~np.isnan(draws)

@@ -1,32 +1,32 @@
 """Head tables: every score with its null, p, q and effect, as one tidy frame.
 
-A row is one score of one component. What it is about stands in columns of its own:
+A row is one score of one component. These columns say what it is about:
 
     component, layer, head   ``head``, ``ffn``, ``layer``, ``position``, ``group`` and which (−1
-                             where it does not apply)
-    group                    the set of heads that act together, of a group
-    circuit                  ``QK`` or ``OV`` (with ``+aI`` or ``+bI``), of what is read off weights
+                             if it does not apply)
+    group                    the set of heads that act together, for a group
+    circuit                  ``QK`` or ``OV`` (with ``+aI`` or ``+bI``), for scores of weights
     metric, target           what is measured, and of what: a latent, a class of keys, another head
-    site                     the hook that it is read at
+    site                     the hook that is read
     method                   how the model was changed: ``mean``, ``zero``, ``resample``, …
     null                     what the score is compared with: ``positions``, ``tokens``, ``signs`` …
     trial                    which rows: ``repeated``, ``shuffled``, ``text`` …
-    score, null_mean,        the number, what it is under the null, and effect = score − null_mean,
-    null_std, effect         in the metric's own unit
-    p, draws                 probability of such a score under the null, from so many draws (0
-                             where the null's moments are exact)
+    score, null_mean,        the number, its mean and standard deviation under the null, and
+    null_std, effect         effect = score − null_mean, in the metric's own unit
+    p, draws                 probability of such a score under the null, and from how many draws (0
+                             if the null's moments are exact)
     q                        p with false discovery controlled over the row's family
-    low, high                a 95 % interval of the effect over rows; NaN where none was taken
+    low, high                a 95 % interval of the effect over rows; NaN if none was computed
 
 q is Benjamini–Hochberg over a *family*: the rows that agree in the columns which the writer of the
-table declares. By default these are all that say what the test is, so that a family is all
-components put to one test (:data:`TEST`). A writer whose ``target`` is one of many places to look
+table declares. By default these are all columns that define the test, so that a family is all
+components in one test (:data:`TEST`). A writer whose ``target`` is one of many that are searched
 (every lag, every pair of heads, every latent) declares a family over all of them
-(:data:`ANY_TARGET`). Tables are made whole and q is taken once: choosing rows afterwards, or
-putting tables together, changes no q.
+(:data:`ANY_TARGET`). q is computed once, from the whole table: choosing rows afterwards, or
+concatenating tables, changes no q.
 
 A small q says that a component is not random, which trained ones rarely are: every rule that
-decides something puts a floor under the effect as well.
+decides something requires a least effect as well.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def score_row(
     trial: str = "",
     interval: tuple[float, float] = (math.nan, math.nan),
 ) -> dict[str, Any]:
-    """One row of a head table, without q and effect; the module describes the columns."""
+    """Return one row of a head table, without q and effect; the module describes the columns."""
     return {
         "component": component,
         "layer": layer,
@@ -97,10 +97,10 @@ def score_row(
 
 
 def head_table(rows: Iterable[Mapping[str, Any]], *, family: Sequence[str] = TEST) -> pd.DataFrame:
-    """Make a head table of rows from :func:`score_row`.
+    """Make a head table from rows of :func:`score_row`.
 
     Args:
-        rows: All that were tested: q is taken over them.
+        rows: The rows of everything that was tested: q is computed over them.
         family: Columns in which the rows of one family agree.
     """
     given = [name for name in COLUMNS if name not in ("q", "effect")]
@@ -108,11 +108,11 @@ def head_table(rows: Iterable[Mapping[str, Any]], *, family: Sequence[str] = TES
 
 
 def complete_table(table: pd.DataFrame, *, family: Sequence[str] = TEST) -> pd.DataFrame:
-    """A frame with scores, nulls and p as a head table: with effect, q and the missing columns.
+    """Make a head table of a frame with scores, nulls and p: add effect, q and the missing columns.
 
     Args:
-        table: Columns of a head table; those that say what a row is about may be missing where
-            they do not apply.
+        table: Columns of a head table; those that say what a row is about may be missing if they do
+            not apply.
         family: Columns in which the rows of one family agree.
     """
     absent = [name for name in IDENTITY if name not in table]
@@ -126,7 +126,8 @@ def complete_table(table: pd.DataFrame, *, family: Sequence[str] = TEST) -> pd.D
 
 
 def adjust(p: Float64[np.ndarray, " test"]) -> Float64[np.ndarray, " test"]:
-    """Benjamini–Hochberg q values of one family of tests; NaN stays NaN and counts for nothing."""
+    """Return Benjamini–Hochberg q values of one family of tests; NaN stays NaN and is not
+    counted."""
     q, known = np.full(len(p), np.nan), np.flatnonzero(~np.isnan(p))
     falling = known[np.argsort(-p[known], kind="stable")]
     found = p[falling] * len(known) / np.arange(len(known), 0, -1)

@@ -1,4 +1,4 @@
-"""Nulls for behaviour and effects: what a score would be if there were nothing to find.
+"""Nulls for behaviour and effects: the distribution of a score if there were nothing to find.
 
     rows       decodability when rows (sequences) of the latent are permuted against predictions
     paired     a mean of paired differences whose expectation is 0 (Student's t)
@@ -7,9 +7,9 @@
     swaps      a paired difference in decodability when each row's two versions are exchanged
 
 Rows are what is drawn independently: permutations move whole rows and differences are taken row by
-row, so dependence between positions of a row is kept. Which p a null gives is
-:mod:`interp.stats.p_values`'s; the moments of permutations are exact, exchanged predictions are
-drawn. A score beyond its null is not yet a mechanism.
+row, so dependence between positions of a row is kept. How p is computed from a null is in
+:mod:`interp.stats.p_values`; the moments of permutations are exact, exchanged predictions are
+sampled. A score beyond its null does not establish a mechanism.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ Classes = Float[np.ndarray, " class"]
 
 
 def paired_null(differences: Float[np.ndarray, " row"]) -> Null:
-    """The null that paired differences have mean 0: Student's t, one-sided for a mean above 0.
+    """Return the null that paired differences have mean 0: Student's t, one-sided for a mean above
+    0.
 
-    Differences that are all the same have no spread to be judged by: they get the least p if they
-    are above 0, else 1. One difference alone tells nothing.
+    If all differences are equal, there is no spread to test with: p is the least possible if they
+    are above 0, else 1. For one difference alone p is 1.
     """
     count, mean = len(differences), float(differences.mean())
     if count < 2 or not np.isfinite(mean):
@@ -48,14 +49,14 @@ def paired_null(differences: Float[np.ndarray, " row"]) -> Null:
 
 
 def need_null(blocks: Sequence[Float[np.ndarray, "_ _"]]) -> Null:
-    """The null that a loss does not rise, or that it rises as much with other rows' targets.
+    """Return the null that a loss does not rise, or that it rises as much with other rows' targets.
 
     Any change of the output moves the loss, in either direction, even in an untrained model whose
     output has nothing to do with the targets. To call a component *needed for the targets*, two
     nulls must be rejected: that the mean rise is 0 (:func:`paired_null`), and that the rise is no
     larger than when the same outputs are scored against the targets of randomly permuted rows (a
     permutation test with exact moments). p is the larger of the two p-values, which is conservative
-    where both nulls hold; mean and standard deviation are those of the first null.
+    if both nulls hold; mean and standard deviation are those of the first null.
 
     Args:
         blocks: For each block of rows a square array ``[row, other]``: the rise in the loss of
@@ -72,10 +73,10 @@ def need_null(blocks: Sequence[Float[np.ndarray, "_ _"]]) -> Null:
 
 
 def decodability_null(predicted: Predictions, actual: Predictions) -> Null:
-    """The null of :func:`correlation_squared` when the rows of ``actual`` are permuted.
+    """Return the null of :func:`correlation_squared` when the rows of ``actual`` are permuted.
 
     The moments of the correlation are exact, and p is its tail, which is close to normal; mean and
-    standard deviation are those of its square, counted as zero where it is negative.
+    standard deviation are those of its square, counted as zero where the correlation is negative.
     """
     predicted, actual = predicted - predicted.mean(), actual - actual.mean()
     size = float(np.sqrt((predicted**2).sum() * (actual**2).sum()))
@@ -96,12 +97,13 @@ def decodability_null(predicted: Predictions, actual: Predictions) -> Null:
 
 
 def permutations_least(rows: int) -> float:
-    """The smallest p that permutations of this many rows can give, 1/rows!."""
+    """Return the smallest p that permutations of this many rows can give, 1/rows!."""
     return 1 / factorial(min(rows, 100))
 
 
 def correlation_squared(predicted: Predictions, actual: Predictions) -> float:
-    """Squared correlation over all rows and positions; 0 where it is negative or undefined."""
+    """Return the squared correlation over all rows and positions; 0 if it is negative or
+    undefined."""
     centred = predicted - predicted.mean(), actual - actual.mean()
     return float(_r_squared(_sums(*centred).sum(0)))
 
@@ -109,10 +111,10 @@ def correlation_squared(predicted: Predictions, actual: Predictions) -> float:
 def balanced_accuracy(
     predicted: Predictions, actual: Predictions, *, classes: Classes | None = None
 ) -> float:
-    """The mean over classes of the recall, rescaled so that chance is 0 and no mistake is 1.
+    """Return the mean recall over classes, rescaled so that chance is 0 and no mistake is 1.
 
-    It is 0 where there is one class only. ``classes`` are the classes that count; those of
-    ``actual`` by default.
+    It is 0 if there is one class only. ``classes`` are the classes that count; by default those of
+    ``actual``.
     """
     classes = np.unique(actual) if classes is None else classes
     if len(classes) < 2:
@@ -124,8 +126,8 @@ def balanced_accuracy(
 def accuracy_null(
     predicted: Predictions, actual: Predictions, *, classes: Classes | None = None
 ) -> Null:
-    """The null of :func:`balanced_accuracy` when the rows of ``actual`` are permuted; its mean and
-    variance are exact moments, not draws."""
+    """Return the null of :func:`balanced_accuracy` when the rows of ``actual`` are permuted; its
+    mean and variance are exact."""
     classes = np.unique(actual) if classes is None else classes
     if len(classes) < 2:
         return Null(0.0, 0.0, 1.0, "rows")
@@ -143,9 +145,12 @@ def accuracy_null(
 def swaps_null(
     first: Predictions, second: Predictions, actual: Predictions, *, seed: int, draws: int = DRAWS
 ) -> Null:
-    """The null of how much better ``first`` predicts than ``second`` (:func:`correlation_squared`)
-    when the two predictions of each row are exchanged at random; both are scaled to unit variance
-    first, which changes neither score. A difference that rounding can make counts as none."""
+    """Return the null of how much better ``first`` predicts than ``second``
+    (:func:`correlation_squared`) when the two predictions of each row are exchanged at random.
+
+    Both are scaled to unit variance first, which changes neither score. A difference that rounding
+    alone can cause counts as 0.
+    """
     rng = np.random.default_rng(seed)
     actual = actual - actual.mean()
     one, two = (_sums(_standard(predicted), actual) for predicted in (first, second))
@@ -158,13 +163,14 @@ def swaps_null(
 def others_moments(
     paired: Float[Tensor, "row other score"],
 ) -> tuple[Float[Tensor, " score"], Float[Tensor, " score"]]:
-    """Mean and variance of Σ_r paired[r, π(r)] when rows are paired with other rows at random.
+    """Return mean and variance of Σ_r paired[r, π(r)] when rows are paired with other rows at
+    random.
 
     Over uniformly random permutations π the moments are exact (Hoeffding's combinatorial statistic;
     the variance is Σ d²/(n − 1), d being doubly centred), and a sum over many rows is close to
-    normal, so the tail needs no draws. A permutation keeps a row in its place once in n times;
-    with this taken out, distances from the observed sum grow by n/(n − 1), and the mean is that of
-    the pairs off the diagonal.
+    normal, so the tail needs no draws. A permutation leaves a row in its place with probability
+    1/n. To correct for this, distances from the observed sum are multiplied by n/(n − 1), and the
+    mean is that of the pairs off the diagonal.
     """
     rows, own = len(paired), torch.diagonal(paired, dim1=0, dim2=1).sum(-1)
     if rows < 2:
@@ -178,9 +184,9 @@ def others_moments(
 def correlation_interval(
     predicted: Predictions, actual: Predictions, *, than: Predictions | None = None, seed: int
 ) -> tuple[float, float]:
-    """The 95 % interval over rows of :func:`correlation_squared`.
+    """Return the 95 % interval over rows of :func:`correlation_squared`.
 
-    With ``than`` it is the interval of how much higher it is than that of other predictions.
+    With ``than`` it is the interval of the difference from that of these other predictions.
     """
     actual = actual - actual.mean()
     sides = (predicted,) if than is None else (predicted, than)
@@ -198,13 +204,14 @@ def _standard(values: Predictions) -> Predictions:
 
 
 def _sums(predicted: Predictions, actual: Predictions) -> Float[np.ndarray, "row 3"]:
-    """For each row: Σ predicted·actual, Σ predicted², Σ actual²."""
+    """Return for each row: Σ predicted·actual, Σ predicted², Σ actual²."""
     return np.stack(
         [(predicted * actual).sum(1), (predicted**2).sum(1), (actual**2).sum(1)], axis=1
     )
 
 
 def _r_squared(sums: Float[np.ndarray, "*draw 3"]) -> Float[np.ndarray, "*draw"]:
-    """Squared correlations from these sums; 0 where the correlation is negative or undefined."""
+    """Return squared correlations from these sums; 0 if the correlation is negative or
+    undefined."""
     product, size = np.maximum(sums[..., 0], 0.0), sums[..., 1] * sums[..., 2]
     return np.divide(product**2, size, out=np.zeros_like(product), where=size > 0)

@@ -1,22 +1,23 @@
-"""One rule for every p-value: how far out is a score among what chance gives?
+"""One rule for every p-value: how extreme a score is under its null.
 
     moments   the null's mean and standard deviation are known exactly (permutations of rows, random
               rotations); p is the tail of a normal distribution with these moments, or of a gamma
-              distribution for what cannot be negative
-    draws     the null was sampled D times; p = (1 + #{draws ≥ score}) / (1 + D) where ten draws or
-              more reach the score. Where fewer do, the count tells little, and p is an exponential
+              distribution for scores that cannot be negative
+    draws     the null was sampled D times; p = (1 + #{draws ≥ score}) / (1 + D) if ten draws or
+              more reach the score. If fewer do, the count is imprecise, and p is an exponential
               tail through the tenth largest draw, with the mean excess of the largest tenth
 
-No p is below what its null can tell: 1/(10·D) for D draws, one in ten of what a count could reach;
+No p is below what its null can support: 1/(10·D) for D draws, a tenth of what a count could reach;
 :data:`LEAST_P` for exact moments, whose tail is fitted too; nor below one over the number of
-arrangements that a permutation has. Fewer than a hundred draws are counted and no tail is fitted.
+arrangements that a permutation has. With fewer than a hundred draws p is a count, and no tail is
+fitted.
 
-An exponential tail is too high for what falls off faster, as a normal one does, and right for what
-falls off at that rate. Scores that span orders of magnitude should come as logarithms: a power-law
-tail is then exponential.
+An exponential tail is too high for distributions that fall off faster, such as the normal, and
+right for those that fall off at that rate. Scores that span orders of magnitude should be given as
+logarithms: a power-law tail is then exponential.
 
-A small p says that chance is a poor account of the score. It does not say that the score is large,
-nor that what was measured is a mechanism.
+A small p says that chance does not explain the score. It does not say that the score is large, nor
+that what was measured is a mechanism.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ class Null:
 
     Attributes:
         mean, std: Mean and standard deviation of the score under the null.
-        p: Probability under the null of a score at least as extreme as the measured one, one- or
-            two-sided as the test was made; NaN where it is undefined.
+        p: Probability under the null of a score at least as extreme as the measured one, for a one-
+            or two-sided test; NaN if it is undefined.
         name: What the null randomises: ``positions``, ``tokens``, ``rows``, ``paired`` …
-        draws: Number of random draws that p is computed from; 0 where mean and standard deviation
-            are exact and p is the tail of a normal or gamma distribution with these moments.
+        draws: Number of random draws that p is computed from; 0 if mean and standard deviation are
+            exact and p is the tail of a distribution with these moments.
     """
 
     mean: float
@@ -71,7 +72,7 @@ def from_moments(
     tail: Tail = "greater",
     least: float = LEAST_P,
 ) -> Null:
-    """The null with known mean and standard deviation, and the p-value of a score under it.
+    """Return the null with known mean and standard deviation, and the p-value of a score under it.
 
     Args:
         score: The measured score.
@@ -81,7 +82,7 @@ def from_moments(
         least: The least p that the null can give, if that is more than :data:`LEAST_P`.
 
     Returns:
-        p is NaN where a number is not finite, and 1 for a null without spread.
+        The null; p is NaN if a number is not finite, and 1 if the null has no spread.
     """
     if not np.isfinite([score, mean, std]).all():
         return Null(mean, std, float("nan"), name)
@@ -99,8 +100,8 @@ def from_moments(
 def gamma_tail(
     score: NDArray[np.float64], mean: float, std: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Upper tail of gamma distributions with these moments, at least :data:`LEAST_P`; NaN where the
-    standard deviation is 0 or that of rounding."""
+    """Return the upper tail of gamma distributions with these moments, at least :data:`LEAST_P`;
+    NaN if the standard deviation is 0 or within rounding of 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         found = gammaincc((mean / std) ** 2, np.maximum(score, 0.0) * mean / std**2)
     spread = std > _ROUNDING * np.maximum(np.abs(score), abs(mean))
@@ -110,16 +111,16 @@ def gamma_tail(
 def from_draws(
     score: float, draws: Float[np.ndarray, " draw"], *, name: str = "", two_sided: bool = False
 ) -> Null:
-    """The null given by random draws, and the p-value of a score under it.
+    """Return the null given by random draws, and the p-value of a score under it.
 
     Args:
         score: The measured score.
         draws: The same score in each draw under the null.
         name: The name of the null.
-        two_sided: Whether small scores count as large ones do.
+        two_sided: Whether small scores count as extreme, too.
 
     Returns:
-        p is NaN where the score or a draw is not finite.
+        The null; p is NaN if the score or a draw is not finite.
     """
     mean, std = float(draws.mean()), float(draws.std())
     if not (np.isfinite(score) and np.isfinite(draws).all()):

@@ -1,7 +1,7 @@
 """The columns of a head table.
 
-A *head table* is the one tidy frame in which every score of a component stands, whatever was
-measured. Only the columns are known here: numbers are :mod:`interp.stats.head_table`'s.
+A *head table* is the one tidy frame with every score of a component, whatever was measured. This
+module only has the columns; the numbers are computed by :mod:`interp.stats.head_table`.
 """
 
 from __future__ import annotations
@@ -44,5 +44,6 @@ _SHARED = {"circuit", "metric", "target", "null_mean", "null_std", "p", "q", "ef
 
 
 def is_head_table(columns: Iterable[str]) -> bool:
-    """Whether these are the columns of a head table, in the present format or the first."""
+    """Return whether these are the columns of a head table, in the present format or the first
+    one."""
     return set(columns) >= _SHARED

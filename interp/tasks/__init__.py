@@ -1,1 +1,1 @@
-"""What is to be learned: tasks with known latents."""
+"""Tasks with known latents, for models to learn."""

@@ -1,15 +1,15 @@
-"""The protocol that every task follows, and the batches that tasks give.
+"""The protocol that every task follows, and the batches that tasks return.
 
 A task is a frozen description that can sample itself. Every batch carries its *latents*, the
 quantities the task was built from (memory locations and contents, kernels, template indices):
-probes and role detectors are judged against them. A latent that a probe finds shows that the
-information is there, not that the model uses it.
+probes and role detectors are judged against them. That a probe finds a latent shows that the
+information is present, not that the model uses it.
 
 A task may also say what a model of it must do. ``task.memories()`` names the contents that are
-fetched from earlier positions and where each is; ``task.answers()`` names the latents that are
-computed, each with the latents it is computed from. Roles of memories and readouts are looked for
-only where a task says so: :func:`memories_of` and :func:`answers_of` read both, and find nothing in
-a task that has no such method.
+fetched from earlier positions and their locations; ``task.answers()`` names the latents that are
+computed, each with the latents that it is computed from. Roles of memories and readouts are looked
+for only in tasks with these methods: :func:`memories_of` and :func:`answers_of` call them, and
+return nothing for a task without them.
 """
 
 from __future__ import annotations
@@ -30,16 +30,15 @@ from interp.machine import check_device
 
 @dataclass(frozen=True)
 class Batch:
-    """Inputs, targets and everything known about them.
+    """Inputs, targets and latents of some rows.
 
     Attributes:
         inputs: ``[batch, pos, channel]`` real values, or ``[batch, pos]`` token ids.
         targets: ``[batch, pos, output]`` real values, or ``[batch, pos]`` token ids.
         mask: ``[batch, pos]`` boolean, true where the target is defined and scored.
-        latents: name → ``[batch, pos]`` or ``[batch, pos, …]`` tensors. Their type says what they
-            are: whole numbers and booleans name things that have no order (tokens, labels, which
-            position), floating types are quantities (contents, lags, counts). Probes read names as
-            classes.
+        latents: name → ``[batch, pos]`` or ``[batch, pos, …]`` tensors. Integers and booleans are
+            categories without an order (tokens, labels, positions), floating types are quantities
+            (contents, lags, counts). Probes predict categories as classes.
     """
 
     inputs: Tensor
@@ -48,11 +47,11 @@ class Batch:
     latents: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        """Number of rows (sequences)."""
+        """Return the number of rows (sequences)."""
         return int(self.inputs.shape[0])
 
     def __getitem__(self, rows: slice) -> Batch:
-        """The rows of a slice as a smaller batch."""
+        """Return the rows of a slice as a smaller batch."""
         return Batch(
             self.inputs[rows],
             self.targets[rows],
@@ -61,7 +60,7 @@ class Batch:
         )
 
     def to(self, device: str | torch.device) -> Batch:
-        """The same batch on ``device``."""
+        """Return the same batch on ``device``."""
         return Batch(
             self.inputs.to(device),
             self.targets.to(device),
@@ -72,7 +71,7 @@ class Batch:
 
 @runtime_checkable
 class Task(Protocol):
-    """A frozen description of what is to be learned."""
+    """A frozen description of a task that can sample itself."""
 
     @property
     def name(self) -> str:
@@ -82,12 +81,14 @@ class Task(Protocol):
         """Draw ``n`` rows; the same seed gives the same rows on every machine."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The task as JSON data: what a store or recipe records, with its ``kind``."""
+        """Return the task as JSON data with its ``kind``, as a store or recipe records it."""
 
 
 def sampler(sample: Callable[..., Batch]) -> Callable[..., Batch]:
-    """The ``sample`` of a task, which refuses numbers of rows, seeds and devices that are none;
-    :exc:`~interp.errors.ArgumentError`."""
+    """Wrap the ``sample`` method of a task to check the number of rows, the seed and the device.
+
+    The wrapped method raises :exc:`~interp.errors.ArgumentError` if one of them is not valid.
+    """
 
     @wraps(sample)
     def checked_sample(task: Any, n: int, *, seed: int, device: str = "cpu") -> Batch:
@@ -103,15 +104,14 @@ def sampler(sample: Callable[..., Batch]) -> Callable[..., Batch]:
 
 @dataclass(frozen=True)
 class Memory:
-    """A content that a task says is fetched from earlier positions.
+    """A content that, as a task says, is fetched from earlier positions.
 
     Attributes:
         name: The latent that holds the content.
-        location: Where the content lies, given as a fixed lag, as the name of the latent that holds
-            the lag, or as a kernel ρ ``[lag]``; with a kernel the content is the average Σ_s ρ(s)
-            x_{t−s}.
-        round: The step of a nested lookup in which it is fetched, counted from 1; None where
-            lookups are not nested.
+        location: The location of the content: a fixed lag, the name of the latent that holds the
+            lag, or a kernel ρ ``[lag]``; with a kernel the content is the average Σ_s ρ(s) x_{t−s}.
+        round: The step of a nested lookup in which it is fetched, counted from 1; None if lookups
+            are not nested.
     """
 
     name: str
@@ -120,17 +120,19 @@ class Memory:
 
 
 def memories_of(task: Any) -> tuple[Memory, ...]:
-    """The contents that a task says are fetched: its ``memories()``, or none without that
+    """Return the contents that a task says are fetched: its ``memories()``, or none without that
     method."""
     told = getattr(task, "memories", None)
     return () if told is None else tuple(told())
 
 
 def answers_of(task: Any) -> dict[str, tuple[str, ...]]:
-    """The latents that a task says are computed: its ``answers()``, or none without that method.
+    """Return the latents that a task says are computed: its ``answers()``, or none without that
+    method.
 
     Returns:
-        Latent → the latents it is computed from; empty where the task does not say from which.
+        Latent → the latents that it is computed from; these are empty if the task does not name
+        them.
     """
     told = getattr(task, "answers", None)
     return {} if told is None else dict(told())

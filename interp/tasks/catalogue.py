@@ -5,10 +5,9 @@ installed package's entry point ``prooflens.tasks`` (:mod:`interp.plugins`). Loa
 executes code from it: a recipe, checkpoint or store holds only the kind's name, and if no class is
 registered under it, the task stays unknown while everything else can still be read.
 
-What arguments a task takes: the fields of its class, their types in words, and type checks.
-
-Values come from JSON or TOML, so a whole number is accepted where a number is asked for, and a list
-where the class has a tuple. A field whose annotation is no such type is not checked here.
+The arguments of a task are the fields of its class; their types are checked. Values come from JSON
+or TOML, so an integer is accepted for a float, and a list for a tuple. Fields with other
+annotations are not checked here.
 """
 
 from __future__ import annotations
@@ -64,7 +63,8 @@ class Argument:
 
 
 def arguments_of(kind: type[Any]) -> dict[str, Argument]:
-    """The arguments of a task's class (a dataclass), by name and in the order of its fields."""
+    """Return the arguments of a task's class (a dataclass), by name and in the order of its
+    fields."""
     hints, said = get_type_hints(kind), dict(_meanings(kind))
     found = {}
     for field in fields(kind):
@@ -103,7 +103,7 @@ _TASKS: dict[str, type[Any]] = {
 
 
 def _problem(kind: str, task: Any) -> str:
-    """Why a class cannot be registered under a name, or ``""``."""
+    """Return why a class cannot be registered under a name, or ``""``."""
     problems = Problems("register_task")
     plain = isinstance(kind, str) and re.fullmatch("[a-z][a-z0-9_]*", kind) is not None
     rule = "must be small letters, digits and underscores"
@@ -154,14 +154,16 @@ def register_task(kind: str, task: type[Any]) -> None:
 
 
 def _place(task: Any) -> tuple[str, str]:
-    """The module and name of a class: the same for a notebook cell that is run again."""
+    """Return the module and name of a class, which stay the same if a notebook cell is run
+    again."""
     return getattr(task, "__module__", ""), getattr(task, "__qualname__", "")
 
 
 def known_task(data: Mapping[str, Any] | None) -> tuple[Task | None, str]:
-    """The task that a checkpoint or store records, or None with the reason why it cannot be made.
+    """Return the task that a checkpoint or store records, or None with the reason why it cannot be
+    made.
 
-    The reason is empty where no task is recorded.
+    The reason is empty if no task is recorded.
     """
     if data is None:
         return None, ""
@@ -177,11 +179,12 @@ def known_task(data: Mapping[str, Any] | None) -> tuple[Task | None, str]:
 
 
 def task_from_dict(data: Mapping[str, Any]) -> Task:
-    """The task that JSON data describes, from :meth:`Task.to_dict` or a recipe's ``[task]`` table.
+    """Make the task that JSON data describes, from :meth:`Task.to_dict` or a recipe's ``[task]``
+    table.
 
     Raises:
-        ArgumentError: for an unknown kind, unknown or missing keys, values of the wrong type, or
-            arguments that the task itself refuses.
+        ArgumentError: if the kind is unknown, keys are unknown or missing, values have the wrong
+            type, or the task itself refuses an argument.
     """
     problems = Problems("task")
     kind = data.get("kind")
@@ -226,5 +229,6 @@ def _is_bounded(value: Any, most: int) -> bool:
 
 
 def _today(key: str, value: Any) -> Any:
-    """The value as the class expects it: lists become tuples, renamed values get today's name."""
+    """Convert a value to what the class expects: lists become tuples, renamed values get their new
+    name."""
     return _VALUES.get((key, str(value)), as_tuples(value))

@@ -1,13 +1,13 @@
-"""In-context tasks on random tokens, for models whose weights nobody trained for them.
+"""In-context tasks on random tokens, for models that were not trained on these tasks.
 
     repeated tokens   BOS  s_0 … s_{p−1}  s_0 … s_{p−1}  s_0 …      period p drawn for every row
     template aba      BOS  α β α  γ δ γ  …                          the third repeats the first
     template same     BOS  α α S  γ δ D  ε ε S  …                   labels S, D drawn for every row
 
-Tokens are drawn uniformly and without replacement, so nothing but the row itself helps to predict
-one: what a model gets right it has read in its context (`template` §2.4).
-``shuffled`` gives the control of the same tokens without the rule. In repeated tokens the period
-changes from row to row: a head that looks a fixed lag back does not solve them.
+Tokens are drawn uniformly and without replacement, so only the row itself helps to predict one:
+what a model gets right it has read in its context (`template` §2.4). ``shuffled`` is the control
+with the same tokens without the rule. In repeated tokens the period changes from row to row: a head
+that attends to a fixed lag does not solve them.
 
 Random tokens are far from text. A model that fails here may still copy in text, and a head that is
 needed here may do something else there.
@@ -36,8 +36,9 @@ _Template = Literal["aba", "same"]
 class RepeatedTokens:
     """A block of distinct random tokens, repeated to the end of the row.
 
-    A target is the next token; those from the second occurrence of the block's first token on are
-    scored: there the token has been seen before, and what followed it then follows again.
+    A target is the next token. Positions are scored from the second occurrence of the block's first
+    token on: there the token occurred before, and the token after it is the one that followed it
+    then.
 
     Attributes:
         vocabulary: Number of token ids; a row's ids are below it.
@@ -45,10 +46,10 @@ class RepeatedTokens:
         periods: The least and the largest period that a row may have.
         bos: Id of the first token of a row, never drawn; −1 for none.
         chunk: If above 0, the block is cut into pieces of this many tokens, and every repeat has
-            the pieces in a new random order. Then only the token itself, not the period, says what
-            follows, and only inside a piece; scores are taken there alone. 0 keeps the block whole;
-            1 is the control with the same tokens and nothing to continue. Periods must be multiples
-            of it.
+            the pieces in a new random order. Then only the token itself, not the period, determines
+            the next token, and only inside a piece; only positions there are scored. 0 keeps the
+            block whole; 1 is the control with the same tokens and nothing to continue. Periods must
+            be multiples of it.
 
     Raises:
         ArgumentError: naming every argument that breaks a rule.
@@ -114,11 +115,11 @@ class RepeatedTokens:
         return _batch(inputs, targets, repeated & inside, latents, device)
 
     def variables(self) -> Iterator[Variable]:
-        """The variables that :func:`induction_variables` describes."""
+        """Return the variables that :func:`induction_variables` describes."""
         return induction_variables()
 
     def to_dict(self) -> dict[str, Any]:
-        """The task as JSON data."""
+        """Return the task as JSON data."""
         return {"kind": "repeated_tokens", **asdict(self), "periods": list(self.periods)}
 
 
@@ -130,9 +131,9 @@ class InContextTemplate:
 
     Attributes:
         template: ``aba`` (predict the third token of a triple, which is the first) or ``same``
-            (predict a triple's label: one token where the two before agree, another elsewhere).
+            (predict a triple's label: one token if the two before are equal, another if not).
         vocabulary: Number of token ids; a row's ids are below it.
-        examples: How many triples a row has.
+        examples: Number of triples in a row.
         bos: Id of the first token of a row, never drawn; −1 for none.
         shuffled: Whether to draw the control: the third token is a new symbol (aba) or a random
             label (same), so that there is no rule to find.
@@ -172,11 +173,11 @@ class InContextTemplate:
     def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
         """Draw ``n`` rows: inputs and targets ``[batch, pos]`` token ids.
 
-        Scored is the position before each answer, once every possible answer's kind has been
-        shown: from the second triple on (aba), or from the first after both labels occurred (same).
-        Latents ``[batch, pos]``: ``example`` (the triple's number, −1 at BOS), ``source`` (the
-        position that holds the answer; −1 where there is none), ``same`` (whether the triple's
-        first two tokens agree).
+        The position before each answer is scored, once the row has shown every kind of answer: from
+        the second triple on (aba), or from the first after both labels occurred (same). Latents
+        ``[batch, pos]``: ``example`` (the triple's number, −1 at BOS), ``source`` (the position
+        that holds the answer; −1 if there is none), ``same`` (whether the triple's first two tokens
+        are equal).
         """
         rng = np.random.default_rng(seed)
         drawn = _distinct(rng, n, 3 * self.examples + 2, self.vocabulary, self.bos)
@@ -213,17 +214,17 @@ class InContextTemplate:
         return _batch(inputs, targets, mask, latents, device)
 
     def to_dict(self) -> dict[str, Any]:
-        """The task as JSON data."""
+        """Return the task as JSON data."""
         return {"kind": "in_context_template", **asdict(self)}
 
 
 def induction_variables() -> Iterator[Variable]:
-    """The intermediate variables of an induction circuit, for interchange interventions.
+    """Yield the intermediate variables of an induction circuit, for interchange interventions.
 
     They are ``previous``, the token before each position, exchanged at all positions at once;
     ``source``, the position whose previous token equals the current token; and ``answer``, the
-    token at that position. The first two leave the answer undetermined at every position for
-    which not exactly one source qualifies.
+    token at that position. The first two leave the answer undetermined at every position for which
+    not exactly one source qualifies.
     """
     yield Variable("previous", _answer_if_previous, everywhere=True)
     yield Variable("source", _answer_if_source)
@@ -231,13 +232,13 @@ def induction_variables() -> Iterator[Variable]:
 
 
 def _answer_if_previous(base: Batch, source: Batch) -> Tensor:
-    """The base's token at the position whose previous token in the source is the base's current
-    one."""
+    """Return the base's token at the position whose previous token in the source is the base's
+    current one."""
     return _token_at(base, source.latents["previous"][:, None] == base.inputs[:, :, None])
 
 
 def _answer_if_source(base: Batch, source: Batch) -> Tensor:
-    """The base's token at the position that the source row's answer is copied from."""
+    """Return the base's token at the position that the source row's answer is copied from."""
     found = _token_at(base, source.latents["previous"][:, None] == source.inputs[:, :, None])
     return found.masked_fill(~source.mask, UNKNOWN)
 
@@ -247,8 +248,8 @@ def _answer_if_answer(base: Batch, source: Batch) -> Tensor:
 
 
 def _token_at(base: Batch, marked: Tensor) -> Tensor:
-    """The base's token at the marked key ``[row, query, key]``, if exactly one key not after the
-    query is marked."""
+    """Return the base's token at the marked key ``[row, query, key]``, if exactly one key not after
+    the query is marked."""
     marked = marked.tril()
     token: Tensor = (marked * base.inputs[:, None]).sum(-1)
     return token.masked_fill(marked.sum(-1) != 1, UNKNOWN)
@@ -262,15 +263,15 @@ def _check_bos(kind: str, vocabulary: int, bos: int) -> tuple[Problems, Any]:
 
 
 def _distinct(rng: np.random.Generator, n: int, most: int, vocabulary: int, bos: int) -> Ids:
-    """``[n, most]`` ids, distinct within a row, without BOS."""
+    """Draw ids ``[n, most]``, distinct within a row, without BOS."""
     there = vocabulary - (bos >= 0)
     drawn = np.stack([rng.choice(there, size=most, replace=False) for _ in range(n)])
     return drawn + (drawn >= bos) if bos >= 0 else drawn
 
 
 def _reorder_pieces(rng: np.random.Generator, at: Ids, turn: Ids, chunk: int) -> Ids:
-    """The places in the block for every position, with the block's pieces in a new random order in
-    every repeat after the first."""
+    """Return the place in the block for every position, with the block's pieces in a new random
+    order in every repeat after the first."""
     piece, rows = at // chunk, np.arange(len(at))[:, None]
     drawn = rng.random((len(at), int(turn.max()) + 1, int(piece.max()) + 1))[rows, turn, piece]
     keys = np.where(turn > 0, drawn, piece)
@@ -279,7 +280,8 @@ def _reorder_pieces(rng: np.random.Generator, at: Ids, turn: Ids, chunk: int) ->
 
 
 def _last(equal: NDArray[np.bool_]) -> Ids:
-    """The last key before each query that ``equal`` [row, query, key] marks; −1 if none is."""
+    """Return the last key before each query that ``equal`` [row, query, key] marks; −1 if none
+    is."""
     earlier = np.tril(equal, -1)
     return np.where(earlier.any(-1), equal.shape[-1] - 1 - earlier[..., ::-1].argmax(-1), -1)
 

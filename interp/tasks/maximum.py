@@ -1,13 +1,14 @@
-"""Max-of-K: the largest of K tokens, asked for at the last position.
+"""Max-of-K: predict the largest of K tokens at the last position.
 
     x_1 … x_K  uniform in 0 … vocabulary − 1,    y = max_i x_i
 
-The small task on which proofs about trained models are compared (arXiv 2406.11779): every row can
-be enumerated, attention alone is enough, and how well the model is understood decides how cheap a
-proof can be. The latents are running values: the largest token so far and how often it came.
+This is the small task on which proofs about trained models are compared (arXiv 2406.11779): every
+row can be enumerated, attention alone is enough, and the better the model is understood, the
+cheaper a proof can be. The latents are running values: the largest token so far and how often it
+occurred.
 
-Accuracy on random rows says little about near ties: of two tokens that differ by one a random row
-holds few.
+Accuracy on random rows says little about near ties, because few random rows have two largest tokens
+that differ by one.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from interp.tasks.base import Batch, sampler
 
 @dataclass(frozen=True)
 class Maximum:
-    """The largest of ``length`` tokens, asked for at the last position.
+    """The task of predicting the largest of ``length`` tokens at the last position.
 
     Attributes:
-        vocabulary: How many tokens there are: 0 … vocabulary − 1, compared as numbers.
-        length: How many tokens a row has, K.
+        vocabulary: The number of tokens: 0 … vocabulary − 1, compared as numbers.
+        length: The number K of tokens in a row.
 
     Raises:
         ArgumentError: naming every argument that breaks a rule.
@@ -64,10 +65,10 @@ class Maximum:
         return Batch(inputs, largest * mask, mask, latents).to(device)
 
     def every_row(self) -> Iterator[tuple[tuple[int, ...], int]]:
-        """Every row with its largest token."""
+        """Yield every row with its largest token."""
         for row in product(range(self.vocabulary), repeat=self.length):
             yield row, max(row)
 
     def to_dict(self) -> dict[str, Any]:
-        """The task as JSON data."""
+        """Return the task as JSON data."""
         return {"kind": "maximum", **asdict(self)}

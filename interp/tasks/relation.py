@@ -1,15 +1,16 @@
 """Token tasks solved by one kind of attention: the ground truth for language-model head roles.
 
-    y_t = Σ_j A_tj value(x_j),   A_tj the share that key j gets from query t
+    y_t = Σ_j A_tj value(x_j),   A_tj the attention of query t to key j
 
-A *relation* says where to look: the previous token, earlier equal tokens, the tokens after them,
-the first position, everything before, a window, or wherever a random table of token pairs says;
-one position that follows from the query's own (``mirror`` n − i, ``halved`` i // 2), smaller or
-greater symbols, every third position, or everything before but the first (``all-but-first``). A
-*value* says what is passed on: the token itself (copying), its negative, another token, or a class.
+A *relation* says which keys a query attends to: the previous token, earlier equal tokens, the
+tokens after them, the first position, everything before, a window, or as a random table of token
+pairs says; one position that follows from the query's own (``mirror`` n − i, ``halved`` i // 2),
+smaller or greater symbols, every third position, or everything before but the first
+(``all-but-first``). A *value* says what is passed on: the token itself (copying), its negative,
+another token, or a class.
 
-These are tasks to build models for, not to learn from: each has a one-head answer by design
-(induction two). A trained model may find another one.
+Models are built for these tasks, rather than trained on them: each has a one-head solution by
+design (induction a two-head one). A trained model may find another solution.
 """
 
 from __future__ import annotations
@@ -51,20 +52,19 @@ class TokenRelation:
     """At every position, the mean of a value over the keys that are in a relation with the query.
 
     Token 0 is the beginning of a row, 1 … ``symbols`` are symbols. A row is token 0 and then random
-    symbols; for ``induction`` a block of distinct symbols, again and again; for ``sink`` a symbol
-    stands in the first place too, the one that is asked for.
+    symbols; for ``induction`` it is a block of distinct symbols, repeated; for ``sink`` the first
+    position has a symbol too, whose value is the answer.
 
     Attributes:
         relation: Which keys are in relation with the query: see the module's text.
-        value: What is passed on from each key: ``copy`` (10 × the one-hot token), ``negative``,
-            ``relabel`` (a
-            fixed cyclic exchange of the symbols, so that none stays what it is) or ``classes``
-            (which of three classes the symbol is in). Token 0 is worth nothing.
-        symbols: How many different symbols there are.
+        value: The value that each key passes on: ``copy`` (10 × the one-hot token), ``negative``,
+            ``relabel`` (a fixed cyclic permutation of the symbols, under which no symbol stays the
+            same) or ``classes`` (which of three classes the symbol is in). Token 0 has the value 0.
+        symbols: The number of different symbols.
         length: Positions of a row.
         window: Width of the relation ``local``: the query's own position and window − 1 before it;
-            of ``periodic`` the period: its own position and every window-th before it.
-        seed: Seed of the exchange of symbols and of the table of ``dense``.
+            for ``periodic`` the period: its own position and every window-th before it.
+        seed: Seed of the permutation of symbols and of the table of ``dense``.
 
     Raises:
         ArgumentError: naming every argument that breaks a rule.
@@ -104,7 +104,7 @@ class TokenRelation:
         return _CLASSES if self.value == "classes" else self.symbols + 1
 
     def values(self) -> Float64[Tensor, "token output"]:
-        """The value that each token passes on, ``[token, output]``."""
+        """Return the value that each token passes on, ``[token, output]``."""
         found = torch.zeros(self.symbols + 1, self.outputs, dtype=torch.float64)
         symbols = torch.arange(1, self.symbols + 1)
         if self.value == "classes":
@@ -115,8 +115,8 @@ class TokenRelation:
         return found
 
     def table(self) -> Float64[Tensor, "token token"]:
-        """The scores of the relation ``dense``, ``[query token, key token]``: normal, standard
-        deviation 2."""
+        """Return the scores of ``dense``, ``[query token, key token]``: normal, standard deviation
+        2."""
         generator = torch.Generator().manual_seed(self.seed)
         shape = (self.symbols + 1, self.symbols + 1)
         return _SPREAD * torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -135,7 +135,8 @@ class TokenRelation:
         return Batch(tokens, targets, scored, {"attention": attention}).to(device)
 
     def attention(self, tokens: Int[Tensor, "batch pos"]) -> Float64[Tensor, "batch query key"]:
-        """The attention A that solves the task; all zero for a query without a key in relation."""
+        """Return the attention A that solves the task; all zero for a query without a key in
+        relation."""
         causal = torch.ones(len(tokens), self.length, self.length).tril()
         weights = self._weights(tokens) * causal
         total = weights.sum(-1, keepdim=True)
@@ -159,7 +160,7 @@ class TokenRelation:
         return self.by_position().double()[None]
 
     def by_position(self) -> Bool[Tensor, "query key"]:
-        """Which key positions each query position should attend to.
+        """Return which key positions each query position should attend to.
 
         Keys after the query are not always excluded; :meth:`attention` masks them.
 
@@ -192,7 +193,7 @@ class TokenRelation:
         return torch.cat([start, tokens], dim=1)
 
     def _partner_symbols(self) -> Int[Tensor, " symbol"]:
-        """The other symbol that each symbol is exchanged for: the next one on a random circle."""
+        """Return the symbol that each symbol is replaced by: the next one on a random circle."""
         generator = torch.Generator().manual_seed(self.seed)
         circle = torch.randperm(self.symbols, generator=generator)
         other = torch.empty_like(circle)
@@ -204,5 +205,5 @@ class TokenRelation:
         return self.length // 2
 
     def to_dict(self) -> dict[str, Any]:
-        """The task as JSON data."""
+        """Return the task as JSON data."""
         return {"kind": "token_relation", **asdict(self)}

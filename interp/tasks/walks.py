@@ -3,12 +3,12 @@
     s_0 … s_{m−1}  distinct tokens, drawn for every row      succ(s_i) = s_{i+1 mod m}
     x_{t+1} = succ(x_t)  with probability 1 − jump,  otherwise a token of the row at random
 
-What follows a token is known only from what followed it before in the same row. Jumps come at
-random times, so no lag and no position tells where to look; every token comes back several times,
-so the position of its last copy does not help either. Scored are steps to the successor whose
-token was always followed by it so far: there an induction head is right.
+The token that follows another can be known only from what followed it before in the same row. Jumps
+come at random times, so no lag and no position tells where to attend; every token occurs several
+times, so the position of its last copy does not help either. The scored steps are those to the
+successor of a token that was always followed by it so far: there an induction head is right.
 
-A head that merely knows the row's tokens is right once in m. The task is a training ground: it says
+A head that only knows the row's tokens is right once in m. The task is for training: it says
 nothing about what a model does on text.
 """
 
@@ -29,12 +29,12 @@ from interp.tasks.induction import induction_variables
 
 @dataclass(frozen=True)
 class SuccessorWalk:
-    """Predict the next token of a random walk on a circle of tokens, with jumps.
+    """The task of predicting the next token of a random walk on a circle of tokens, with jumps.
 
     Attributes:
         vocabulary: Number of token ids; a row's ids are below it.
         length: Positions of a row, BOS included.
-        symbols: How many tokens a row's circle has.
+        symbols: Number of tokens in a row's circle.
         jump: Probability that a step goes to a random token of the row instead of the next one.
         bos: Id of the first token of a row, never drawn.
 
@@ -70,7 +70,7 @@ class SuccessorWalk:
         """Draw ``n`` rows: inputs and targets ``[batch, pos]`` token ids.
 
         Latents ``[batch, pos]``: ``previous`` (the token before, −1 at BOS) and ``successor`` (the
-        token's next on the circle, −1 at BOS).
+        token's next one on the circle, −1 at BOS).
         """
         rng = np.random.default_rng(seed)
         circle = rng.random((n, self.vocabulary - 1)).argsort(1)[:, : self.symbols]
@@ -96,19 +96,19 @@ class SuccessorWalk:
         return Batch(ids[0], ids[1], ids[2], as_tensor).to(device)
 
     def variables(self) -> Iterator[Variable]:
-        """The variables that :func:`interp.tasks.induction.induction_variables` describes."""
+        """Return the variables that :func:`interp.tasks.induction.induction_variables`
+        describes."""
         return induction_variables()
 
     def to_dict(self) -> dict[str, Any]:
-        """The task as JSON data."""
+        """Return the task as JSON data."""
         return {"kind": "successor_walk", **asdict(self)}
 
 
 def _always(
     inputs: np.ndarray[Any, np.dtype[np.int64]], targets: np.ndarray[Any, np.dtype[np.int64]]
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Where the current token has occurred before and was followed every time by the same
-    target."""
+    """Return where the current token occurred before and was always followed by the same target."""
     before = np.tril(inputs[:, :, None] == inputs[:, None, :], -1)
     kept = targets[:, None, :] == targets[:, :, None]
     found: np.ndarray[Any, np.dtype[np.bool_]] = before.any(-1) & (kept | ~before).all(-1)

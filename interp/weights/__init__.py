@@ -1,2 +1,1 @@
-"""What can be read from weights alone: any checkpoint's head weights, circuits, metrics and
-nulls."""
+"""Analyses of weights alone: head weights of any checkpoint, QK and OV circuits, metrics, nulls."""

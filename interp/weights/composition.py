@@ -1,4 +1,4 @@
-"""How strongly a head reads what an earlier head writes.
+"""Measure from weights how strongly a head reads what an earlier head writes.
 
 The earlier head writes y W_V W_O; the later one reads it as its query, its key or its value:
 
@@ -6,19 +6,21 @@ The earlier head writes y W_V W_O; the later one reads it as its query, its key 
     k_composition  ‖M_OV¹ (M_QK²)ᵀ‖ / (…)
     v_composition  ‖M_OV¹ M_OV²‖ / (‖M_OV¹‖ ‖M_OV²‖)
 
-All from factors: with Gram roots R_V of W_V and R_K of W_K, ‖M_OV¹ M_QK²‖ is that of
-(R_V W_O¹)(W_Q² R_Kᵀ), d_head × d_head a pair, and one matrix product for all pairs of two layers.
+All norms are computed from factors: with Gram roots R_V of W_V and R_K of W_K, ‖M_OV¹ M_QK²‖ is
+that of (R_V W_O¹)(W_Q² R_Kᵀ), d_head × d_head per pair, and one matrix product for all pairs of two
+layers.
 
 **Null.** The write basis of the earlier head is turned against the read basis of the later by a
-uniformly random rotation, norms and spectra kept. For A = M¹ᵀM¹ and B = M²M²ᵀ the squared score is
-⟨A, U B Uᵀ⟩/(tr A tr B) with mean 1/n and, symmetric traceless matrices being an irreducible
-representation of dimension (n−1)(n+2)/2, variance
-2 (ΣA² − 1/n)(ΣB² − 1/n)/((n−1)(n+2)), ΣA² = Σσ⁴/(Σσ²)² of each circuit. Both are exact; the tail
-is that of a gamma distribution with these moments, and no p is given below 1e-10.
+uniformly random rotation; norms and spectra are kept. For A = M¹ᵀM¹ and B = M²M²ᵀ the squared score
+is ⟨A, U B Uᵀ⟩/(tr A tr B) with mean 1/n and, symmetric traceless matrices being an irreducible
+representation of dimension (n−1)(n+2)/2, variance 2 (ΣA² − 1/n)(ΣB² − 1/n)/((n−1)(n+2)), ΣA² =
+Σσ⁴/(Σσ²)² of each circuit. Both are exact; the tail is that of a gamma distribution with these
+moments, and no p is given below 1e-10.
 
-**What a positive result does not establish.** That anything flows: large directions that all heads
-share (means, norms, positions) compose with everything. Source of the scores: the weights-only
-composition of the transformer-circuits literature; `memory` §1.3 nests rounds by it.
+**What a positive result does not establish.** That the later head uses the earlier head's output on
+any input: large directions that all heads share (means, norms, positions) compose with everything.
+Source of the scores: the weights-only composition of the transformer-circuits literature; `memory`
+§1.3 nests rounds by it.
 """
 
 from __future__ import annotations
@@ -45,7 +47,13 @@ PAIRED_UP_TO = 512
 
 @dataclass(frozen=True)
 class _Stack:
-    """Heads of a layer, reduced to one side: [head, d_head, d_model] of norm 1, and Σσ⁴/(Σσ²)²."""
+    """The heads of a layer, each with one factor of a circuit and the Gram root of the other.
+
+    Attributes:
+        layer: The layer.
+        reduced: The circuits' reduced factors [head, d_head, d_model], each of norm 1.
+        purity: Σσ⁴/(Σσ²)² of each head's circuit.
+    """
 
     layer: int
     reduced: Tensor
@@ -59,20 +67,19 @@ def composition_table(
     fold_norm: bool = False,
     watch: Callable[[Iterable[LayerHeadWeights]], Iterable[LayerHeadWeights]] = iter,
 ) -> pd.DataFrame:
-    """The composition scores of every pair of heads in different layers, the earlier into the
-    later.
+    """Compute the composition scores of every pair of heads in different layers, with their nulls.
 
     Args:
-        model: as for :func:`interp.weights.weight_table.weight_table`; W_V W_O of every layer is
-            held while later ones are read.
+        model: as for :func:`interp.weights.weight_table.weight_table`; one factor of W_V W_O of
+            every layer is kept in memory while later layers are read.
         kinds: which kinds of :data:`COMPOSITIONS` to compute.
-        fold_norm: fold the scale of the norm before attention into the circuits.
+        fold_norm: whether to fold the scale of the norm before attention into the circuits.
         watch: a wrapper of the iteration over layers, such as a progress bar.
 
     Returns:
-        A head table: layer and head are the reader's, target is the writer, "L0H5",
-        effect is score − null_mean, q is over all pairs of a kind. No rows for a model of one
-        layer, where no head can read another.
+        A head table: layer and head are those of the reading (later) head, target is the writing
+        (earlier) head, "L0H5", effect is score − null_mean, q is over all pairs of a kind. A model
+        of one layer has no rows.
     """
     factors = head_weights(model)
     writers: list[_Stack] = []
@@ -96,7 +103,8 @@ def _reader(layer: LayerHeadWeights, kind: str, fold_norm: bool) -> _Stack | Non
 
 
 def _side(layer: LayerHeadWeights, name: str, side: str, fold_norm: bool) -> _Stack | None:
-    """One side of a circuit of a layer; None where the layer has no such circuit, or no heads."""
+    """Return one side of a circuit of a layer; None if the layer has no such circuit, or no
+    heads."""
     if name not in layer.circuits:
         return None
     circuit = layer.circuit(name, fold_norm=fold_norm)
@@ -104,7 +112,7 @@ def _side(layer: LayerHeadWeights, name: str, side: str, fold_norm: bool) -> _St
 
 
 def _stack(circuit: Circuit, layer: int, side: str) -> _Stack:
-    """Each head's circuit with the other side's factor reduced to its Gram root."""
+    """Reduce each head's circuit to one factor and the Gram root of the other."""
     reduced, purity = [], []
     for left, right in circuit.pairs():
         kept, other = (left, right) if side == "left" else (right, left)

@@ -65,7 +65,7 @@ class LowRankCircuit:
 
     @property
     def rank(self) -> int:
-        """The rank that the factors allow."""
+        """The largest rank that the factors allow."""
         return min(self.columns, self.width)
 
 
@@ -77,16 +77,16 @@ def low_rank_circuit(
     bias: Tensor | None = None,
     spectrum: bool = False,
 ) -> LowRankCircuit:
-    """The numbers of the circuit left · rightᵀ + identity · I.
+    """Compute the numbers of the circuit left · rightᵀ + identity · I that metrics need.
 
     Args:
         left, right: the factors, [n, r].
         identity: the multiple c of I.
         bias: a query bias b [r] in the head's own basis.
-        spectrum: also compute singular values, eigenvalues and tr M².
+        spectrum: whether to compute singular values, eigenvalues and tr M², too.
 
     Raises:
-        ArgumentError: for factors whose squares are beyond their type's largest number.
+        ArgumentError: if squares of the factors overflow their number format.
     """
     n, r = left.shape
     left, right = _alike(left, right)
@@ -124,9 +124,10 @@ def low_rank_circuit(
 
 
 def low_rank_circuits(circuit: Circuit, *, spectrum: bool = False) -> Iterator[LowRankCircuit]:
-    """:func:`low_rank_circuit` of every head in turn, with as many at work as PyTorch has threads.
+    """Yield :func:`low_rank_circuit` of every head, computing as many at once as PyTorch has
+    threads.
 
-    The matrices of a head are small: threads that share one head's wait for each other.
+    The matrices of a head are small, so threads that share one head would wait for each other.
     """
 
     def of(head: int) -> LowRankCircuit:
@@ -141,9 +142,10 @@ def low_rank_circuits(circuit: Circuit, *, spectrum: bool = False) -> Iterator[L
 
 
 def _alike(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """Both factors in the same memory order: by column, as in most checkpoints, or else by row.
+    """Return both factors in the same memory order: by column, as in most checkpoints, or else by
+    row.
 
-    Entrywise products of two layouts are several times slower than of one.
+    Entrywise products of two different orders are several times slower.
     """
     if left.mT.is_contiguous() and right.mT.is_contiguous():
         return left, right
@@ -151,7 +153,7 @@ def _alike(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _check(left: Tensor, right: Tensor, *grams: Tensor) -> None:
-    """Refuse what LAPACK must not be given: eigenvalues of infinite matrices end the process."""
+    """Refuse infinite numbers, which would make LAPACK's eigenvalue routines end the process."""
     problems = Problems("low_rank_circuit")
     for name, side, gram in zip(("left", "right"), (left, right), grams, strict=True):
         if not gram.isfinite().all():
@@ -183,7 +185,8 @@ def _eigenvalues(cross: Tensor, n: int, c: float) -> NDArray[np.complex128]:
 
 
 def _bias(gram: Tensor, bias: Tensor) -> tuple[float, float, float]:
-    """‖R b‖² = bᵀ G b, and its mean and variance over directions of b in r dimensions."""
+    """Return ‖R b‖² = bᵀ G b, and its mean and variance over random directions of b in r
+    dimensions."""
     r, length = len(bias), float(bias @ bias)
     trace, square = float(gram.trace()), float((gram**2).sum())
     variance = 2 * (square - trace**2 / r) / (r * (r + 2))

@@ -1,4 +1,5 @@
-"""What metrics of a weight table are called, and from what size pairs are named."""
+"""The names of a weight table's composition metrics, and the excess from which a pair is
+reported."""
 
 COMPOSITIONS = ("q_composition", "k_composition", "v_composition")
 

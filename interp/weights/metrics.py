@@ -5,24 +5,25 @@ M is the circuit, n its width, S2 = ‖M‖², a* = tr M / n the multiple of I n
     trace_share           tr M / (√n ‖M‖), in [−√(r/n), √(r/n)] for rank r: its sign is the sign of
                           the diagonal (+ matches or copies, − avoids or suppresses)
     diag_ratio            RMS of the diagonal over RMS off the diagonal
-    identity_coefficient  a*; what a*·I explains of ‖M‖² is trace_share²
+    identity_coefficient  a*; the share of ‖M‖² that a*·I explains is trace_share²
     frobenius_norm, spectral_norm (σ_1), spectral_share (σ_1² / S2), effective_rank (exponential
                           of the entropy of σ/Σσ, between 1 and r)
     copying_score         Σ Re λ / Σ|λ|, in [−1, 1]
     symmetric_share       ‖(M + Mᵀ)/2‖² / S2; the rest is antisymmetric
     key_bias_energy       QK with biases: ‖W_K b_Q‖² / (‖W_K b_Q‖² + S2), the share of the score's
                           variance over unit-variance keys that does not depend on the query
-    singular_value        σ_k, the target being k = 1, 2, …
+    singular_value        σ_k, with target k = 1, 2, …
 
 A circuit of width 1 is one number: it has no entries off the diagonal (those metrics are NaN), and
 no rotation changes it (those nulls are undefined).
 
-**When not to use them.** In the residual basis a diagonal means 'same direction to same direction'
-only as far as tokens' directions are spread over the coordinates; a token basis asks the question
-of tokens. A privileged coordinate of large scale shows in every metric.
+**When not to use them.** In the residual basis a large diagonal means that the head maps a
+direction to itself. It says something about tokens only if tokens' directions are spread over the
+coordinates; use a token basis to ask about tokens. A privileged coordinate of large scale shows in
+every metric.
 
 **What a positive result does not establish.** That the head matches or copies on any input: norms,
-positions and the other head's output decide that. See the patterns and effects of heads.
+positions and the other circuit of the head decide that too. See the patterns and effects of heads.
 """
 
 from __future__ import annotations
@@ -51,11 +52,12 @@ class WeightMetric:
     """A number computed from a circuit, and its null.
 
     Attributes:
-        score: the metric, computed from the circuit's numbers.
-        null: from the moments, and the spectrum of random factors.
-        spectral: whether more than the moments that are always there is needed.
+        score: a function that computes the metric from the circuit's numbers.
+        null: a function that computes the null from the circuit's numbers and the spectra of random
+            factors.
+        spectral: whether the metric needs singular values, eigenvalues or tr M².
         scales: whether the score grows with the norms of the factors.
-        tail: which deviations count, where the null is sampled.
+        tail: which deviations count, if the null is sampled.
     """
 
     score: Callable[[LowRankCircuit], float]
@@ -74,7 +76,7 @@ UNDEFINED = WeightNull(math.nan, math.nan)
 
 
 def effective_rank(singular: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The effective rank: exp of the entropy of σ/Σσ along the last axis; 0 for a zero matrix."""
+    """Return the exponential of the entropy of σ/Σσ along the last axis; 0 for a zero matrix."""
     total = singular.sum(-1, keepdims=True)
     share = np.divide(singular, total, out=np.zeros_like(singular), where=total > 0)
     entropy = -(share * np.log(np.where(share > 0, share, 1.0))).sum(-1)
@@ -150,7 +152,7 @@ def _null_key_bias(m: LowRankCircuit, _: SpectrumNull) -> WeightNull:
 
 
 def _sample_null(of: Callable[[NDArray[np.float64]], NDArray[np.float64]], scales: bool) -> Null:
-    """The null of a function of the singular values; ``scales`` says that it grows with the
+    """Make the null of a function of the singular values; ``scales``: whether it grows with the
     norms."""
 
     def null(m: LowRankCircuit, spectrum: SpectrumNull) -> WeightNull:
@@ -167,7 +169,8 @@ def _signed_null(variance: Callable[[LowRankCircuit], float]) -> Null:
 
 
 def _rotation_null(null: Null) -> Null:
-    """A null by random rotations; undefined for a circuit of width 1, which no rotation changes."""
+    """Leave a null by random rotations undefined for a circuit of width 1, which no rotation
+    changes."""
     return lambda m, spectrum: null(m, spectrum) if m.width > 1 else UNDEFINED
 
 
@@ -208,10 +211,11 @@ BASIC = ("trace_share", "diag_ratio", "identity_coefficient")
 
 
 def choose(metrics: Sequence[str] | None, groups: dict[str, Sequence[str]]) -> list[str]:
-    """The names of metrics with groups expanded, in the order asked for; None gives all of METRICS.
+    """Expand groups of metrics and return the metrics' names, in the given order; None gives all
+    METRICS.
 
     Raises:
-        ArgumentError: naming every name that is neither a metric nor a group.
+        ArgumentError: naming every name that is neither a metric nor a group, or if none is given.
     """
     if metrics is None:
         return list(METRICS)

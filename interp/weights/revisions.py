@@ -1,14 +1,15 @@
-"""What the weights of every head say at several checkpoints of one training.
+"""The weight metrics of every head at several checkpoints of one training run.
 
     weights_over_training("code-lm", ["step-500", "step-900", "main"])
 
 A revision is a branch, tag or commit of a repository on the hub, of which only the weights of heads
-are fetched (:mod:`interp.weights.head_weights.remote`), or a checkpoint's folder inside a model's
-folder; ``main`` is the model itself. The table is :func:`~interp.weights.weight_table.weight_table`
-of each, one below the other, so a q is over the heads of one checkpoint.
+are downloaded (:mod:`interp.weights.head_weights.remote`), or a checkpoint's folder inside a
+model's folder; ``main`` is the model itself. The tables of
+:func:`~interp.weights.weight_table.weight_table` for the revisions are concatenated, so a q is over
+the heads of one checkpoint.
 
-A head's score that changes shows that training moved these weights, not when the model began to use
-the head: that takes runs of the checkpoints.
+A change of a head's score shows that training moved these weights. It does not show when the model
+began to use the head: that takes runs of the checkpoints.
 """
 
 from __future__ import annotations
@@ -36,22 +37,23 @@ def weights_over_training(
     watch: Callable[[Iterable[str]], Iterable[str]] = iter,
     **options: Any,
 ) -> pd.DataFrame:
-    """The weight metrics of every head at each revision, with their nulls.
+    """Compute the weight metrics of every head at each revision, with their nulls.
 
     Args:
         model: A folder that holds folders of checkpoints, or a hub id.
-        revisions: Names of checkpoints, in the order of training; or what
-            :func:`opened_revisions` gave for them.
+        revisions: Names of checkpoints, in the order of training; or the result of
+            :func:`opened_revisions` for them.
         metrics: Metrics of :func:`~interp.weights.weight_table.weight_table`.
-        watch: Wraps the iteration over revisions, for a progress bar.
-        options: ``fold_norm``, ``lag``, ``basis``, ``draws`` and ``seed``, as there.
+        watch: A wrapper of the iteration over revisions, such as a progress bar.
+        options: ``fold_norm``, ``lag``, ``basis``, ``draws`` and ``seed`` of
+            :func:`~interp.weights.weight_table.weight_table`.
 
     Returns:
         A head table with one more column in front, ``revision``.
 
     Raises:
-        ArgumentError: if an option breaks a rule, a revision is named twice or none is.
-        CheckpointError: if a revision is not there, or its model is of another shape.
+        ArgumentError: if an option breaks a rule, a revision is named twice, or none is named.
+        CheckpointError: if a revision is missing, or its model has another shape.
     """
     opened = (
         revisions if isinstance(revisions, Mapping) else opened_revisions(model, list(revisions))
@@ -67,7 +69,7 @@ def weights_over_training(
 def opened_revisions(
     model: str | Path, revisions: Sequence[str], **options: Any
 ) -> dict[str, HeadWeights]:
-    """Open every revision, so that one that is not there is told before anything is computed.
+    """Open every revision, so that a missing one raises an error before anything is computed.
 
     Args:
         model: A folder or a hub id.
@@ -75,9 +77,12 @@ def opened_revisions(
         options: ``mapping`` and ``download``, as :func:`~interp.weights.head_weights.head_weights`
             takes them.
 
+    Returns:
+        Revision → its opened weights.
+
     Raises:
-        ArgumentError: if a revision is named twice or none is.
-        CheckpointError: if a revision is not there, or its model is of another shape.
+        ArgumentError: if a revision is named twice, or none is named.
+        CheckpointError: if a revision is missing, or its model has another shape.
     """
     refuse_repeated(revisions)
     opened = {name: head_weights_at(model, name, **options) for name in revisions}
@@ -92,10 +97,10 @@ def opened_revisions(
 
 
 def refuse_repeated(revisions: Sequence[str]) -> None:
-    """Refuse a list of checkpoints that names none, or one twice.
+    """Refuse an empty list of checkpoints, an empty name, or a checkpoint that is named twice.
 
     Raises:
-        ArgumentError: saying which.
+        ArgumentError: if the list breaks one of these rules.
     """
     problems = Problems("revisions")
     named = bool(revisions) and all(revisions)
@@ -106,31 +111,33 @@ def refuse_repeated(revisions: Sequence[str]) -> None:
 
 
 def head_weights_at(model: str | Path, revision: str, **options: Any) -> HeadWeights:
-    """The head weights of a model's revision: a folder inside its folder, or one on the hub.
+    """Open the head weights of a model's revision: a folder inside its folder, or one on the hub.
 
     Args:
         model: A folder or a hub id.
-        revision: A branch, tag or commit; of a folder a folder's name, or ``main`` for itself.
+        revision: For a hub id a branch, tag or commit; for a folder the name of a folder inside it,
+            or ``main`` for the folder itself.
         options: ``mapping`` and ``download``, as :func:`~interp.weights.head_weights.head_weights`
             takes them.
 
     Raises:
-        CheckpointError: if it is not there.
+        CheckpointError: if the revision is missing.
     """
     place, named = place_of_revision(model, revision)
     return head_weights(place, revision=named, **options)
 
 
 def place_of_revision(model: str | Path, revision: str) -> tuple[str | Path, str | None]:
-    """Where a model's revision is loaded from: a folder inside its folder, or the model on the hub
-    with the revision's name.
+    """Return the path or hub id to load a model's revision from, and the revision to ask the hub
+    for.
 
     Args:
         model: A folder or a hub id.
-        revision: A branch, tag or commit; of a folder a folder's name, or ``main`` for itself.
+        revision: For a hub id a branch, tag or commit; for a folder the name of a folder inside it,
+            or ``main`` for the folder itself.
 
     Raises:
-        CheckpointError: if a folder has no such folder.
+        CheckpointError: if the folder has no folder of this name.
     """
     folder = Path(model)
     if not folder.is_dir():

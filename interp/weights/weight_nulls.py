@@ -46,13 +46,13 @@ _MOST_WORKERS = 4
 
 @dataclass(frozen=True)
 class WeightNull:
-    """The null of a metric for one head.
+    """The null distribution of a metric for one head.
 
     Attributes:
-        mean, std: Exact moments; NaN for a null that is not defined for a circuit.
+        mean, std: The mean and standard deviation, exact or of ``drawn``; NaN if the null is not
+            defined for a circuit.
         tail: Which deviations count: ``gamma`` for large ratios and shares of energy.
-        drawn: The metric of random heads, where moments are not known: ``mean`` and ``std`` are
-            then theirs.
+        drawn: The metric's values for random heads, if the moments are not known exactly.
     """
 
     mean: float
@@ -62,13 +62,15 @@ class WeightNull:
 
     @classmethod
     def of(cls, drawn: NDArray[np.float64], tail: Tail = "two-sided") -> WeightNull:
-        """The null given by a sample of random heads; undefined if a number of them overflowed."""
+        """Make the null from a sample of random heads; undefined if some of their values
+        overflowed."""
         if not np.isfinite(drawn).all():
             return cls(float("nan"), float("nan"), tail)
         return cls(float(drawn.mean()), float(drawn.std()), tail, drawn)
 
     def against(self, score: float) -> Null:
-        """The p-value of a head's score under the null; NaN if the null has no spread."""
+        """Return the null with the p-value of a head's score; the p-value is NaN if the null has no
+        spread."""
         if not self.std > 0:
             return Null(self.mean, self.std, float("nan"), "rotations")
         if self.drawn is None:
@@ -77,12 +79,17 @@ class WeightNull:
 
 
 def diagonal_energy_variance(n: int, energy: float, fourth: float) -> float:
-    """The variance of Σ M_ii² over random rotations, for n ≥ 2.
+    """Return the variance of Σ M_ii² over random rotations, for n ≥ 2.
 
-    Σ_ij E[M_ii² M_jj²] with M_ii = Σ_k σ_k u_ik v_ik. U and V are independent, so every term is
-    the square of a fourth moment of one orthogonal matrix: for i = j these are 3/(n(n+2)) (one
-    column) and 1/(n(n+2)) (two columns); for i ≠ j they are 1/(n(n+2)) (one column),
-    (n+1)/(n(n−1)(n+2)) (each row its own column) and −1/(n(n−1)(n+2)) (columns crossed).
+    Σ_ij E[M_ii² M_jj²] with M_ii = Σ_k σ_k u_ik v_ik. U and V are independent, so every term is the
+    square of a fourth moment of one orthogonal matrix: for i = j these are 3/(n(n+2)) (one column)
+    and 1/(n(n+2)) (two columns); for i ≠ j they are 1/(n(n+2)) (one column), (n+1)/(n(n−1)(n+2))
+    (each row its own column) and −1/(n(n−1)(n+2)) (columns crossed).
+
+    Args:
+        n: The width of the circuit.
+        energy: Σσ².
+        fourth: Σσ⁴.
     """
     pairs = energy**2 - fourth
     base = 1 / (n * (n + 2))
@@ -94,12 +101,17 @@ def diagonal_energy_variance(n: int, energy: float, fourth: float) -> float:
 
 
 def mean_modulus(n: int, singular: NDArray[np.float64], points: int = 32) -> float:
-    """Σ|λ| of S·W for W the corner of a random rotation, in the limit of large rank.
+    """Return Σ|λ| of S·W for W the corner of a random rotation, in the limit of large rank.
 
     S·W with W Gaussian of variance 1/n has a separable variance profile; the share g of its r
     eigenvalues beyond the radius s solves Σ_i σ_i² / (n s² + r g σ_i²) = 1 (the master equation of
-    random matrices with a variance profile, which for this profile is a single equation). The
-    mean modulus is ∫₀¹ s(g) dg, by Gauss-Legendre nodes and bisection on s².
+    random matrices with a variance profile, which for this profile is a single equation). The mean
+    modulus is ∫₀¹ s(g) dg, by Gauss-Legendre nodes and bisection on s².
+
+    Args:
+        n: The width of the circuit.
+        singular: The singular values σ, the diagonal of S.
+        points: The number of Gauss-Legendre nodes.
     """
     squares = singular[singular > singular[0] * 1e-12] ** 2
     if not len(squares):
@@ -148,7 +160,7 @@ class SpectrumNull:
         return np.concatenate(found)[:, : min(self.n, self.r)]
 
     def _roots(self, rng: np.random.Generator, count: int) -> NDArray[np.float64]:
-        """Draw [count, r, r] matrices T with TᵀT distributed as GᵀG for Gaussian G [n, r].
+        """Draw [count, r, r] matrices T such that TᵀT is distributed as GᵀG for Gaussian G [n, r].
 
         For n < r the matrices have the shape [count, n, r].
         """
@@ -162,7 +174,7 @@ class SpectrumNull:
 
 
 def _singular(factors: tuple[NDArray[np.float64], NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Singular values [draw, r] of the products, for factors of norm 1."""
+    """Return the singular values [draw, r] of the products, for factors of norm 1."""
     left, right = factors
     norms = np.linalg.norm(left, axis=(1, 2)) * np.linalg.norm(right, axis=(1, 2))
     product = torch.from_numpy(left) @ torch.from_numpy(right).mT

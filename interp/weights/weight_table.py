@@ -1,12 +1,12 @@
-"""A tidy table of what every head's weights say, computed from its factors alone.
+"""A tidy table of weight metrics of every head, computed from its factors alone.
 
-For each head and circuit (QK, OV, and QK+aI, OV+bI where a model has those scalars) the metrics of
-:mod:`interp.weights.metrics`, each with its null, p, q and effect; for each pair of heads the
+For each head and circuit (QK, OV, and QK+aI, OV+bI in models with those scalars) it has the metrics
+of :mod:`interp.weights.metrics`, each with its null, p, q and effect; for each pair of heads the
 compositions of :mod:`interp.weights.composition`. Nothing of size d_model × d_model is formed and
 one layer is in memory at a time.
 
-Columns are those of every head table (:mod:`interp.stats.head_table`); null is ``rotations`` or
-``factors``, and draws says how many random heads it is made of, 0 where its moments are exact. q is
+Columns are those of every head table (:mod:`interp.stats.head_table`). null is ``rotations`` or
+``factors``, and draws is the number of random heads in the null, 0 if its moments are exact. q is
 over all heads within a circuit and metric, and for singular values within an index. Draws are
 pooled over heads of one shape, and no p is below what its tail supports
 (:mod:`interp.weights.weight_nulls`).
@@ -14,17 +14,19 @@ pooled over heads of one shape, and no p is below what its tail supports
 A small q says that a head is not random, which trained heads rarely are: rank by effect. Source:
 `memory` and `template` ask for these diagonals (`template` §2.2, §2.4).
 
-*The null in a token basis* is random factors through the same matrices. In the residual basis a
-random rotation is a null with closed moments. In a token basis E W_Q W_Kᵀ Eᵀ it is not: embeddings
-are correlated, so even random factors have a diagonal there. The null is then sampled: Gaussian
-factors of the heads' shapes and norms go through the gains and token matrices, and every metric is
-taken of them. A rotary turn changes nothing: it leaves Gaussian factors Gaussian.
+*The null in a token basis* is random factors through the same token matrices. In the residual basis
+a random rotation is a null with closed moments. In a token basis E W_Q W_Kᵀ Eᵀ it is not:
+embeddings are correlated, so even random factors have a diagonal there. The null is then sampled:
+Gaussian factors of the heads' shapes and norms are multiplied by the gains and token matrices, and
+every metric is computed of the result. A rotary rotation changes nothing: it leaves Gaussian
+factors Gaussian.
 
-Heads of one shape are exchangeable under this null, in all layers that see tokens alike (without
-folded norms, all), so one sample of at least a thousand draws is pooled over them. All metrics but
-those of single diagonal entries need the Gram matrix of [E_left, E_right] alone, of twice the model
-width and not of the vocabulary: with TᵀT that matrix, T L and T R have every product that E L and
-E R have. Σ M_ii² does need the vocabulary, and is taken of it draw by draw where it is asked for.
+Heads of one shape are exchangeable under this null in all layers with the same gains and token
+matrices (without folded norms, all layers), so one sample of at least a thousand draws is pooled
+over them. All metrics but diag_ratio need the Gram matrix of [E_left, E_right] alone, of twice the
+model width and not of the vocabulary: with TᵀT that matrix, T L and T R have every product that E L
+and E R have. Σ M_ii², which diag_ratio needs, does take the vocabulary, and is computed draw by
+draw.
 """
 
 from __future__ import annotations
@@ -66,7 +68,8 @@ class BasisNull:
 
     @classmethod
     def sample(cls, circuit: Circuit, names: Sequence[str], draws: int, seed: int) -> BasisNull:
-        """Draw ``draws`` random heads shaped as those of ``circuit``, one in memory at a time."""
+        """Draw ``draws`` random heads of the shape of those of ``circuit``, one in memory at a
+        time."""
         generator = torch.Generator().manual_seed(seed)
         spectral = any(METRICS[name].spectral for name in names)
         sight = _Sight.of(circuit, entries="diag_ratio" in names)
@@ -78,7 +81,7 @@ class BasisNull:
         return cls(dict(zip(names, np.array(scores, dtype=np.float64).T, strict=True)))
 
     def null(self, name: str, circuit: Circuit, head: int, tail: Tail) -> WeightNull:
-        """The null of one head's metric; undefined where an identity is added to the circuit."""
+        """Return the null of one head's metric; undefined for a circuit with an identity scalar."""
         if circuit.identity is not None or name not in self.found:
             return UNDEFINED
         drawn = self.found[name]
@@ -94,7 +97,13 @@ class BasisNull:
 
 @dataclass(frozen=True)
 class _Sight:
-    """The token matrices [vocab, d_model] through which circuits are seen, gains included."""
+    """The token matrices [vocab, d_model] of a circuit's two sides, with gains multiplied in.
+
+    Attributes:
+        left, right: The token matrices.
+        roots: Smaller matrices with the same products as the token matrices.
+        entries: Whether single diagonal entries are needed.
+    """
 
     left: Tensor
     right: Tensor
@@ -103,7 +112,7 @@ class _Sight:
 
     @classmethod
     def of(cls, circuit: Circuit, *, entries: bool) -> _Sight:
-        """The token matrices of a circuit; both of its bases must be there."""
+        """Compute the token matrices of a circuit, which must have both bases."""
         left = _scale_basis(circuit.left_basis, circuit.left_gain, circuit.left)
         right = _scale_basis(circuit.right_basis, circuit.right_gain, circuit.right)
         same = torch.equal(left, right)
@@ -169,24 +178,25 @@ def weight_table(
     seed: int = 0,
     watch: Watch = iter,
 ) -> pd.DataFrame:
-    """The weight metrics of every head of a model, with their nulls.
+    """Compute the weight metrics of every head of a model, with their nulls.
 
     Args:
-        model: what :func:`interp.weights.head_weights.head_weights` takes (a model in memory, a
-            folder, a file, a hub id), or what it gives.
+        model: a model in memory, a folder, a file, a hub id, or the result of
+            :func:`interp.weights.head_weights.head_weights`.
         metrics: names or groups (``basic``, ``heads``, ``composition``, ``singular_value``,
             ``all``); None is ``heads``, every metric of single heads.
-        fold_norm: fold the scale of the norm before attention into the circuits.
+        fold_norm: whether to fold the scale of the norm before attention into the circuits.
         lag: query minus key position, for models with rotary positions (QK only).
-        basis: ``residual`` or ``token`` (then every null is sampled; with ``fold_norm`` for each
-            layer anew, which takes long where single diagonal entries of a large vocabulary are
-            asked for, by diag_ratio).
-        draws, seed: of the sampled nulls; fewer than 1000 are for trying things out.
-        watch: wraps the iteration over layers, for a progress bar.
+        basis: ``residual`` or ``token``. With ``token`` every null is sampled; with ``fold_norm``
+            this is repeated for each layer, which takes long if diag_ratio is asked for and the
+            vocabulary is large.
+        draws, seed: number of draws and seed of the sampled nulls; fewer than 1000 draws are for
+            trying things out.
+        watch: a wrapper of the iteration over layers, such as a progress bar.
 
     Returns:
-        One row a head, circuit and metric (the target is the index of a singular value, or the
-        sending head "L0H5" of a composition).
+        One row per head, circuit and metric (the target is the index of a singular value, or the
+        writing head "L0H5" of a composition).
 
     Raises:
         ArgumentError: naming every argument that breaks a rule.
@@ -218,14 +228,16 @@ def weight_table(
 
 
 class _BasisNulls:
-    """Nulls in a token basis, one for all layers whose heads are shaped and see tokens alike."""
+    """Nulls in a token basis, one for all layers with heads of one shape and the same token
+    matrices."""
 
     def __init__(self, draws: int, seed: int, *, shared: bool) -> None:
         self.draws, self.seed, self._shared = draws, seed, shared
         self._found: dict[tuple[object, ...], BasisNull] = {}
 
     def of(self, circuit: Circuit, layer: int, names: Sequence[str]) -> BasisNull | None:
-        """None in the residual basis, and for circuits with an identity, which have no null."""
+        """Return the null for a circuit: None in the residual basis, empty for a circuit with an
+        identity."""
         if circuit.left_basis is None:
             return None
         if circuit.identity is not None:
@@ -297,13 +309,14 @@ def _row(
 def circuit_crop(
     model: Any, layer: int, head: int, circuit: str, *, size: int = 100, **options: Any
 ) -> NDArray[np.float32]:
-    """The top left size × size corner of a head's circuit, from that many rows of its factors.
+    """Return the top left size × size corner of a head's circuit, from that many rows of its
+    factors.
 
     Args:
         model: a checkpoint or model, as for :func:`weight_table`.
         layer, head: the head, both counted from 0.
         circuit: ``QK``, ``OV``, ``QK+aI`` or ``OV+bI``.
-        size: rows and columns (fewer where the basis is smaller).
+        size: the number of rows and columns (fewer if the basis is smaller).
         options: ``fold_norm``, ``lag`` and ``basis``, as in :func:`weight_table`.
     """
     stack = head_weights(model).layer(layer).circuit(circuit, **options)

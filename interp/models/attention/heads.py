@@ -6,34 +6,34 @@
     result  = z W_O (+ b_h · pattern @ x)      hook_result        [batch, pos, head, d_model]
     out     = Σ_heads result + b_O             hook_attn_out of the block
 
-``hook_result`` fires when it carries the identity term b (`template` §2.2), when
-``cfg.use_attn_result`` is set, and whenever something is hooked to it. ``hook_q_input``,
-``hook_k_input``, ``hook_v_input`` are per-head copies of the residual stream *before* the norm,
-as TransformerLens' path patching wants them; they fire when ``cfg.use_split_qkv_input`` is set.
+``hook_result`` fires if it carries the identity term b (`template` §2.2), if
+``cfg.use_attn_result`` is set, and whenever a function is attached to it. ``hook_q_input``,
+``hook_k_input``, ``hook_v_input`` are per-head copies of the residual stream *before* the norm, as
+TransformerLens' path patching needs them; they fire if ``cfg.use_split_qkv_input`` is set.
 
 Layers may differ in heads and head width. Weights are allocated at the largest, because
 TransformerLens stacks layers; the surplus is exactly zero, and gradients keep it so.
 
-Scores that read no token are the same for every row of a batch: unless something is hooked to them
-they are computed once, with a batch axis of one.
+Scores that do not depend on tokens are the same for every row of a batch: unless a function is
+attached to them they are computed once, with a batch axis of length one.
 
-*The pattern* comes of the scores by a softmax or by its numerator alone:
+*The pattern* is computed from the scores by a softmax or by its numerator alone:
 
     softmax   exp(score) / Σ_keys exp(score)
     none      exp(score)
 
 The paper's section on adaptive memories drops the denominator, because it depends on the tokens
-(`memory` §1.1). Without it rows do not sum to one: read the pattern as a kernel, not as a
+(`memory` §1.1). Without it the pattern's rows do not sum to one: read it as a kernel, not as a
 distribution.
 
-*Rotary positions* (RoPE) turn queries and keys by an angle that grows with the position. Pairs (i,
-i + d/2) of a head's dimensions are rotated by t·θ_i with θ_i = 10000^{−2i/d}, so the dot product of
-a query at t and a key at j depends on t − j only.
+*Rotary positions* (RoPE) rotate queries and keys by an angle that grows with the position. Pairs
+(i, i + d/2) of a head's dimensions are rotated by t·θ_i with θ_i = 10000^{−2i/d}, so the dot
+product of a query at t and a key at j depends on t − j only.
 
-*The terms* add up to the attention score. Each term is one small module that gives ``[batch, head,
-query, key]`` (or a shape that broadcasts to it) and fires ``hook_score`` with its contribution, in
-full shape, so a measurement can ask what each term does. With lag s = query − key (|s| in lin and
-log when attention looks both ways):
+*The terms* add up to the attention score. Each term is one small module that returns ``[batch,
+head, query, key]`` (or a shape that broadcasts to it) and fires ``hook_score`` with its
+contribution, in full shape, so the contribution of each term can be measured. With lag s = query −
+key (|s| in lin and log if attention is bidirectional):
 
     dot            ⟨W_Q x_t, W_K x_j⟩ / √d_head            (with RoPE, both rotated first)
     identity       a_h ⟨x_t, x_j⟩                          `template` §2.2
@@ -44,7 +44,7 @@ log when attention looks both ways):
     bump           −p_h s²/2 + (c_h + ⟨w_h, x_t⟩) s        ours, not the papers'
 
 The paper writes log s for s ≥ 1; we shift by one so that lag 0 is finite. p_h enters as |p_h|: the
-theory wants it positive, and the absolute value keeps constructed values exact. A term that is
+theory needs it positive, and the absolute value keeps constructed values exact. A term that is
 large need not matter: under a softmax, anything constant along the keys cancels.
 """
 
@@ -67,7 +67,7 @@ from interp.models.spec import TransformerSpec
 def allowed_keys(
     n: int, *, causal: bool, mask_self: bool, device: torch.device
 ) -> Bool[Tensor, "query key"]:
-    """The attention mask: true where a query may attend to a key."""
+    """Return the attention mask, true where a query may attend to a key."""
     allowed = torch.ones(n, n, dtype=torch.bool, device=device)
     if causal:
         allowed = allowed.tril()
@@ -79,10 +79,10 @@ def allowed_keys(
 def normalize(
     scores: Float[Tensor, "#batch head query key"], softmax: bool
 ) -> Float[Tensor, "#batch head query key"]:
-    """The attention pattern of masked scores, which are −inf where a query may not attend.
+    """Return the attention pattern of masked scores, which are −inf where a query may not attend.
 
-    For a query that may attend to nothing, pass finite scores; its row of the pattern means
-    nothing.
+    For a query that may not attend to any key, pass finite scores; its row of the pattern is then
+    meaningless.
     """
     return scores.softmax(dim=-1) if softmax else scores.exp()
 
@@ -93,7 +93,8 @@ _BASE = 10_000.0
 def rotate(
     x: Float[Tensor, "batch pos head d_head"], width: int
 ) -> Float[Tensor, "batch pos head d_head"]:
-    """Rotate the first ``width`` dimensions of each vector by its position; the rest is padding."""
+    """Rotate the first ``width`` dimensions of each vector by its position; the others are
+    padding."""
     half = width // 2
     exact = torch.promote_types(x.dtype, torch.float32)  # half precision cannot count past 256
     inverse = _BASE ** (-torch.arange(half, device=x.device, dtype=exact) / half)
@@ -112,9 +113,8 @@ class ScoreInputs:
     """The quantities that a score term may be computed from.
 
     Attributes:
-        x_query, x_key: The (normed) residual stream ``[batch, pos, 1 or head, d_model]``.
-        q, k: Queries and keys ``[batch, pos, head, d_head]``; empty where the model has no W_Q or
-        W_K.
+        x_query, x_key: The (normalised) residual stream ``[batch, pos, 1 or head, d_model]``.
+        q, k: Queries and keys ``[batch, pos, head, d_head]``; empty if the model has no W_Q or W_K.
         lags: The lag of each pair ``[query, key]``, query position − key position.
     """
 
@@ -134,14 +134,14 @@ class ScoreTerm(nn.Module):
         self.hook_score = HookPoint()
 
     def forward(self, inputs: ScoreInputs) -> Scores:
-        """The term's contribution to the scores."""
+        """Return the term's contribution to the scores, after firing ``hook_score``."""
         scores = self.score(inputs)
         n = inputs.lags.shape[0]
         full: Tensor = self.hook_score(scores.expand(len(inputs.x_query), scores.shape[1], n, n))
         return full
 
     def score(self, inputs: ScoreInputs) -> Scores:
-        """The term's scores ``[batch, head, query, key]``, before they are masked."""
+        """Return the term's scores ``[batch, head, query, key]``, before they are masked."""
         raise NotImplementedError
 
 
@@ -153,13 +153,14 @@ class Dot(ScoreTerm):
         self.scale = 1 / sqrt(d_head)
 
     def score(self, inputs: ScoreInputs) -> Scores:
-        """The scaled dot product."""
+        """Return the scaled dot product."""
         q, k = inputs.q, inputs.k
         return einsum(q * self.scale, k, "b query h d, b key h d -> b h query key")
 
 
 class Identity(ScoreTerm):
-    """a_h ⟨x_t, x_j⟩, the symbol-equality matrix when embeddings are orthonormal.
+    """The score a_h ⟨x_t, x_j⟩, proportional to the symbol-equality matrix if embeddings are
+    orthonormal.
 
     It is added after the 1/√d_head scaling of the dot product, so W_Q W_Kᵀ/√d_head + aI is the
     effective circuit. With ``mask_self`` the matches j = t are left out.
@@ -177,7 +178,7 @@ class Identity(ScoreTerm):
         self.register_buffer("multiplier", torch.tensor(multiplier, dtype=dtype), persistent=False)
 
     def score(self, inputs: ScoreInputs) -> Scores:
-        """The inner products a_h ⟨x_t, x_j⟩ of the residual stream at query and key."""
+        """Return the inner products a_h ⟨x_t, x_j⟩ of the residual stream at query and key."""
         products = einsum(inputs.x_query, inputs.x_key, "b query h d, b key h d -> b h query key")
         if self.mask_self:
             products = products.masked_fill(inputs.lags == 0, 0.0)
@@ -192,7 +193,7 @@ class Gate(ScoreTerm):
         self.w = nn.Parameter(torch.zeros(n_heads, d_model, dtype=dtype))
 
     def score(self, inputs: ScoreInputs) -> Scores:
-        """The gate's value at each query, broadcast over keys."""
+        """Return the gate's value at each query, broadcast over keys."""
         return _query_scalar(inputs, self.w)
 
 
@@ -213,7 +214,7 @@ class Lag(ScoreTerm):
         self.w = nn.Parameter(torch.zeros(n_heads, d_model, dtype=dtype)) if adaptive else None
 
     def score(self, inputs: ScoreInputs) -> Scores:
-        """The bias −slope · φ(|lag|)."""
+        """Return the bias −slope · φ(|lag|)."""
         phi = inputs.lags.abs().to(_wide(self.p))
         phi = phi.log1p() if self.log else phi
         slope = self.p.abs()[None, :, None, None]
@@ -223,7 +224,7 @@ class Lag(ScoreTerm):
 
 
 class BiasTable(ScoreTerm):
-    """One learned bias per head and lag, for lags of both signs when attention looks both ways."""
+    """One learned bias per head and lag, for lags of both signs if attention is bidirectional."""
 
     def __init__(self, n_heads: int, n_ctx: int, causal: bool, dtype: torch.dtype) -> None:
         super().__init__()
@@ -231,7 +232,8 @@ class BiasTable(ScoreTerm):
         self.bias = nn.Parameter(torch.zeros(n_heads, n_ctx + self.offset, dtype=dtype))
 
     def score(self, inputs: ScoreInputs) -> Scores:
-        """The learned bias of each pair's lag; future lags, which are masked anyway, read lag 0."""
+        """Return the learned bias of each pair's lag; future lags, which are masked anyway, read
+        lag 0."""
         return self.bias[:, (inputs.lags + self.offset).clamp(min=0)][None]
 
 
@@ -247,7 +249,7 @@ class RelativeKeys(ScoreTerm):
         self.r = nn.Parameter(torch.zeros(n_heads, n_ctx + self.offset, width, dtype=dtype))
 
     def score(self, inputs: ScoreInputs) -> Scores:
-        """The scaled product of each query with the key of the pair's lag."""
+        """Return the scaled product of each query with the key of the pair's lag."""
         n = inputs.lags.shape[0]
         first = max(self.offset - (n - 1), 0)
         keys = self.r[:, first : self.offset + n]
@@ -267,7 +269,8 @@ class Bump(ScoreTerm):
         self.w = nn.Parameter(torch.zeros(n_heads, d_model, dtype=dtype))
 
     def score(self, inputs: ScoreInputs) -> Scores:
-        """The scores −|p_h| s²/2 + (c_h + ⟨w_h, x_t⟩) s of each pair, quadratic in its lag s.
+        """Return the scores −|p_h| s²/2 + (c_h + ⟨w_h, x_t⟩) s of each pair, quadratic in its lag
+        s.
 
         The lag with the largest score depends on the residual stream x_t at the query.
         """
@@ -277,7 +280,7 @@ class Bump(ScoreTerm):
 
 
 def _wide(weight: Tensor) -> torch.dtype:
-    """The weight's dtype, but at least float32: half precision counts exactly only to 256 or
+    """Return the weight's dtype, but at least float32: half precision is exact only up to 256 or
     2048."""
     return torch.promote_types(weight.dtype, torch.float32)
 
@@ -292,7 +295,7 @@ def _query_scalar(
 
 
 def score_terms(spec: TransformerSpec, layer: int) -> dict[str, ScoreTerm]:
-    """The terms that ``spec`` names, in the order they are added.
+    """Return the terms that ``spec`` names, in the order in which they are added.
 
     Heads and head widths are allocated at the largest of all layers (see
     :class:`~interp.models.attention.heads.Attention`); the scaling is that of the layer's own.
@@ -327,8 +330,8 @@ class Attention(nn.Module):
     """The attention heads of one layer.
 
     Parameters are TransformerLens': ``W_Q, W_K, W_V`` [head, d_model, d_head], ``W_O`` [head,
-    d_head, d_model], ``b_Q, b_K, b_V`` [head, d_head], ``b_O`` [d_model]; W_Q and W_K exist only
-    where a score term reads them. ``b`` [head] is the paper's identity scalar of the OV circuit.
+    d_head, d_model], ``b_Q, b_K, b_V`` [head, d_head], ``b_O`` [d_model]; W_Q and W_K exist only if
+    a score term needs them. ``b`` [head] is the paper's identity scalar of the OV circuit.
     """
 
     used_heads: Tensor
@@ -367,8 +370,8 @@ class Attention(nn.Module):
         self.hook_attn_scores, self.hook_pattern = HookPoint(), HookPoint()
 
     def forward(self, resid: Residual, norm: Norm) -> Residual:
-        """The sum of what the heads write to the stream, given the residual stream and the norm
-        before it."""
+        """Return the sum of the heads' outputs, given the residual stream and the norm before
+        attention."""
         x_query, x_key, x_value = self._inputs(resid, norm)
         pattern = self._pattern(x_query, x_key)
         v = self.hook_v(_project(x_value, self.W_V) + self.b_V)
@@ -387,8 +390,7 @@ class Attention(nn.Module):
 
     @property
     def effective_b(self) -> Float[Tensor, " head"]:
-        """The effective identity scalar b of each head: times the multiplier, zero for unused
-        heads."""
+        """The identity scalar b of each head, times the multiplier; zero for unused heads."""
         return self.multiplier * self.b * self.used_heads
 
     def _fires_result(self) -> bool:
@@ -396,12 +398,13 @@ class Attention(nn.Module):
         return self.spec.identity_ov or self.cfg.use_attn_result or hooked
 
     def _is_watched(self) -> bool:
-        """Whether a hook function is attached to the scores or the pattern."""
+        """Return whether a hook function is attached to the scores or the pattern."""
         terms: list[Any] = [term.hook_score for term in self.terms.values()]
         return any(point.is_hooked for point in (*terms, self.hook_attn_scores, self.hook_pattern))
 
     def _inputs(self, resid: Residual, norm: Norm) -> tuple[Tensor, Tensor, Tensor]:
-        """The normed residual for queries, keys and values, ``[batch, pos, #head, d_model]``."""
+        """Return the normalised stream for queries, keys and values, ``[batch, pos, #head,
+        d_model]``."""
         x = norm(resid)[:, :, None]
         if not self.cfg.use_split_qkv_input:
             return x, x, x

@@ -1,1 +1,1 @@
-"""C-RASP programs compiled to transformers (`depth` §3.3), and read off their weights again."""
+"""C-RASP programs compiled to transformers (`depth` §3.3), and read back from their weights."""

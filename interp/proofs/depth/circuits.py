@@ -1,12 +1,12 @@
 """Pointwise circuits of ReLUs and signs, laid out as the hidden layers of an FFN.
 
-A circuit's signals are its inputs and its ReLUs; a ReLU reads any affine combination of earlier
-signals, so its layer is one past the latest signal it reads. A signal that is read further on is
-carried along by relu(x) = x, exactly, which holds because *every signal is at least 0*: inputs must
-be, and ReLUs are. The layout spends neurons freely: it is made to be read, not to be small.
+A circuit's signals are its inputs and its ReLUs. A ReLU reads any affine combination of earlier
+signals, so its layer is one past the latest signal it reads. A signal that a later layer reads is
+carried along by relu(x) = x. This is exact because *every signal is at least 0*: the inputs must
+be, and ReLUs are. The layout uses many neurons: it is made to be read, not to be small.
 
 A circuit may begin with *signs* instead: a first hidden layer of pairs (z, −z), each normalised to
-(sign z, −sign z) by ``pair_sign``. Sizes do not survive it, so everything after reads signs only.
+(sign z, −sign z) by ``pair_sign``. Signs lose the size of z, so everything after reads signs only.
 
 *Formulas and terms of one depth* become a circuit over what earlier layers computed. A number t is
 carried as t / (i + 1), where i counts the tokens so far and BOS is one more: then a count is an
@@ -15,19 +15,19 @@ average over the prefix, a constant c is c · avg_BOS, and
     t ≥ 0  ⇔  z = t/(i + 1) + ½ avg_BOS > 0,  and |z| ≥ 1 / 2(i + 1) ≥ 1 / 2(n + 1)
     bit = clip(2(n + 1) z + ½, 0, 1)
 
-with n the longest input: the ramp reads at most −½ or at least 3/2, so the bit is exact while
-rounding stays below ½. min(s, t) = s − relu(s − t), and a choice gates its two branches by the bit.
-A guarded count is 0 or 1: relu(avg_BOS + bit − 1) turns it into the same form.
+with n the longest input: the ramp's argument is at most −½ or at least 3/2, so the bit is exact
+while rounding stays below ½. min(s, t) = s − relu(s − t), and a choice gates its two branches by
+the bit. A guarded count is 0 or 1: relu(avg_BOS + bit − 1) turns it into the same form.
 
 *As a circuit of signs* the formulas of one depth are right at any length up to rounding:
 
     t ≥ 0  ⇔  z = t/(i + 1) + ½ avg_BOS > 0,   bit = ½ + ½ sign z
 
-No slope depends on the length. But a sign forgets its argument's size, so numbers cannot pass the
-first hidden layer: min, max, choices and guarded counts are split into cases before it, each with
-a linear number, and bits go through as sign(bit − ½). Cases multiply: a comparison of terms with
-many of them is refused. Numbers are not written into the residual stream; a linear one is there
-anyway, as a combination of averages.
+No slope depends on the length. But a sign loses its argument's size, so numbers cannot pass the
+first hidden layer: min, max, choices and guarded counts are split into cases before it, each with a
+linear number, and bits pass through as sign(bit − ½). The numbers of cases multiply: a comparison
+of terms with too many of them is refused. Numbers are not written into the residual stream; a
+linear one can be read from it anyway, as a combination of averages.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ class FfnCircuit:
         d_model: Width of the residual stream. Signal s < d_model is its coordinate s.
         relus: The affine sum that each ReLU reads. The output of ReLU r is signal d_model + r.
         outputs: Coordinate → affine sum that the circuit adds to it.
-        ramps: The arguments of all steps and signs. A step's bit is exact if the exact argument
-            lies outside the interval (0, 1) by more than its error. A sign's argument is scaled
-            so that its least absolute value is ½, which is the margin of steps too.
+        ramps: The arguments of all steps and signs. A step's bit is exact if the exact argument is
+            outside of the interval (0, 1) by more than its error. A sign's argument is scaled so
+            that its least absolute value is ½, which is the margin of steps too.
         layers: The least number of hidden layers.
     """
 
@@ -98,7 +98,7 @@ class FfnCircuit:
     _levels: list[int] = field(default_factory=list)
 
     def relu(self, read: AffineSum) -> AffineSum:
-        """The signal max(read, 0); the same reading gives the same signal."""
+        """Return the signal max(read, 0); the same sum always gives the same signal."""
         if not read.weights:
             return AffineSum((), max(read.constant, 0.0))
         if read not in self._known:
@@ -108,18 +108,18 @@ class FfnCircuit:
         return AffineSum(((self._known[read], 1.0),))
 
     def both(self, left: AffineSum, right: AffineSum) -> AffineSum:
-        """The conjunction (AND) of two bits."""
+        """Return the conjunction (AND) of two bits."""
         return self._exactly(self.relu(left + right - 1.0))
 
     def step(self, v: AffineSum) -> AffineSum:
-        """The clipped signal clip(v, 0, 1) = 1 − relu(1 − relu(v)), exactly 0 below 0 and 1 above
+        """Return the signal clip(v, 0, 1) = 1 − relu(1 − relu(v)), exactly 0 below 0 and 1 above
         1."""
         missing = self._exactly(self.relu(self.relu(v) * -1.0 + 1.0))
         self.ramps.append(v)
         return missing * -1.0 + 1.0
 
     def sign(self, z: AffineSum, margin: float) -> AffineSum:
-        """The bit of z > 0, for |z| ≥ margin and z over coordinates alone."""
+        """Return the bit of z > 0, for |z| ≥ margin and z an affine sum of coordinates alone."""
         if not z.weights:
             return AffineSum((), float(z.constant > 0))
         fresh = z not in self._known
@@ -134,7 +134,8 @@ class FfnCircuit:
         return bit
 
     def gate(self, value: AffineSum, bit: AffineSum, bound: float) -> AffineSum:
-        """``value`` where the bit is 1 and 0 where it is 0, for |value| ≤ bound."""
+        """Return the signal that is ``value`` where the bit is 1 and 0 where it is 0, for |value| ≤
+        bound."""
         closed = (bit * -1.0 + 1.0) * bound
         return self.relu(value - closed) - self.relu(value * -1.0 - closed)
 
@@ -180,14 +181,14 @@ class FfnCircuit:
                 ffn.b_out[coordinate] = output.constant
 
     def rounding(self, unit: float, errors: dict[int, float]) -> float:
-        """A bound on the rounding error of anything that a step reads.
+        """Return a bound on the rounding error of every argument of a step or sign.
 
-        A sum of K products, weights rounded too, is off by at most (K + 3) u Σ|w||x|, besides
-        Σ|w| times what the signals are off; ReLUs do not enlarge errors. Inputs are at most 1.
+        A sum of K products with rounded weights has an error of at most (K + 3) u Σ|w||x|, besides
+        Σ|w| times the signals' own errors; ReLUs do not enlarge errors. Inputs are at most 1.
 
         Args:
             unit: The unit roundoff u of the floating-point format.
-            errors: Coordinate → how much it is off itself; 0 where not given.
+            errors: Coordinate → its own error; 0 if it is not given.
         """
         sizes = dict.fromkeys(range(self.d_model), 1.0)
         off = dict.fromkeys(range(self.d_model), 0.0) | errors
@@ -204,13 +205,14 @@ class FfnCircuit:
         return max((error(read)[1] for read in self.ramps), default=0.0)
 
     def _exactly(self, bit: AffineSum) -> AffineSum:
-        """Record that a bit is exact, because it reads whole numbers or its ramp lies outside (0,
+        """Record that a bit is exact, because it reads whole numbers or its ramp is outside of (0,
         1)."""
         self._exact |= {signal for signal, _ in bit.weights}
         return bit
 
     def _copies(self, signal: int) -> tuple[float, ...]:
-        """A sign is made by a pair of neurons, of which the first is read."""
+        """Return the factors of a signal's neurons: a sign is a pair of neurons, of which the first
+        is read."""
         return (1.0, -1.0) if signal in self._pairs else (1.0,)
 
     def _level(self, signal: int) -> int:
@@ -220,7 +222,8 @@ class FfnCircuit:
         return self.relus[signal - self.d_model]
 
     def _layout(self) -> list[list[int]]:
-        """The signals of each hidden layer: its ReLUs, and what later layers still read."""
+        """Return the signals of each hidden layer: its ReLUs, and those that later layers still
+        read."""
         depth = self.depth
         last_use = {self._kept: depth + 1}  # so that no layer is empty
         for affine, level in self._readers(depth):
@@ -241,10 +244,10 @@ class FormulaCircuit:
 
     Args:
         program: The program in which names are looked up.
-        circuit: The circuit that is built on.
+        circuit: The circuit that is extended.
         places: Expression → coordinate that holds it when the layer runs: bits, averages, and
-            guarded counts, which are 0 or 1 and are held as they are.
-        unit: What a 1 is carried as: avg_BOS, or before any attention 1 itself.
+            guarded counts, which are 0 or 1 and are stored as they are.
+        unit: The signal that represents 1: avg_BOS, or before any attention the constant 1.
         longest: The longest input n; 0 before any attention.
     """
 
@@ -262,7 +265,7 @@ class FormulaCircuit:
         self._bounds: dict[str, float] = {}
 
     def bit(self, formula: Expression) -> AffineSum:
-        """A signal that is 1 where the formula holds and 0 elsewhere."""
+        """Return a signal that is 1 where the formula holds and 0 elsewhere."""
         if formula in self.places:
             return self.held_bit(formula)
         match formula:
@@ -283,11 +286,11 @@ class FormulaCircuit:
         raise TypeError(f"{type(formula).__name__} has no place and no circuit")
 
     def held_bit(self, expression: Expression) -> AffineSum:
-        """The bit of an expression that already has a coordinate."""
+        """Return the bit of an expression that already has a coordinate."""
         return AffineSum(((self.places[expression], 1.0),))
 
     def comparison_bit(self, relation: str, left: AffineSum, right: AffineSum) -> AffineSum:
-        """An affine sum of signals that is 1 where the comparison holds and 0 elsewhere.
+        """Return an affine sum of signals that is 1 where the comparison holds and 0 elsewhere.
 
         Args:
             relation: ``>=``, ``<=``, ``>``, ``<``, ``==`` or ``!=``.
@@ -303,12 +306,12 @@ class FormulaCircuit:
         return equal if relation == "==" else equal * -1.0 + 1.0
 
     def at_least(self, left: AffineSum, right: AffineSum) -> AffineSum:
-        """The bit of left ≥ right."""
+        """Return the bit of left ≥ right."""
         z = left - right + self.unit * 0.5
         return self.circuit.step(z * self.slope + 0.5)
 
     def number(self, term: Expression) -> AffineSum:
-        """An affine sum of signals that carries a term's value divided by i + 1.
+        """Return an affine sum of signals that carries a term's value divided by i + 1.
 
         i is the number of tokens so far, BOS not included. Before any attention, where ``unit`` is
         1, the value is not divided.
@@ -344,7 +347,7 @@ class FormulaCircuit:
         raise TypeError(f"{type(term).__name__} has no place and no circuit")
 
     def bound(self, term: Expression) -> float:
-        """A bound on the size of the term divided by i + 1."""
+        """Return a bound on the absolute value of the term divided by i + 1."""
         match term:
             case syntax.Count():
                 return 1.0
@@ -375,16 +378,16 @@ class SignCircuit(FormulaCircuit):
 
     @cached_property
     def _cases(self) -> dict[str, Cases]:
-        """Line → its cases, once found: others may read it many times."""
+        """Line → its cases; a cache, because several lines may read the same one."""
         return {}
 
     def held_bit(self, expression: Expression) -> AffineSum:
-        """The bit of an expression that already has a coordinate, passed through the first hidden
-        layer."""
+        """Return the bit of an expression that already has a coordinate, passed through the first
+        hidden layer."""
         return self.circuit.sign(AffineSum(((self.places[expression], 1.0),)) - 0.5, 0.5)
 
     def bit(self, formula: Expression) -> AffineSum:
-        """An affine sum of signals that is 1 where the formula holds and 0 elsewhere.
+        """Return an affine sum of signals that is 1 where the formula holds and 0 elsewhere.
 
         A comparison sums over the cases of both sides, because a sign reads linear numbers alone.
         """
@@ -397,16 +400,17 @@ class SignCircuit(FormulaCircuit):
         return super().bit(formula)
 
     def at_least(self, left: AffineSum, right: AffineSum) -> AffineSum:
-        """The bit of left ≥ right."""
+        """Return the bit of left ≥ right."""
         return self.circuit.sign(left - right + self.unit * 0.5, 1 / self.slope)
 
     def linear(self, term: Expression) -> AffineSum | None:
-        """The term over i + 1 where it is linear in what the residual stream holds."""
+        """Return the term over i + 1 if it is linear in the residual stream's coordinates,
+        otherwise None."""
         cases = self.cases(term)
         return cases[0][1] if len(cases) == 1 else None
 
     def cases(self, term: Expression) -> Cases:
-        """A term split into cases, each a bit and a number over i + 1; exactly one bit is 1.
+        """Split a term into cases, each a bit and a number over i + 1; exactly one bit is 1.
 
         Raises:
             ArgumentError: if the term splits into too many cases.

@@ -1,28 +1,26 @@
 """Compile a C-RASP program to a transformer with as many layers as its counts nest (`depth` §3.3).
 
     embedding     is_BOS, and the bits of all formulas of the current token alone
-    positions     learned, only if the program asks for them: the bits of ``pos_even`` and its like
+    positions     learned, only if the program needs them: the bits of ``pos_even`` and its like
     input FFN     only then: formulas of token and position together
     attention ℓ   a head uniform over the prefix with BOS: averages of the formulas of depth ℓ that
                   are counted (each is 0 at BOS), and in layer 0 of is_BOS itself; and for each
-                  guard ``predN`` a head that looks at lag N alone
+                  guard ``predN`` a head that attends to lag N alone
     FFN ℓ         formulas of depth ℓ + 1, exact bits: ramps or signs (`circuits`)
     output        the bit of the last line, at every position after BOS
 
 A head of lag N has the score −P (s − N)²/2 with P so large that exp of any other key's is 0; where
-no token is N back, the farthest key is BOS, which holds nothing. Without predicates of one position
-the number of weights does not depend on the length; those need a row of weights a position. What
-this shows is the upper bound, depth d suffices; that fewer layers do not is the paper's theorem.
-The output at BOS means nothing. Programs that count the future, and guards other than ``predN``,
-are refused: their counts have a denominator of their own.
+there is no token N back, the key farthest back is BOS, whose values are 0. Without predicates of
+one position the number of weights does not depend on the length; these need one row of weights per
+position. The construction shows the upper bound, that depth d suffices; that fewer layers do not is
+the paper's theorem. The output at BOS has no meaning. Programs that count the future, and guards
+other than ``predN``, are refused: their counts have another denominator.
 
 Id 0 is BOS, 1 … are the letters of the program's alphabet, sorted, and the last is any other token.
 
-Which coordinate of a compiled program's residual stream holds what, and from which hook on.
-
-Coordinate 0 is is_BOS, 1 is avg_BOS. Then comes one coordinate for each line, and those that lines
-need: bits of the token, bits of the position, and for every count the bit that is counted and its
-average (or guarded bit).
+*The residual stream* of a compiled program: coordinate 0 is is_BOS, 1 is avg_BOS. Then there is one
+coordinate for each line, and for everything that lines need: bits of the token, bits of the
+position, and for every count the bit that is counted and its average (or guarded bit).
 """
 
 from __future__ import annotations
@@ -51,15 +49,16 @@ from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part, 
 
 
 def vocabulary_of(program: Program) -> tuple[str | None, ...]:
-    """The token of each id; None for BOS (id 0) and for every other token (the last id)."""
+    """Return the token of each id; None for BOS (id 0) and for every other token (the last id)."""
     return (None, *alphabet(program), None)
 
 
 def token_ids(program: Program, strings: Sequence[Sequence[str]]) -> Int[Tensor, "batch pos"]:
-    """The ids of strings with BOS in front, so that token i of a string is at position i + 1.
+    """Return the ids of strings with BOS in front, so that token i of a string is at position i +
+    1.
 
-    Shorter strings are filled with the last id; the model looks back only, so what follows a
-    string does not change the answers inside it.
+    Shorter strings are padded with the last id. The model attends only to earlier positions, so the
+    padding does not change the answers inside the string.
     """
     words = vocabulary_of(program)
     index = {word: number for number, word in enumerate(words) if word is not None}
@@ -77,7 +76,7 @@ _PRED = re.compile(r"pred([1-9][0-9]*)?")
 
 
 def guard_lag(guard: str) -> int | None:
-    """N of ``predN``; None for any other guard."""
+    """Return N of ``predN``; None for any other guard."""
     found = _PRED.fullmatch(guard)
     return int(found[1] or 1) if found else None
 
@@ -88,7 +87,7 @@ class StreamPlan:
 
     Attributes:
         program: The program, without lines that its last line does not need.
-        vocabulary: What each token id stands for.
+        vocabulary: The token of each id.
         names: Line → coordinate.
         tokens: Formulas of the token alone that are read by circuits or counted → coordinate.
         positions: Predicates of the position → coordinate.
@@ -115,7 +114,8 @@ class StreamPlan:
             self._place(line.expression)
 
     def level(self, expression: Expression) -> int:
-        """How deep counts nest in an expression; −1 if it needs neither a count nor a position."""
+        """Return how deep counts nest in an expression; −1 if it needs neither a count nor a
+        position."""
         if isinstance(expression, syntax.FormulaName | syntax.TermName):
             return self._lines[expression.name]
         if isinstance(expression, syntax.Holds):
@@ -124,7 +124,7 @@ class StreamPlan:
         return max(inside, 0) + 1 if isinstance(expression, syntax.Count) else inside
 
     def heads(self, layer: int) -> list[tuple[int, list[tuple[int, int]]]]:
-        """Each head's lag (0: the whole prefix) and its pairs (coordinate read, coordinate
+        """Return each head's lag (0: the whole prefix) and its pairs (coordinate read, coordinate
         written)."""
         reads: dict[int, list[tuple[int, int]]] = {}
         if layer == 0:
@@ -136,8 +136,8 @@ class StreamPlan:
         return sorted(reads.items())
 
     def places(self, layer: int) -> dict[Expression, int]:
-        """The coordinates that a circuit of this layer can read; layer −1 is the FFN before the
-        first block."""
+        """Return the coordinates that a circuit of this layer can read; layer −1 is the input
+        FFN."""
         held: dict[Expression, int] = dict((*self.tokens.items(), *self.positions.items()))
         for count, coordinate in self.counts.items():
             if max(self.level(count.of), 0) <= layer:
@@ -148,7 +148,7 @@ class StreamPlan:
         return held
 
     def ffn_outputs(self, layer: int) -> tuple[list[str], list[Expression]]:
-        """The lines and the counted formulas that this layer's FFN computes."""
+        """Return the lines and the counted formulas that this layer's FFN computes."""
         lines = [x.name for x in self.program.lines if self.level(x.expression) == layer + 1]
         return lines, [formula for formula in self.counted if self.level(formula) == layer + 1]
 
@@ -184,23 +184,25 @@ def compile_program(
     dtype: Dtype = "float64",
     precision: Precision = "ramp",
 ) -> Construction:
-    """A transformer that computes the program's last line at every position.
+    """Build a transformer that computes the program's last line at every position.
 
     Inputs are :func:`interp.proofs.depth.compiler.token_ids`; the output ``[batch, pos, 1]`` is
     exactly 1 where the line holds and 0 where it does not. ``mechanism.directions`` has every name
-    that the last line depends on, and every count (as text); a number is held divided by 1 + the
-    tokens so far, a number of depth 0 and a guarded count as they are. With ``sign`` a number's
-    direction is proportional to it, and one with min, max, a choice or a guard has none.
+    that the last line depends on, and every count (as text). A number is stored divided by 1 + the
+    number of tokens so far; a number of depth 0 and a guarded count are stored as they are. With
+    ``sign``, a number's direction is only proportional to it, and a number with min, max, a choice
+    or a guard has none.
 
     Args:
-        program: Counting the past only; the last line a formula.
+        program: A program that counts the past only, whose last line is a formula.
         longest: The length of the longest input, in tokens.
         dtype: Dtype of the weights.
-        precision: ``ramp``: weights depend on ``longest``. ``sign``: they do not (nor does their
-            number), and the certificate tells how long inputs may be before rounding matters.
+        precision: ``ramp``: the weights' values depend on ``longest``. ``sign``: they do not (nor
+            does their number), and the certificate says how long inputs may be before rounding
+            matters.
 
     Raises:
-        ArgumentError: for other programs, or where rounding could change an answer.
+        ArgumentError: for other programs, or if rounding could change an answer.
     """
     _check(program, longest, precision)
     plan = StreamPlan(_drop_unused(program), vocabulary_of(program))
@@ -240,7 +242,7 @@ def _check(program: Program, longest: int, precision: str) -> None:
 
 
 def _drop_unused(program: Program) -> Program:
-    """The program without the lines that the last line does not depend on."""
+    """Return the program without the lines that the last line does not depend on."""
     used = used_names(program)
     kept = tuple(line for line in program.lines if line.name in used)
     return Program(kept, imports=program.imports)
@@ -267,8 +269,8 @@ def _circuit(plan: StreamPlan, layer: int, longest: int, precision: Precision) -
 def _builder(
     plan: StreamPlan, circuit: FfnCircuit, layer: int, longest: int, precision: Precision
 ) -> FormulaCircuit:
-    """The builder of a layer's circuit; before the first block (layer −1) numbers are held as they
-    are, so the unit is 1 and the margin ½."""
+    """Return the builder of a layer's circuit; in the input FFN (layer −1) numbers are stored as
+    they are, so the unit is 1 and the margin ½."""
     unit = AffineSum(((AVERAGE_BOS, 1.0),)) if layer >= 0 else AffineSum((), 1.0)
     kind = SignCircuit if precision == "sign" else FormulaCircuit
     return kind(plan.program, circuit, plan.places(layer), unit, longest if layer >= 0 else 0)
@@ -328,7 +330,8 @@ def _write(
 
 
 def _write_embedding(model: SequenceTransformer, plan: StreamPlan) -> None:
-    """The bits of each token, which the program itself gives on strings of that one token."""
+    """Write the bits of each token, computed by running the program on strings of that one
+    token."""
     model.embed.W_E[0, IS_BOS] = 1
     wanted: dict[int, Expression] = {}
     flat = [line for line in plan.program.lines if plan.level(line.expression) < 0]
@@ -355,11 +358,12 @@ def _write_embedding(model: SequenceTransformer, plan: StreamPlan) -> None:
 def _certificate(
     spec: TransformerSpec, plan: StreamPlan, circuits: list[FfnCircuit], precision: Precision
 ) -> Certificate:
-    """The rounding error: averages of n + 1 values in [0, 1] are off by at most (n + 5) u."""
+    """Bound the rounding error: averages of n + 1 values in [0, 1] have an error of at most (n + 5)
+    u."""
     unit = torch.finfo(spec.torch_dtype).eps / 2
 
     def rounding(longest: int) -> float:
-        """A bound on the rounding error of what any ramp or sign in the circuits reads.
+        """Return a bound on the rounding error of any argument of a ramp or sign.
 
         It holds for inputs of up to ``longest`` tokens and is scaled such that every bit is exact
         while it is below ½.

@@ -1,28 +1,27 @@
 """The constructive proof for `memory` Task II as weights (§1.4): R rounds in R + 1 layers.
 
     layer 0       no attention; FFN: the first locations t_1 = g_1(a_t), from the token
-    layer r       attention: what lies at the locations of round r; score p_h t_i − p_h s, no
+    layer r       attention: the values at the locations of round r; score p_h t_i − p_h s, no
                   normaliser: Σ_h a_h e^{−p_h (s − t_i)} ≈ 1[s = t_i]
                   FFN: the locations of round r + 1, or f after the last round
 
-The location is a query-side scalar against a constant key, so content is needed in the score and a
-scalar of it is enough; ``gate="dot"`` puts the same number through W_Q and W_K. With
-a_h = a′_h e^{−p_h T} and T the largest location, a′_h selects lag T at s + T − t_i: one fit serves
-all locations. FFNs are ramps (:mod:`interp.proofs.memory.fixed`), so what a round leaves out of
-place is removed before the next one reads it; without that, errors of locations are multiplied by
-10¹¹ a round.
+The location is a query-side scalar against a constant key, so the score needs content, but only a
+scalar of it; ``gate="dot"`` computes the same number with W_Q and W_K. With a_h = a′_h e^{−p_h T}
+and T the largest location, a′_h selects lag T at s + T − t_i: one fit serves all locations. FFNs
+are ramps (:mod:`interp.proofs.memory.fixed`), so a round's errors are removed before the next round
+reads the values; without that, errors of locations would grow by a factor of 10¹¹ per round.
 
-Values must be ±1. The construction says that R + 1 layers suffice, not that they are needed, nor
-that trained models run one round a layer.
+Values must be ±1. The construction shows that R + 1 layers suffice, not that they are needed, nor
+that trained models run one round per layer.
 
-The plan checks that the errors stay under the margin in every round (`memory` §1.4).
-
-Every round adds up exponentials again, so every round has a slot error ε (fit and rounding), the
-same for all: the next locations read ``bits`` slots, the answer one a memory. Both sums must stay
+The plan checks that the errors stay under the margin in every round (`memory` §1.4). Every round
+sums exponentials again, so every round has a slot error ε (fit and rounding), the same for all. The
+next locations read ``bits`` slots, the answer one per memory, and both sums of errors must stay
 under 1/2 (:mod:`interp.proofs.memory.fixed`). Then locations are integers up to the rounding δ of
-the ramps, and nothing compounds. In a turned basis the heads' rounding reaches every slot, the
-values that the next layer reads included: each slot is off by ε + 2 (1 + ε) Σ_layers (rounding),
-and f is off by as much as the ramps round there, because the last FFN clears its slot.
+the ramps, and errors do not accumulate over rounds. In a rotated basis the heads' rounding reaches
+every slot, including the values that the next layer reads: each slot has an error of ε + 2 (1 + ε)
+Σ_layers (rounding), and f has the error of the ramps' rounding there, because the last FFN clears
+its slot.
 """
 
 from __future__ import annotations
@@ -50,11 +49,11 @@ from interp.tasks.memory import AdaptiveMemory
 
 @dataclass(frozen=True)
 class AdaptiveSlots:
-    """Which residual coordinate holds which memory of a task, and in which round it is fetched.
+    """The residual coordinate of each memory of a task, and the round in which it is fetched.
 
     Attributes:
         task: The task that is solved.
-        at: Latent → coordinate; of an address a[…] its first, the other bits follow.
+        at: Latent → coordinate; for an address a[…] that of its first bit, and the others follow.
         width: The number of coordinates.
     """
 
@@ -76,27 +75,27 @@ class AdaptiveSlots:
 
     @property
     def rounds(self) -> list[tuple[int, ...]]:
-        """The memories that each sequential round fetches; layer r does round r, layer 0 does
-        none."""
+        """The memories that each sequential round fetches; layer r does round r, layer 0 none."""
         task = self.task
         nested: list[tuple[int, ...]] = [(i,) for i in range(1, task.rounds + 1)]
         together = tuple(range(task.rounds + 1, task.memory_count + 1))
         return [*nested, together] if together else nested
 
     def points(self, memory: int) -> bool:
-        """Whether the address fetched with this memory (numbered from 1) gives a later location."""
+        """Return whether the address fetched with this memory (counted from 1) determines a later
+        location."""
         return memory <= self.task.rounds and memory < self.task.memory_count
 
     def bits(self, address: str) -> range:
-        """The coordinates of an address."""
+        """Return the coordinates of an address."""
         return range(self.at[address], self.at[address] + self.task.bits)
 
     def pointer(self, layer: int) -> str:
-        """The name of the address from which this layer's FFN reads the next locations."""
+        """Return the name of the address from which this layer's FFN reads the next locations."""
         return f"a[t-t_{layer}]" if layer else "a[t]"
 
     def copy_pairs(self, memory: int) -> list[tuple[int, int]]:
-        """The pairs (coordinate read, coordinate written) of what a memory's heads carry."""
+        """Return the pairs (coordinate read, coordinate written) of what a memory's heads copy."""
         pairs = [(self.at["x[t]"], self.at[f"x[t-t_{memory}]"])]
         if self.points(memory):
             pairs += zip(self.bits("a[t]"), self.bits(f"a[t-t_{memory}]"), strict=True)
@@ -108,7 +107,7 @@ Readouts = list[tuple[CornerTable, Sequence[int], int]]
 
 @dataclass(frozen=True)
 class AdaptivePlan:
-    """What is decided about a construction before its weights are written.
+    """The choices for a construction, made before its weights are written.
 
     Attributes:
         task: The task that the construction solves.
@@ -124,7 +123,7 @@ class AdaptivePlan:
 
     @property
     def slots(self) -> AdaptiveSlots:
-        """Which coordinate holds what, and which layer does which round."""
+        """The coordinate of each latent, and the rounds of the layers."""
         return AdaptiveSlots(self.task)
 
     @property
@@ -137,7 +136,8 @@ class AdaptivePlan:
             )
 
     def readouts(self, layer: int) -> Readouts:
-        """For a layer's FFN: each table, the coordinates that it reads and the one it writes."""
+        """Return, for a layer's FFN, each table with the coordinates that it reads and the one it
+        writes."""
         slots, task = self.slots, self.task
         if layer == len(slots.rounds):
             reads = [slots.at[name] for name in task.arguments]
@@ -149,24 +149,26 @@ class AdaptivePlan:
         ]
 
     def slot(self) -> float:
-        """A bound on the error (fit and rounding) of a coordinate that holds a fetched value."""
+        """Return a bound on the error (fit and rounding) of a coordinate that holds a fetched
+        value."""
         return slot_error(self.fit, _evaluation(self.task, self.unit, dense=False))
 
     def turned_slot(self) -> float:
-        """The same bound in any basis, including what the other layers leave there."""
+        """Return the same bound for any basis, including the rounding that other layers leave in
+        the slot."""
         how, error = _evaluation(self.task, self.unit, dense=True), self.fit.fit_error
         heads = [len(memories) for memories in self.slots.rounds]
         one = sum_rounding(self.fit.slopes, self.fit.coefficients, how)
         return error + 2 * (1 + error) * sum(heads) * one
 
     def sums(self, slot: float) -> dict[str, float]:
-        """How far the linear forms of each readout are off when a slot is off by ``slot``."""
+        """Return the error of each readout's linear forms if each slot has an error of ``slot``."""
         nested = [i for memories in self.slots.rounds[1:] for i in memories]
         at_locations = {f"summed error at t_{i}": self.task.bits * slot for i in nested}
         return at_locations | {"summed error at f": self.task.memory_count * slot}
 
     def certificate(self) -> Certificate:
-        """The certificate: the rounding of the readout, given that every margin holds."""
+        """Return the certificate: the rounding of the readout, given that every margin holds."""
         task, (table, *_) = self.task, self.readouts(len(self.slots.rounds))[0]
         slot, rounding = self.slot(), table.rounding(self.unit)
         memories = range(1, task.memory_count + 1)
@@ -189,9 +191,9 @@ class AdaptivePlan:
 def plan_adaptive(task: AdaptiveMemory, unit: float) -> AdaptivePlan:
     """Choose the sum of exponentials with which a constructed adaptive memory selects lags.
 
-    If the error margins hold in any rotation of the residual basis, the fit that is best in the
-    worst basis is taken. Otherwise it is the best fit for the basis in which each variable has its
-    own coordinate.
+    If the error margins hold in any rotation of the residual basis, this is the fit that is best in
+    the worst basis. Otherwise it is the best fit for the basis in which each variable has its own
+    coordinate.
 
     Args:
         task: The task that the construction solves.
@@ -240,7 +242,8 @@ def _evaluation(task: AdaptiveMemory, unit: float, dense: bool) -> Summation:
 
 
 def _reach(task: AdaptiveMemory) -> float:
-    """A bound on the residual stream's norm: tokens, contents off by up to 1/2, locations and f."""
+    """Return a bound on the residual stream's norm: tokens, fetched values with errors, locations
+    and f."""
     contents = 1.5**2 * task.memory_count * (1 + task.bits)
     locations = task.memory_count * max(task.locations) ** 2
     f = max(map(abs, CornerTable.of(task.f).values.values())) ** 2
@@ -256,19 +259,20 @@ def construct_adaptive_memory(
     gate: Gate = "scalar",
     dtype: Literal["float64", "float32"] = "float64",
 ) -> Construction:
-    """A model of R + 1 layers that computes the task exactly, up to rounding.
+    """Build a model of R + 1 layers that computes the task exactly, up to rounding.
 
-    Latents of several channels (addresses) have one direction a channel, ``a[t-t_1] bit 0`` ….
+    Latents of several channels (addresses) have one direction per channel, ``a[t-t_1] bit 0`` ….
 
     Args:
         task: A task whose values are ±1.
-        gate: How the location enters the score: ``scalar`` ⟨w_h, x_t⟩, or ``dot`` through a
-            product of queries with constant keys.
+        gate: How the location enters the score: ``scalar`` ⟨w_h, x_t⟩, or ``dot`` by a product of
+            queries with constant keys.
         dtype: Dtype of the model.
 
     Raises:
-        ArgumentError: for Gaussian values, or if the locations cannot be told apart well enough in
-            the dtype; the message gives the coordinates' error and the margins that it exceeds.
+        ArgumentError: if the values are Gaussian, or the locations cannot be distinguished well
+            enough in the dtype; the message has the coordinates' errors and the margins that they
+            exceed.
     """
     problems = Problems("construct_adaptive_memory")
     signs = task.inputs == "signs"

@@ -1,38 +1,37 @@
 """The constructive proof for `memory` Task I as weights (§1.4).
 
-    attention   each memory T_i owns T_i + 1 dot-product-free heads: Σ_h a_h e^{−p_h s} ≈ 1[s = T_i]
+    attention   each memory T_i has T_i + 1 dot-product-free heads: Σ_h a_h e^{−p_h s} ≈ 1[s = T_i]
                 writes x_{t−T_i} into its own residual slot
     FFN         one clipped ramp per corner of {−1, +1}^{M+1}
 
 While the slots' errors sum to less than 1/2 every ramp is exactly 0 or 1, so the errors are
 removed, not passed on. The certificate checks that margin and adds the rounding of the readout.
 
-Use it as ground truth for detectors and as the reference a trained model is compared with. It is
-not a model of how gradient descent solves the task: its heads work only in signed combinations.
+Use it as ground truth for detectors and as the reference for a trained model. It does not model how
+gradient descent solves the task: its heads work only in signed combinations.
 
-Functions of ±1 as ReLUs: one clipped ramp per corner of the cube (`memory` §1.4).
+*Functions of ±1 as ReLUs*: one clipped ramp per corner of the cube (`memory` §1.4).
 
     f(u) = base + Σ_c (f(c) − base) [relu(v_c) − relu(v_c − 1)],   v_c = ⟨c, u⟩ − (n − 3/2)
 
 At a corner ⟨c, u⟩ = n, at any other it is at most n − 2: while the arguments' errors sum to less
-than 1/2, the ramp of the right corner is 1 and every other one 0. Errors below the margin are
-removed, not passed on. Two more neurons take away what stands in the slot that f is written to:
-nothing in a basis of slots; in a turned basis the rounding of all heads reaches every slot, and a
-location that is off by 10⁻² is useless to the next layer.
+than 1/2, the ramp of the right corner is 1 and every other one 0. Two more neurons clear the slot
+that f is written to. In a basis of slots it is empty; in a rotated basis the rounding of all heads
+reaches every slot, and a location with an error of 10⁻² is useless to the next layer. n arguments
+cost up to 2^{n+1} neurons: this is for tables, not for functions with structure.
 
-n arguments cost up to 2^{n+1} neurons: for tables, not for functions with structure.
-
-Adaptive memory without content in the scores, by the same heads: fetch all candidates and let the
+*Adaptive memory without content in the scores*, by the same heads: fetch all candidates and let the
 FFN choose one.
 
     attention   for each of the A locations T a group of T + 1 dot-product-free heads: x_{t−T}
     FFN         y = Σ_address 1[a_t = address] f(x_t, x_{t−g_1(address)}, …): a ramp for every
                 address and every corner of f's arguments
 
-One layer, exact, and no contradiction to the paper's theorem, which concerns attention without such
-gating. The honest comparison is the cost: heads grow with the *sum* of the locations, against their
-largest for a shifted kernel, and the margin must hold for the farthest candidate anyway. Only for
-locations that depend on x_t's own address (R = 1); each further round would multiply the addresses.
+This takes one layer and is exact. It does not contradict the paper's theorem, which concerns
+attention without such gating. What counts is the cost: the number of heads grows with the *sum* of
+the locations, against their largest for a shifted kernel, and the margin must hold for the farthest
+candidate in both cases. It works only for locations that depend on x_t's own address (R = 1); each
+further round would multiply the number of addresses.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ class CornerTable:
 
     @classmethod
     def of(cls, readout: Readout) -> CornerTable:
-        """The table of a task's readout (Boolean or real) on arguments of ±1."""
+        """Return the table of a task's readout (Boolean or real) on arguments of ±1."""
         corners = list(product((-1, 1), repeat=readout.n))
         columns = torch.tensor(corners, dtype=torch.float32).T[:, None]
         values = readout(list(columns))[0].tolist()
@@ -140,18 +139,18 @@ class CornerTable:
         ffn.b_out[slot] = self.base
 
     def rounding(self, unit: float, *, width: int = 0, reach: float = 0.0) -> float:
-        """A bound on the rounding error of f while errors stay under the margin:
-        :func:`ramp_rounding`."""
+        """Return a bound on the rounding error of f while errors stay under the margin (see
+        :func:`ramp_rounding`)."""
         return ramp_rounding(self.n, self.base, self.span, unit, width=width, reach=reach)
 
 
 def ramp_rounding(
     n: int, base: float, span: float, unit: float, *, width: int = 0, reach: float = 0.0
 ) -> float:
-    """A bound on the rounding error of a value computed by ramps of ``n`` arguments.
+    """Return a bound on the rounding error of a value computed by ramps of ``n`` arguments.
 
-    Two ReLUs of one linear form act, the rest are exactly 0. Each is a sum of n + 1 terms, of
-    size 2n together, weighted by at most ``span``; v is at most 2.
+    Two ReLUs of one linear form are active, the rest are exactly 0. Each is a sum of n + 1 terms,
+    of total size 2n, weighted by at most ``span``; v is at most 2.
 
     Args:
         n: The number of arguments.
@@ -170,7 +169,16 @@ def ramp_rounding(
 
 
 def write_ramp(ffn: FFN, corner: Mapping[int, int], step: float, slot: int, neuron: int) -> None:
-    """Write two neurons that add ``step`` to ``slot`` where the coordinates stand at ``corner``."""
+    """Write two neurons that add ``step`` to ``slot`` if the coordinates have the values in
+    ``corner``.
+
+    Args:
+        ffn: The FFN that is written.
+        corner: Coordinate → its value, 1 or −1.
+        step: The value that is added.
+        slot: The coordinate that it is added to.
+        neuron: The number of the first neuron.
+    """
     coordinates, signs = list(corner), torch.tensor(list(corner.values()), dtype=ffn.W_in.dtype)
     for at, shift, sign in ((neuron, 0.0, 1.0), (neuron + 1, 1.0, -1.0)):
         ffn.W_in[coordinates, at] = signs
@@ -182,12 +190,13 @@ _UNIT = 2.0**-53
 
 
 def construct_fixed_memory(task: FixedMemory) -> Construction:
-    """A float64 model that computes the task exactly, up to rounding.
+    """Build a float64 model that computes the task exactly, up to rounding.
 
     Residual slots: 0 holds x_t, 1 … M the memories, M + 1 the answer.
 
     Raises:
-        ArgumentError: if a lag cannot be selected well enough in float64, with the numbers.
+        ArgumentError: if a lag cannot be selected well enough in float64; the message has the
+            errors.
     """
     plan = _plan(task)
     answer = plan.width - 1
@@ -212,8 +221,14 @@ def _groups(fits: Sequence[LagFit]) -> list[HeadGroup]:
 
 @dataclass(frozen=True)
 class _FixedPlan:
-    """What is built: a fit per memory and the table of f; ``turned`` if the margin holds in any
-    basis."""
+    """The choices for a construction: a fit per memory and the table of f.
+
+    Attributes:
+        task: The task.
+        fits: The fit of each lag.
+        table: The values of f.
+        turned: Whether the margin holds in any basis.
+    """
 
     task: FixedMemory
     fits: tuple[LagFit, ...]
@@ -230,12 +245,13 @@ class _FixedPlan:
         return sum(len(fit.slopes) for fit in self.fits)
 
     def slots(self) -> list[float]:
-        """For each memory, a bound on the error (fit and rounding) of its residual coordinate."""
+        """Return, for each memory, a bound on the error (fit and rounding) of its residual
+        coordinate."""
         how = [_evaluation(self.task, len(fit.slopes)) for fit in self.fits]
         return [slot_error(fit, one) for fit, one in zip(self.fits, how, strict=True)]
 
     def turned_sum(self) -> float:
-        """A bound on the error of the readout's linear forms in a rotated basis."""
+        """Return a bound on the error of the readout's linear forms in a rotated basis."""
         how = _evaluation(self.task, self.heads, width=self.width)
         p = np.concatenate([fit.slopes for fit in self.fits])
         a = np.concatenate([fit.coefficients for fit in self.fits])
@@ -244,7 +260,8 @@ class _FixedPlan:
 
 
 def _plan(task: FixedMemory) -> _FixedPlan:
-    """Fits for the worst basis if they keep the margin there, else for the basis of the slots."""
+    """Choose fits for the worst basis if they keep the margin there, else for the basis of the
+    slots."""
     values = {corner: float(f) for corner, f in task.truth_table().items()}
     table, slots = CornerTable(values), len(task.lags) + 2
     heads = sum(lag + 1 for lag in task.lags)
@@ -272,7 +289,8 @@ def _check_margin(plan: _FixedPlan) -> None:
 
 
 def _certificate(plan: _FixedPlan) -> Certificate:
-    """Slot errors stay under the margin, so what is left is the readout's own rounding."""
+    """Bound the readout's own rounding, which is the only error while slot errors stay under the
+    margin."""
     task = plan.task
     lags = zip(task.lags, plan.slots(), strict=True)
     parts = {f"slot of lag {lag}": error for lag, error in lags}
@@ -288,7 +306,7 @@ def _certificate(plan: _FixedPlan) -> Certificate:
 
 
 def construct_gated_memory(task: AdaptiveMemory) -> Construction:
-    """A float64 model of one layer without dot products that computes the task exactly.
+    """Build a float64 model of one layer without dot products that computes the task exactly.
 
     Args:
         task: A task with values of ±1 and one sequential round.
@@ -345,7 +363,7 @@ def _gated_evaluation(task: AdaptiveMemory, lag: int) -> Summation:
 def _ramps(
     task: AdaptiveMemory, slots: Mapping[str, int]
 ) -> tuple[list[tuple[dict[int, int], float]], float]:
-    """(coordinate → sign, height) of every ramp, and the value without any."""
+    """Return (coordinate → sign, height) of every ramp, and the value where all ramps are 0."""
     table, tables = CornerTable.of(task.f), task.location_tables()
     ramps = []
     for code, address in enumerate(product((-1, 1), repeat=task.bits)):

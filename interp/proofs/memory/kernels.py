@@ -1,35 +1,36 @@
 """The constructive proof for `memory` Task III, and for Task I with real readouts (§1.4).
 
-    attention   kernel ρ_i owns H dot-product-free heads, Σ_h a_h e^{−p_h φ(s)} ≈ ρ_i(s); they write
+    attention   kernel ρ_i has H dot-product-free heads, Σ_h a_h e^{−p_h φ(s)} ≈ ρ_i(s); they write
                 (ρ_i * x)(t) into its own slot. A lag T is the kernel 1[s = T].
     FFN         f, a ReLU network
 
     |output − y| ≤ L √(Σ_i ε_i²) + E_FFN + rounding,   L the readout's Lipschitz constant (or a
-                   sum over the network's weights, where that is less)
+                   sum over the network's weights, if that is less)
     ε_i = B max_t Σ_{s ≤ t} |ρ_i(s) − Σ_h a_h (Z_∞/Z_t) e^{−p_h φ(s)}| + rounding,   |x| ≤ B
 
-Without a normaliser Z_∞/Z_t is 1. A softmax divides each head by Z_t = Σ_{s ≤ t} e^{−p φ(s)},
-and its coefficient multiplied by the limit Z_∞: early positions are off by what has not settled,
-so the certificate holds from the task's burn-in on. The sum over s is finite, and evaluated in
-extended precision. Inputs beyond B are outside the domain: no bound on unbounded inputs exists.
+Without a normaliser Z_∞/Z_t is 1. A softmax divides each head by Z_t = Σ_{s ≤ t} e^{−p φ(s)}, and
+its coefficient is multiplied by the limit Z_∞. At early positions Z_t is still far from its limit,
+so the certificate holds from the task's burn-in on. The sum over s is finite, and computed in
+extended precision. Inputs beyond B are outside of the domain: no bound on unbounded inputs exists.
 
-Fit a kernel on the lags of a row by a sum of H exponentials or powers, fast and in float64.
+*The fit* of a kernel on the lags of a row, by a sum of H exponentials or powers, is fast and in
+float64:
 
     minimise   Σ_s |ρ(s) − Σ_h a_h e^{−p_h φ(s)}| + price · Σ_h |a_h| Σ_s e^{−p_h φ(s)}
 
 by iteratively reweighted least squares on a searched grid of slopes. Kernels are smooth, so unlike
-lags they need no cancellation beyond float64; what the construction certifies is the error of the
-numbers it holds, evaluated lag by lag, not this search's opinion of it.
+lags they need no cancellation beyond float64. The certificate does not rely on the fit's own error:
+it evaluates the stored numbers lag by lag.
 
-Lipschitz readouts of real arguments as ReLU networks (`memory` §1.2, §1.4).
+*Lipschitz readouts* of real arguments as ReLU networks (`memory` §1.2, §1.4):
 
     single, mean   one linear form, ⟨w, u⟩ = relu(⟨w, u⟩) − relu(−⟨w, u⟩)            exact
     maximum        max(m, u_k) = relu(m − u_k) + u_k, one hidden layer an argument   exact
     network        its own sixteen neurons                                           exact
-    waves          sin between knots Δ apart: off by Δ²/8 at most, inside the knots
+    waves          sin, piecewise linear between knots Δ apart: error at most Δ²/8 inside the knots
 
-What is not exact is E_FFN of the theorems. Errors of the arguments are passed on, times the
-readout's Lipschitz constant: nothing is snapped, because there is no margin between reals.
+The error of the inexact one is E_FFN of the theorems. Errors of the arguments are passed on, times
+the readout's Lipschitz constant: they cannot be removed, because there is no margin between reals.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class ReluNet:
         hidden: (weights ``[reads, neurons]``, biases ``[neurons]``) of each hidden layer.
         out: The weights of the output, ``[neurons]``.
         bias: The bias of the output.
-        error: |network − f| on the box it was made for.
+        error: A bound on |network − f| on the box that it was made for.
     """
 
     hidden: tuple[Layer, ...]
@@ -88,12 +89,12 @@ class ReluNet:
         return tuple(len(b) for _, b in self.hidden)
 
     def output_error_bound(self, errors: Sequence[float], lipschitz: float) -> float:
-        """A bound on the output's error if argument i has an error of at most ``errors[i]``.
+        """Return a bound on the output's error if argument i has an error of at most ``errors[i]``.
 
         The bound is L ‖errors‖₂ with L = ``lipschitz``. With one hidden layer it is Σ_i errors_i
-        S_i if that is less, as |∂f/∂u_i| is at most S_i. Of the products of a neuron's weight from
-        u_i and its output weight, S_i is the positive ones' sum or the negative ones', the larger
-        in size.
+        S_i if that is less, because |∂f/∂u_i| is at most S_i. For S_i, multiply each neuron's
+        weight from u_i by its output weight, sum the positive and the negative products separately,
+        and take the larger absolute value.
         """
         whole = lipschitz * float(np.linalg.norm(errors))
         if len(self.hidden) > 1:
@@ -103,8 +104,8 @@ class ReluNet:
         return min(whole, float(np.array(errors) @ steepest))
 
     def write(self, ffn: FFN, reads: Sequence[int], slot: int) -> None:
-        """Write the network into an FFN of these widths that reads ``reads`` and adds to
-        ``slot``."""
+        """Write the network into an FFN of these widths; it reads the coordinates ``reads`` and
+        adds to ``slot``."""
         inner: list[Any] = list(ffn.hidden)
         layers = [(layer.W, layer.b) for layer in inner] + [(ffn.W_in, ffn.b_in)]
         rows = list(reads)
@@ -118,13 +119,13 @@ class ReluNet:
     def rounding(
         self, sizes: Sequence[float], unit: float, *, width: int = 0, reach: float = 0.0
     ) -> float:
-        """A bound on the output's rounding error.
+        """Return a bound on the output's rounding error.
 
         Args:
-            sizes: Bounds on the sizes of the arguments.
+            sizes: Bounds on the absolute values of the arguments.
             unit: The unit roundoff of the floating-point format.
-            width: Width of the residual stream if the basis is not that of the slots.
-            reach: Bound on the residual stream's norm, for the same case.
+            width: Width of the residual stream, if the basis is a rotated one.
+            reach: Bound on the residual stream's norm, in the same case.
         """
         size, off = np.array(sizes, dtype=np.float64), np.zeros(len(sizes))
         for number, (weights, biases) in enumerate(self.hidden):
@@ -140,11 +141,11 @@ class ReluNet:
 
 
 def readout_net(readout: Readout, sizes: Sequence[float]) -> ReluNet:
-    """A ReLU network that computes a real readout.
+    """Return a ReLU network that computes a real readout.
 
     Args:
         readout: One of :data:`~interp.tasks.memory.readouts.REAL`.
-        sizes: Bounds on its arguments; inside them the network's ``error`` holds.
+        sizes: Bounds on its arguments' absolute values, within which the network's ``error`` holds.
     """
     n = readout.n
     if readout.name == "maximum":
@@ -159,7 +160,7 @@ def readout_net(readout: Readout, sizes: Sequence[float]) -> ReluNet:
 
 
 def _maximum(n: int) -> ReluNet:
-    """The maximum, one argument per layer; those still to come are carried as relu(u) and
+    """Return the maximum's network: one argument per layer; later ones are carried as relu(u) and
     relu(−u)."""
     hidden: list[Layer] = []
     now = np.eye(n)
@@ -178,7 +179,7 @@ def _maximum(n: int) -> ReluNet:
 
 
 def _waves(factor: float, sizes: Sequence[float]) -> ReluNet:
-    """sin(z), z = factor · Σ u, as a line that bends at every knot."""
+    """Return a piecewise linear interpolation of sin(z), z = factor · Σ u."""
     n, far = len(sizes), factor * sum(sizes)
     count = ceil(2 * far / _KNOTS_APART)
     knots = np.linspace(-far, far, count + 1)
@@ -209,13 +210,13 @@ class HeadSum:
 def fit_kernel(
     values: Float64[np.ndarray, " lag"], heads: int, positions: Positions, *, price: float = 1e-13
 ) -> HeadSum:
-    """The best sum found for ``values`` at lags 0, 1, ….
+    """Return the best sum found for ``values`` at lags 0, 1, ….
 
     Args:
         values: The kernel ρ on the lags of a row, ``[lag]``.
         heads: The number of terms H.
         positions: ``lin`` or ``log``.
-        price: What a unit of Σ_h |a_h| Σ_s e^{−p_h φ(s)} costs.
+        price: The weight of Σ_h |a_h| Σ_s e^{−p_h φ(s)} in the objective.
     """
     phi = phi_values(positions, np.arange(len(values), dtype=np.float64))
 
@@ -238,7 +239,7 @@ def _solve(
     slopes: Float64[np.ndarray, " head"],
     price: float,
 ) -> tuple[float, HeadSum]:
-    """The value of the objective and the best sum, for given slopes."""
+    """Return the value of the objective and the best sum, for given slopes."""
     masses = powers.sum(0)
     columns, weights = powers / masses, np.ones(len(values))
     best = (np.inf, np.zeros_like(slopes))
@@ -266,7 +267,7 @@ def construct_kernel_memory(
     normalizer: Normalizer = "none",
     largest: float = 6.0,
 ) -> Construction:
-    """A float64 model with one layer of dot-product-free attention that computes the task.
+    """Build a float64 model with one layer of dot-product-free attention that computes the task.
 
     Args:
         task: A task with kernels, or with lags and a real readout.
@@ -276,8 +277,8 @@ def construct_kernel_memory(
         largest: The bound B on Gaussian inputs; inputs of ±1 have B = 1.
 
     Raises:
-        ArgumentError: for arguments out of range, or if a coordinate's error exceeds a quarter of
-            its range; the message gives the numbers.
+        ArgumentError: if an argument is out of range, or a coordinate's error exceeds a quarter of
+            its range; the message has the numbers.
     """
     problems = Problems("construct_kernel_memory")
     need = problems.need
@@ -299,7 +300,7 @@ def construct_kernel_memory(
 
 @dataclass(frozen=True)
 class _KernelPlan:
-    """What is built, and a bound on the error of each residual coordinate."""
+    """The choices for a construction, and bounds on the error of each residual coordinate."""
 
     task: KernelMemory | RealMemory
     positions: Positions
@@ -333,14 +334,14 @@ class _KernelPlan:
         return len(self.fits) + 2
 
     def target_weights(self, memory: int) -> Float64[np.ndarray, " lag"]:
-        """The weights ρ_i that memory i should give to every lag of a row."""
+        """Return the weights ρ_i that memory i should give to every lag of a row."""
         location = self.task.memories()[memory].location
         if isinstance(location, int):
             return (np.arange(self.task.length) == location).astype(np.float64)
         return np.asarray(location)
 
     def limits(self, memory: int) -> Float64[np.ndarray, " head"]:
-        """The limit Z_∞ of each head's normaliser, or 1 without a normaliser."""
+        """Return the limit Z_∞ of each head's normaliser, or 1 without a normaliser."""
         slopes = self.fits[memory].slopes
         if self.normalizer == "none":
             return np.ones(len(slopes))
@@ -349,7 +350,8 @@ class _KernelPlan:
             return np.array([float(z) for z in tail(self.positions, exact, 0)])
 
     def kernel_errors(self, memory: int) -> Float64[np.ndarray, " pos"]:
-        """The kernel's error Σ_{s ≤ t} |ρ(s) − held_t(s)| at each position t of the domain."""
+        """Return the kernel's error Σ_{s ≤ t} |ρ(s) − held_t(s)| at each position t of the
+        domain."""
         slopes, coefficients = self.fits[memory].slopes.tolist(), self.fits[memory].coefficients
         found = errors_so_far(
             self.positions,
@@ -361,11 +363,11 @@ class _KernelPlan:
         return found[self.start :]
 
     def slot(self, memory: int) -> float:
-        """The bound ε_i on the error of memory i's coordinate."""
+        """Return the bound ε_i on the error of memory i's coordinate."""
         return self.bound * (float(self.kernel_errors(memory).max()) + self._rounding([memory], 0))
 
     def spread(self) -> float:
-        """A bound on the rounding error in every direction when the basis is rotated."""
+        """Return a bound on the rounding error in every direction if the basis is rotated."""
         return self.bound * self._rounding(range(len(self.fits)), self.width)
 
     def _rounding(self, memories: range | list[int], width: int) -> float:
@@ -385,7 +387,7 @@ class _KernelPlan:
         return sum_rounding(p, a, how)
 
     def _normalizer_ratio(self, memory: int) -> Float64[np.ndarray, " head"]:
-        """The ratio Z_∞/Z_t at the start of the domain, where it is largest."""
+        """Return the ratio Z_∞/Z_t at the start of the domain, where it is largest."""
         if self.normalizer == "none":
             return np.ones(len(self.fits[memory].slopes))
         s = np.arange(self.start + 1, dtype=np.float64)
@@ -394,7 +396,7 @@ class _KernelPlan:
 
     @property
     def sizes(self) -> list[float]:
-        """Bounds on the arguments of f, with room for errors of a quarter of their range."""
+        """Bounds on the arguments of f, which allow for errors of a quarter of their range."""
         averages = [
             (1 + 2 * _SHARE) * self.bound * float(np.abs(self.target_weights(i)).sum())
             for i in range(len(self.fits))
@@ -414,12 +416,12 @@ class _KernelPlan:
 
 
 def _fits(task: KernelMemory | RealMemory, heads: int, positions: Positions) -> tuple[HeadSum, ...]:
-    """The sums of all memories: kernels are fitted on a row's lags, single lags on all lags."""
+    """Fit the sums of all memories: kernels on a row's lags, single lags on all lags."""
     return tuple(_fit(memory.location, task.length, heads, positions) for memory in task.memories())
 
 
 def _fit(location: Any, length: int, heads: int, positions: Positions) -> HeadSum:
-    """The heads for a kernel ``[lag]``, or for one lag."""
+    """Fit the heads for a kernel ``[lag]``, or for one lag."""
     if not isinstance(location, int):
         return fit_kernel(location, heads, positions)
     fit = select_lag(location, Summation(_UNIT, keys=length, heads=location + 1))

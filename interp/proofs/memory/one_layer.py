@@ -1,7 +1,8 @@
-"""What memory proofs of one layer share: groups of heads that hold a memory each, and slots.
+"""The common parts of memory proofs with one layer: groups of heads that extract a memory each, and
+slots.
 
-attention   each memory owns a group of heads without dot products: Σ_h a_h e^{−p_h φ(s)}
-FFN         is left to the proof: it reads the slots and writes f into the last one
+attention   each memory has a group of heads without dot products: Σ_h a_h e^{−p_h φ(s)} FFN
+is left to the proof: it reads the slots and writes f into the last one
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from interp.proofs.mechanism import Mechanism, Part, zero_model
 
 @dataclass(frozen=True)
 class HeadGroup:
-    """Heads that together hold one memory.
+    """Heads that together extract one memory.
 
     Attributes:
         memory: Name of the latent that they write.

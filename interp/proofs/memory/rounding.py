@@ -4,22 +4,23 @@
 
 with j = s for a fixed lag and j = s + T − t_i for a shifted one.
 
-A term that passes c roundings, each of which changes it by a factor within 1 ± u, is off by at most
-(e^{cu/(1−u)} − 1)·|a_h| e^{−p_h φ(j)}; this is not to first order only. The roundings are
+A term with c roundings, each of which changes it by a factor within 1 ± u, has an error of at most
+(e^{cu/(1−u)} − 1)·|a_h| e^{−p_h φ(j)}; this is not only to first order. The roundings are
 
     2                exponential                      1 + K_h   products and sums over keys
     p_h (6T + 4φ)    products and sum in the score    H + 2     coefficient, sum over heads
-    p_h δ/u          a location that is off by δ
+    p_h δ/u          a location with an error of δ
 
 Adding a term that is smaller than the last digit of the sum costs no more than the term, so K_h is
-the number of keys that count: 53 log 2/p_h for exponentials. In a basis other than that of the
-slots every read is a product with a dense vector, off by (2D + 6) u ‖x‖ (D products, as many sums,
-weights that are themselves rounded, and a basis orthogonal to D u), and all heads of the layer add
-up in every direction. Worst cases all: random inputs round more kindly.
+the number of keys that matter: 53 log 2/p_h for exponentials. In a basis other than that of the
+slots every read is a product with a dense vector, with an error of (2D + 6) u ‖x‖ (D products, as
+many sums, weights that are themselves rounded, and a basis orthogonal to D u), and the errors of
+all heads of the layer add up in every direction. All of these are worst cases: the rounding errors
+of random inputs are smaller.
 
 *The choice of exponentials* has the least total of fit error and rounding. A closer fit needs
-larger coefficients. :func:`~interp.proofs.lagfits.fit_lag` trades one for the other at a price for
-rounding; models differ in that price (shifted kernels and dense weights round more), so fits for
+larger coefficients. :func:`~interp.proofs.lagfits.fit_lag` balances the two for a given price of
+rounding. Models differ in that price (shifted kernels and dense weights round more), so fits for
 several prices are made and the one with the least total is taken.
 """
 
@@ -37,19 +38,19 @@ from interp.proofs.lagfits import LagFit, fit_lag
 
 @dataclass(frozen=True)
 class Summation:
-    """The order and precision in which a model adds its heads up, on which rounding depends.
+    """The order and precision in which a model sums its heads, on which rounding depends.
 
     Attributes:
         unit: The unit roundoff u of the floating-point format.
         keys: The number of positions in the longest input.
-        heads: Heads that write one slot; in a dense basis, all heads of the layer.
-        shift: T of an adaptive memory, 0 for a fixed one.
-        location_error: δ, how far the location is off that shifts the kernel.
+        heads: The number of heads that write one slot; in a dense basis, all heads of the layer.
+        shift: The largest location T of an adaptive memory, 0 for a fixed one.
+        location_error: The error δ of the location that shifts the kernel.
         log: Whether positions are logarithmic.
-        softmax: Heads are normalised: a sum over keys and a division more.
+        softmax: Whether heads are normalised, which adds a sum over keys and a division.
         channels: How many values a head carries.
-        width: D, if the basis is not that of the slots; 0 if it is.
-        reach: Bound on the residual stream's norm, for the same case.
+        width: The width D, if the basis is not that of the slots; 0 if it is.
+        reach: Bound on the residual stream's norm, in the same case.
     """
 
     unit: float
@@ -65,7 +66,7 @@ class Summation:
 
 
 def read_error(width: int) -> float:
-    """The error of a product with a dense unit vector, 2D + 6, in units of u‖x‖."""
+    """Return the error of a product with a dense unit vector, 2D + 6, in units of u‖x‖."""
     return 2.0 * width + 6.0
 
 
@@ -74,13 +75,13 @@ def sum_rounding(
     coefficients: Float64[np.ndarray, " head"],
     how: Summation,
 ) -> float:
-    """A bound on what rounding adds to the sum, for values of at most 1.
+    """Return a bound on the rounding error of the sum, for values of at most 1.
 
     Args:
         slopes: The slopes p_h.
         coefficients: The coefficients a_h of e^{−p_h φ(j)}, with j ≥ 0.
-        how: The evaluation. In a dense basis the bound is one on the norm of the error that the
-            heads leave in the whole residual stream.
+        how: How the sum is computed. In a dense basis the bound is on the norm of the error that
+            the heads leave in the whole residual stream.
     """
     j = np.arange(how.keys + how.shift, dtype=np.float64)
     phi = np.log1p(j) if how.log else j
@@ -102,12 +103,14 @@ _PRICES = tuple(4.0**k for k in range(9))
 
 
 def select_lag(lag: int, how: Summation) -> LagFit:
-    """The fit of a lag that has the least error in a model that evaluates sums as ``how`` says."""
+    """Return the fit of a lag that has the least error in a model that computes sums as ``how``
+    says."""
     return min(_fits(lag, how.unit), key=lambda fit: slot_error(fit, how))
 
 
 def slot_error(fit: LagFit, how: Summation) -> float:
-    """A bound on |Σ_h a_h Σ_j e^{−p_h j} x_j − x_T| for |x| ≤ 1: the fit's error plus rounding.
+    """Return a bound on |Σ_h a_h Σ_j e^{−p_h j} x_j − x_T| for |x| ≤ 1: the fit's error plus
+    rounding.
 
     ``how`` says in what way the sum is computed.
     """

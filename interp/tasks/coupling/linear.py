@@ -1,15 +1,15 @@
-"""A linear memory kernel, and inputs whose order is changed (`coupling` §4.3).
+"""A linear memory kernel, with inputs in a changed order (`coupling` §4.3).
 
     y(t) = Σ_{s=0}^{t} ρ(s) x(t − s),   x uniform on [0, 1]
 
-What the model reads is not x but a fixed change of it, while y stays that of x:
+The model reads not x but a fixed transformation of it, while y is still computed from x:
 
     exchange   the first and the last n positions are exchanged, block for block
     mixing     x′(t) = Σ_{j<5} w_j x(t − j), w drawn uniformly from [0, 1], zero before the start
 
-A recurrent network reads the sequence in order, so an exchange takes from it what it has not seen
-yet; attention that looks both ways only has to learn other positions. A transformer that does worse
-after a change has not learned that, whatever the theory lets it do.
+A recurrent network reads the sequence in order, so after an exchange it lacks inputs that come
+later. Bidirectional attention only has to learn other positions. If a transformer does worse after
+a change, it has not learned these positions; this says nothing about what it could represent.
 """
 
 from __future__ import annotations
@@ -75,19 +75,20 @@ class LinearKernel:
         return "-".join(["linear-kernel", self.kernel, *[self.change] * (self.change != "none")])
 
     def weights(self) -> Float64[Tensor, " lag"]:
-        """The kernel's values ρ(0) … ρ(length − 1)."""
+        """Return the kernel's values ρ(0) … ρ(length − 1)."""
         if self.kernel == "exponential":
             return torch.exp(-torch.arange(self.length, dtype=torch.float64))
         generator = torch.Generator().manual_seed(self.kernel_seed)
         return torch.rand(self.length, generator=generator, dtype=torch.float64)
 
     def filter(self) -> Float64[Tensor, " tap"]:
-        """The coefficients w_0, w_1, … of the mixing filter."""
+        """Return the coefficients w_0, w_1, … of the mixing filter."""
         generator = torch.Generator().manual_seed(self.filter_seed)
         return torch.rand(self.filter_length, generator=generator, dtype=torch.float64)
 
     def apply_change(self, x: Float[Tensor, "batch pos"]) -> Float[Tensor, "batch pos"]:
-        """The input as the model reads it: unchanged, with two blocks exchanged, or mixed."""
+        """Return the input as the model reads it: unchanged, with two blocks exchanged, or
+        mixed."""
         if self.change == "exchange":
             n = self.exchanged
             return torch.cat((x[:, -n:], x[:, n:-n], x[:, :n]), dim=1)
@@ -109,12 +110,12 @@ class LinearKernel:
         return Batch(self.apply_change(x)[..., None], y, scored, latents).to(device)
 
     def to_dict(self) -> dict[str, Any]:
-        """The task as JSON data."""
+        """Return the task as JSON data."""
         return {"kind": "linear_kernel", **asdict(self)}
 
 
 def _toeplitz(weights: Float64[Tensor, " lag"], length: int) -> Float64[Tensor, "query key"]:
-    """The lower triangular matrix with entry weights(t − s) for t ≥ s."""
+    """Return the lower triangular matrix with entry weights(t − s) for t ≥ s."""
     matrix = torch.zeros(length, length, dtype=torch.float64)
     for lag, weight in enumerate(weights[:length]):
         matrix.diagonal(-lag).fill_(weight)

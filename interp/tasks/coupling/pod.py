@@ -3,17 +3,18 @@
     y(t) = Σ_s softmax_s[ρ(x(t), x(s))] x(s),   ρ(u, v) = Σ_{k ≤ r} σ_k φ_k(u) ψ_k(v)
 
 x is uniform on [0, 1], F and f are the identity, and the sum is the proper orthogonal decomposition
-of ρ: φ and ψ are orthonormal bases and σ_k falls. A model whose heads have width m_h has scores of
-rank at most m_h, so its error should vanish at m_h = r. A small error says that the model computes
-the average, not that its scores are ρ: a softmax does not see what is constant along a row.
+of ρ: φ and ψ are orthonormal bases and σ_k decreases. A model whose heads have width m_h has scores
+of rank at most m_h, so its error should vanish at m_h = r. A small error says that the model
+computes the average, not that its scores are ρ: a softmax does not depend on what is constant along
+a row.
 
-Orthonormal bases of L²[0, 1], and the one coupling that has a closed form.
+*Bases* are orthonormal in L²[0, 1]:
 
     sine          φ_k(x) = √2 sin(2πkx)              cosine    φ_k(x) = √2 cos(2πkx)
     legendre      φ_k(x) = √(2k+1) P_k(2x − 1)       k = 1, 2, …
 
 All have mean zero, so a coupling Σ σ_k φ_k(u) ψ_k(v) has none of the row shifts that a softmax
-cannot see. With sines on both sides and σ_k = k^{−α} the infinite sum is
+ignores. With sines on both sides and σ_k = k^{−α} the infinite sum has a closed form:
 
     ρ(u, v) = C_α(u − v) − C_α(u + v),   C_α(x) = Σ_k k^{−α} cos(2πkx),
     C_1(x) = −log(2 |sin πx|),
@@ -50,13 +51,15 @@ _TERMS = 40
 
 @dataclass(frozen=True)
 class Basis:
-    """φ_1, φ_2, … on [0, 1].
+    """An orthonormal basis φ_1, φ_2, … on [0, 1].
 
     Attributes:
-        values: (x [...], count) → float64 φ_1 … φ_count at x, ``[..., count]``.
-        largest: k → sup |φ_k|.
-        curvature: k → a bound on |φ_k″|.
-        polynomial: Whether Gauss–Legendre quadrature is exact, rather than equal spacing.
+        values: A function of x ``[...]`` and a count to float64 φ_1 … φ_count at x, ``[...,
+            count]``.
+        largest: A function from k to sup |φ_k|.
+        curvature: A function from k to a bound on |φ_k″|.
+        polynomial: Whether quadrature is Gauss–Legendre, which is exact, rather than equally
+            spaced.
     """
 
     values: Callable[[Tensor, int], Tensor]
@@ -65,8 +68,8 @@ class Basis:
     polynomial: bool = False
 
     def quadrature(self, degree: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Nodes and weights on [0, 1], exact for products of basis functions of summed order up to
-        ``degree``."""
+        """Return nodes and weights on [0, 1], exact for products of basis functions of summed order
+        up to ``degree``."""
         if self.polynomial:
             nodes, weights = np.polynomial.legendre.leggauss(degree // 2 + 1)
             return (nodes + 1) / 2, weights / 2
@@ -85,7 +88,7 @@ def _cosines(x: Tensor, count: int) -> Tensor:
 
 
 def _legendre(x: Tensor, count: int) -> Tensor:
-    """By the recurrence (k + 1) P_{k+1} = (2k + 1) z P_k − k P_{k−1}."""
+    """Return the Legendre basis, by the recurrence (k + 1) P_{k+1} = (2k + 1) z P_k − k P_{k−1}."""
     z = 2 * x.double() - 1
     found = [torch.ones_like(z), z]
     for k in range(1, count):
@@ -94,7 +97,8 @@ def _legendre(x: Tensor, count: int) -> Tensor:
 
 
 def _legendre_curvature(k: int) -> float:
-    """d²/dx² = 4 d²/dz², and |P_k″| is largest at z = ±1: (k−1) k (k+1) (k+2) / 8."""
+    """Return sup |φ_k″|: d²/dx² = 4 d²/dz², and |P_k″| is largest at z = ±1: (k−1) k (k+1) (k+2) /
+    8."""
     return 4 * sqrt(2 * k + 1) * (k - 1) * k * (k + 1) * (k + 2) / 8
 
 
@@ -112,15 +116,16 @@ BASES: dict[str, Basis] = {
 def infinite_sine_coupling(
     u: Float64[Tensor, "..."], v: Float64[Tensor, "..."], alpha: float
 ) -> Float64[Tensor, "..."]:
-    """Σ_{k ≥ 1} k^{−α} · √2 sin(2πku) · √2 sin(2πkv), for 1/2 < α < 2.
+    """Return Σ_{k ≥ 1} k^{−α} · √2 sin(2πku) · √2 sin(2πkv), for 1/2 < α < 2.
 
-    Closer than 2^{−26}, u and v count as 2^{−26} apart, so that the value stays finite.
+    Values of u and v that are closer than 2^{−26} count as 2^{−26} apart, so that the result is
+    finite.
     """
     return _cosine_sum(u - v, alpha) - _cosine_sum(u + v, alpha)
 
 
 def _cosine_sum(x: Tensor, alpha: float) -> Tensor:
-    """C_α at any real x, by period and symmetry."""
+    """Return C_α at any real x, by period and symmetry."""
     x = (x - x.round()).abs().clamp_min(_CLOSEST)
     if alpha == 1:
         return -torch.log(2 * torch.sin(pi * x))
@@ -134,7 +139,8 @@ def _cosine_sum(x: Tensor, alpha: float) -> Tensor:
 
 @lru_cache(maxsize=16)
 def _coefficients(alpha: float) -> tuple[float, tuple[float, ...]]:
-    """The coefficients of (2πx)^{α−1} and of (2πx)^{2j}; at x = 1/2 term j is of order 4^{−j}."""
+    """Return the coefficients of (2πx)^{α−1} and of (2πx)^{2j}; at x = 1/2 term j is of order
+    4^{−j}."""
     import mpmath  # a seventh of a second, for this coupling alone
 
     singular = mpmath.gamma(1 - alpha) * mpmath.sin(mpmath.pi * alpha / 2)
@@ -154,15 +160,15 @@ class PodCoupling:
     Attributes:
         rank: The number r of terms in the sum, or ``infinite`` (sines on both sides, σ_k = k^{−α},
             in closed form).
-        alpha: How fast the singular values fall: σ_k = k^{−alpha}. It must exceed 1/2, and stay
+        alpha: The exponent of the singular values, σ_k = k^{−alpha}. It must exceed 1/2, and stay
             below 2 for an infinite rank.
         sigmas: The singular values σ_1 ≥ σ_2 ≥ … > 0 themselves, in place of ``alpha``; ``rank``
             must then be their number.
         left, right: The bases of φ and of ψ: ``sine``, ``cosine`` or ``legendre``.
         mask_self: Whether a position is left out of its own average. An infinite rank with alpha ≤
             1 needs this, because ρ(u, u) is infinite.
-        features: How many exact basis functions φ_1 … φ_n (and ψ_1 … ψ_n where the bases differ)
-            the model is given beside x, as a fixed feature map; 0 for none.
+        features: How many exact basis functions φ_1 … φ_n (and ψ_1 … ψ_n if the bases differ) the
+            model gets as inputs beside x, as a fixed feature map; 0 for none.
         length: Positions of a row.
 
     Raises:
@@ -212,16 +218,16 @@ class PodCoupling:
 
     @property
     def d_in(self) -> int:
-        """Channels of the input: x and the features."""
+        """Number of input channels: x and the features."""
         return 1 + self.features * (1 if self.left == self.right else 2)
 
     @property
     def n_recorded(self) -> int:
-        """How many basis functions are recorded as latents: the rank, but at most 16."""
+        """Number of basis functions that are recorded as latents: the rank, but at most 16."""
         return _NAMED if self.rank == "infinite" else min(int(self.rank), _NAMED)
 
     def sigma(self, count: int) -> Float64[Tensor, " count"]:
-        """The singular values σ_1 … σ_count, zero beyond the rank."""
+        """Return the singular values σ_1 … σ_count, zero beyond the rank."""
         k = torch.arange(1, count + 1, dtype=torch.float64)
         if self.sigmas:
             found = torch.zeros(count, dtype=torch.float64)
@@ -233,7 +239,7 @@ class PodCoupling:
     def coupling(
         self, u: Float[Tensor, "*batch query"], v: Float[Tensor, "*batch key"], rank: int = 0
     ) -> Float64[Tensor, "*batch query key"]:
-        """ρ(u, v) in float64; with ``rank`` > 0 only the sum of its first ``rank`` terms."""
+        """Return ρ(u, v) in float64; with ``rank`` > 0 only the sum of its first ``rank`` terms."""
         u, v = u.double(), v.double()
         if self.rank == "infinite" and rank == 0:
             queries, keys = torch.broadcast_tensors(u[..., :, None], v[..., None, :])
@@ -251,7 +257,8 @@ class PodCoupling:
     def attention(
         self, coupling: Float64[Tensor, "*batch pos pos"]
     ) -> Float64[Tensor, "*batch pos pos"]:
-        """The softmax over each row of a coupling, without the diagonal if ``mask_self`` is set."""
+        """Return the softmax over each row of a coupling, without the diagonal if ``mask_self`` is
+        set."""
         if self.mask_self:
             itself = torch.eye(coupling.shape[-1], dtype=torch.bool, device=coupling.device)
             coupling = coupling.masked_fill(itself, -torch.inf)
@@ -260,13 +267,14 @@ class PodCoupling:
     def average(
         self, x: Float[Tensor, "*batch pos"], rank: int = 0
     ) -> Float64[Tensor, "*batch pos"]:
-        """The targets y for inputs x; with ``rank`` > 0, under the coupling cut after that many
-        terms."""
+        """Return the targets y for inputs x; with ``rank`` > 0, under the coupling truncated to
+        that many terms."""
         attention = self.attention(self.coupling(x, x, rank))
         return (attention @ x.double()[..., None])[..., 0]
 
     def inputs(self, x: Float[Tensor, "*batch pos"]) -> Float[Tensor, "*batch pos channel"]:
-        """The model's inputs for the values x: x itself, then the basis functions as features."""
+        """Return the model's inputs for the values x: x itself, then the basis functions as
+        features."""
         parts = [x[..., None]]
         if self.features:
             names = dict.fromkeys((self.left, self.right))
@@ -277,9 +285,9 @@ class PodCoupling:
     def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
         """Draw ``n`` rows: inputs ``[batch, pos, d_in]``, targets ``[batch, pos, 1]``.
 
-        Latents: ``x``, ``coupling`` ρ(x(t), x(s)) ``[batch, query, key]`` (0 at a masked
-        position), ``attention``, its softmax, and ``phi[k]``, ``psi[k]`` [batch, pos], the bases
-        at x for k up to :attr:`named`.
+        Latents: ``x``, ``coupling`` ρ(x(t), x(s)) ``[batch, query, key]`` (0 at a masked position),
+        ``attention``, its softmax, and ``phi[k]``, ``psi[k]`` [batch, pos], the bases at x for k up
+        to :attr:`n_recorded`.
         """
         x = torch.rand(n, self.length, generator=torch.Generator().manual_seed(seed))
         coupling = self.coupling(x, x)
@@ -295,13 +303,13 @@ class PodCoupling:
         return Batch(self.inputs(x), y, scored, latents).to(device)
 
     def variables(self) -> Iterator[Variable]:
-        """The variables of the task: ``attention``, the average's weights at a position, and the
-        average ``y`` itself."""
+        """Yield the variables of the task: ``attention``, the average's weights at a position, and
+        the average ``y`` itself."""
         yield Variable("attention", _answer_if_attention, role="dense")
         yield Variable("y", lambda base, source: source.targets)
 
     def to_dict(self) -> dict[str, Any]:
-        """The task as JSON data."""
+        """Return the task as JSON data."""
         return {"kind": "pod_coupling", **asdict(self)}
 
 

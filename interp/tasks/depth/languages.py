@@ -1,21 +1,19 @@
-"""The languages that depth tasks are about, by name.
+"""The languages of the depth tasks, by name.
 
     L_k        k alternating blocks of a and b, a first (L_4 = a⁺b⁺a⁺b⁺)
     D_k        L_{2k−1}, with its two-sided program of depth k for membership
     J_w        strings with w as a subsequence, over w's letters and one more if it has only one
     dyck-1     balanced brackets         majority   more a than b         anbncn   aⁿbⁿcⁿ, n ≥ 1
 
-A language knows how many of its strings (and of the others) have a given length, exactly, and
-draws them uniformly.
-
-Exact counts and uniform draws of strings of a given length, by dynamic programming.
+For each language, the number of strings of a given length in it (and not in it) is computed
+exactly, and such strings are drawn uniformly. Both are done by dynamic programming:
 
     C_0(s) = 1 if s accepts, else 0        C_r(s) = Σ_c C_{r−1}(step(s, c))
 
 C_r(s) is the number of ways to finish from state s with r more symbols. A string is uniform among
-the accepted ones when each symbol c is drawn with probability C_{r−1}(step(s, c)) / C_r(s). Counts
-are exact integers; probabilities are their quotients rounded to float64. The complement is drawn
-the same way with acceptance turned round. Memory is length × states × symbols.
+the accepted ones if each symbol c is drawn with probability C_{r−1}(step(s, c)) / C_r(s). Counts
+are exact integers; probabilities are their quotients rounded to float64. The complement is drawn in
+the same way with acceptance negated. Memory is length × states × symbols.
 """
 
 from __future__ import annotations
@@ -56,7 +54,7 @@ class Automaton:
 
 
 def number_of_strings(automaton: Automaton, length: int, *, member: bool = True) -> int:
-    """The number of strings of exactly ``length`` symbols that the automaton accepts.
+    """Return the number of strings of exactly ``length`` symbols that the automaton accepts.
 
     With ``member=False`` it is the number that the automaton rejects.
     """
@@ -70,7 +68,7 @@ def draw_codes(
     *,
     member: bool = True,
 ) -> Int[np.ndarray, "batch pos"]:
-    """Uniform strings of these lengths: codes of symbols, −1 past the end.
+    """Draw uniform strings of these lengths, as codes of symbols, −1 past the end.
 
     The caller makes sure that at least one such string of every length exists.
     """
@@ -90,7 +88,7 @@ def draw_codes(
 
 @lru_cache(maxsize=64)
 def _counts(automaton: Automaton, longest: int, member: bool) -> list[list[int]]:
-    """How many ways there are to finish: entry [symbols left][state], exact integers."""
+    """Return how many ways there are to finish: entry [symbols left][state], exact integers."""
     table = [[int(good == member) for good in automaton.accepting]]
     for _ in range(longest):
         last = table[-1]
@@ -100,8 +98,8 @@ def _counts(automaton: Automaton, longest: int, member: bool) -> list[list[int]]
 
 @lru_cache(maxsize=64)
 def _thresholds(automaton: Automaton, longest: int, member: bool) -> np.ndarray:
-    """Cumulative probabilities [symbols left, state, symbol]: a uniform number u draws the first
-    symbol whose threshold exceeds u."""
+    """Return cumulative probabilities [symbols left, state, symbol]: a uniform number u draws the
+    first symbol whose threshold exceeds u."""
     counts = _counts(automaton, longest, member)
     symbols = len(automaton.step[0])
     limits = np.ones((longest + 1, len(automaton.step), symbols - 1))
@@ -128,13 +126,14 @@ class Language:
     """A language with its programs, its exact counts and its uniform draws.
 
     Attributes:
-        name: The name it was asked for by, such as ``L_4``.
+        name: The name it was requested by, such as ``L_4``.
         letters: The language's alphabet, sorted: code c stands for ``letters[c]``.
         membership: The program whose last line says, at the last position, whether a string is in
-            it.
-        prediction: The program whose last line says at every position, for strings promised to be
-            in the language, whether the prefix read so far is in it too.
-        automaton: Given a longest length, an automaton that is right for all strings up to it.
+            the language.
+        prediction: The program whose last line says at every position, for strings that are in the
+            language, whether the prefix read so far is in it too.
+        automaton: A function from a longest length to an automaton that is right for all strings up
+            to it.
     """
 
     name: str
@@ -144,7 +143,8 @@ class Language:
     automaton: Callable[[int], Automaton]
 
     def size(self, length: int, *, member: bool = True) -> int:
-        """How many strings of this length are in the language (or, not ``member``, are not)."""
+        """Return how many strings of this length are in the language (or, not ``member``, are
+        not)."""
         return number_of_strings(self.automaton(length), length, member=member)
 
     def draw(
@@ -160,15 +160,16 @@ class EqualBlocks(Language):
     """The language aⁿbⁿcⁿ, which has one string of every length that three divides."""
 
     def size(self, length: int, *, member: bool = True) -> int:
-        """How many strings of this length are in the language: 0 or 1; or how many are not."""
+        """Return how many strings of this length are in the language, 0 or 1; or how many are
+        not."""
         members = int(length > 0 and length % 3 == 0)
         return members if member else 3**length - members
 
     def draw(
         self, lengths: _Lengths, generator: np.random.Generator, *, member: bool = True
     ) -> _Codes:
-        """As in :class:`Language`: the only member of each length, or uniform strings that are no
-        member."""
+        """Draw the only member of each length; or, not ``member``, uniform strings that are no
+        members."""
         place = np.arange(int(lengths.max(initial=0)))
         blocks = np.where(place < lengths[:, None], 3 * place // lengths[:, None], -1)
         if member:
@@ -181,10 +182,10 @@ class EqualBlocks(Language):
 
 @lru_cache(maxsize=64)
 def language(name: str) -> Language:
-    """The language with this name.
+    """Return the language with this name.
 
     Raises:
-        ArgumentError: for a name that is none of :data:`NAMES`.
+        ArgumentError: if the name is none of :data:`NAMES`.
     """
     if found := _NUMBERED.fullmatch(name):
         k = int(found[2])
@@ -221,12 +222,13 @@ def _language(
 
 
 def _for_every_length(automaton: Automaton) -> Callable[[int], Automaton]:
-    """An automaton that is right for every length, as a function of the longest length."""
+    """Return a function of the longest length that always returns this automaton."""
     return lambda longest: automaton
 
 
 def _blocks(k: int) -> Automaton:
-    """The automaton of k blocks: state j ≤ k means in block j, state k + 1 means rejected."""
+    """Return the automaton of k blocks: state j ≤ k means in block j, state k + 1 means
+    rejected."""
     word = block_word(k)
     step = [(1, k + 1)]
     for block in range(1, k + 1):
@@ -236,7 +238,7 @@ def _blocks(k: int) -> Automaton:
 
 
 def _subsequence(word: str, letters: str) -> Automaton:
-    """The automaton of strings that contain ``word`` as a subsequence: state j has found j
+    """Return the automaton of strings with ``word`` as a subsequence: state j has found j
     letters."""
     step = [tuple(j + (letter == wanted) for letter in letters) for j, wanted in enumerate(word)]
     end = len(word)
@@ -245,7 +247,8 @@ def _subsequence(word: str, letters: str) -> Automaton:
 
 @lru_cache(maxsize=16)
 def _dyck(longest: int) -> Automaton:
-    """The automaton of balanced brackets: state h has h open brackets, the last state rejects."""
+    """Return the automaton of balanced brackets: state h has h open brackets, the last state
+    rejects."""
     lost = longest + 1
     step = [(min(h + 1, lost), h - 1 if h else lost) for h in range(lost)]
     return Automaton((*step, (lost, lost)), tuple(h == 0 for h in range(lost + 1)))
@@ -253,7 +256,7 @@ def _dyck(longest: int) -> Automaton:
 
 @lru_cache(maxsize=16)
 def _majority(longest: int) -> Automaton:
-    """The automaton that counts how many more a than b were read, up to ``longest``.
+    """Return the automaton that counts how many more a than b were read, up to ``longest``.
 
     A lead d ≥ 0 is state 2d, a lead d < 0 is state −2d − 1.
     """

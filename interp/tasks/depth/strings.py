@@ -1,36 +1,32 @@
-"""Questions about strings of a language: is the whole in it, and is what was read so far?
+"""Questions about strings of a language: whether the whole string, or what was read so far, is in
+it.
 
-Turn strings of a language into batches: BOS in front, padding behind, program lines as latents.
+*Batches.* A row is BOS, the string, and padding; the lines of the program are latents.
 
     id 0 = BOS,   1 … = the letters that the program names, sorted,   last = any other, and padding
 
-which is how a compiled program takes them. Padding stands on the right, so only causal models may
-be given such rows: what follows a string then changes nothing inside it.
+A compiled program takes the same ids. Padding is on the right, so only causal models may be given
+such rows: then what follows a string does not affect positions inside it.
 
-Membership: is the whole string in the language?
+*Membership:* whether the whole string is in the language. Half of each bin's rows are members,
+uniform among the language's strings of their length. The others are half uniform among all strings
+that are not members, half near misses: a uniform member with one symbol changed, drawn again until
+it is no member, and after fifty tries uniform among the non-members. Both halves have the same
+lengths, so the length is not informative. A uniform non-member of a sparse language is easy to
+recognise: check the near misses' accuracy before believing a high score.
 
-Half of each bin's rows are in it, uniform among its strings of their length. The others are half
-uniform among all strings that are not, half near misses: a uniform member with one symbol changed,
-drawn again until it is none, and after fifty tries uniform among the others. Both halves have the
-same lengths, so the length tells nothing. A uniform outsider of a sparse language is easy to tell:
-look at the near misses' accuracy before believing a high score.
+*Prefix prediction* (`depth` §3.3): whether the part of the string read so far is in the language
+already, for strings that are. For L_k the answer is 0 before the last block and 1 from its start
+on, which takes k − 2 nested counts instead of the k of membership. Rows are drawn length first:
+uniform over the lengths of the bin for which the language has strings, then uniform among its
+strings of that length. In-distribution accuracy is weak evidence: at short lengths shallower models
+fit too.
 
-Prefix prediction (`depth` §3.3): is the part of the string read so far in the language already?
-
-Strings are promised to be in the language. For L_k the answer is 0 before the last block and 1 from
-its start on, which takes k − 2 nested counts instead of the k of membership. Rows are drawn length
-first: uniform over the lengths of the bin that the language has strings of, then uniform among its
-strings of that length. In-distribution accuracy is a weak witness: at short lengths shallower
-models fit too.
-
-Every question that prefix prediction of L_k asks, prefix by prefix (`depth` §3.3).
-
-The answer to a prefix is that of the prefix alone, so a prefix stands for as many questions as
-there are strings of the task that begin with it. Both numbers come from one recursion over (letters
-read, blocks begun): a block goes on or the next one begins.
-
-Not for other languages: what a prefix leads to is then a state of their automaton. Of membership
-every string is a question.
+*Enumeration of the questions* of prefix prediction for L_k (`depth` §3.3). The answer to a prefix
+depends on the prefix alone, so a prefix stands for as many questions as there are strings of the
+task that begin with it. Both numbers come from one recursion over (letters read, blocks begun): a
+block continues or the next one begins. It is not for other languages, where the continuations
+depend on a state of their automaton. For membership every string is a question.
 """
 
 from __future__ import annotations
@@ -71,7 +67,8 @@ _Lengths = Int[np.ndarray, " batch"]
 
 
 def check_bins(bins: Bins, spoken: Language, problems: Problems) -> None:
-    """Record bins that are not pairs of lengths, or in whose range the language has no string."""
+    """Record a problem for each bin that is no pair of lengths or that contains no string's
+    length."""
     problems.need(len(bins) > 0, "bins", "must name a bin of lengths", bins, "e.g. ((3, 30),)")
     for pair in bins:
         good = len(pair) == 2 and 1 <= pair[0] <= pair[-1]
@@ -85,21 +82,21 @@ def check_bins(bins: Bins, spoken: Language, problems: Problems) -> None:
 
 
 def check_target_form(form: str, problems: Problems) -> None:
-    """Record a form of targets that is not known."""
+    """Record a problem if the form of targets is not known."""
     known = get_args(TargetForm)
     rule = f"must be one of {', '.join(known)}"
     problems.need(form in known, "targets", rule, form, "pick one")
 
 
 def rows_of_bins(n: int, bins: Bins) -> list[int]:
-    """How many of n rows each bin gets: equal numbers, with any remainder given to the first
+    """Return how many of n rows each bin gets: equal numbers, with the remainder given to the first
     bins."""
     return [n // len(bins) + (number < n % len(bins)) for number in range(len(bins))]
 
 
 def draw_lengths(n: int, bins: Bins, spoken: Language, generator: np.random.Generator) -> _Lengths:
-    """Draw n lengths, bin after bin, uniformly over those lengths of a bin that the language
-    has."""
+    """Draw n lengths, bin after bin, uniform over the lengths of a bin for which the language has
+    strings."""
     drawn = [
         generator.choice(_nonempty_lengths(spoken, pair), rows)
         for pair, rows in zip(bins, rows_of_bins(n, bins), strict=True)
@@ -115,7 +112,7 @@ def run(program: Program, codes: _Codes, spoken: Language, lengths: _Lengths) ->
 def to_inputs(
     program: Program, codes: _Codes, letters: Sequence[str], longest: int
 ) -> Int[Tensor, "batch one_more"]:
-    """The model's token ids ``[batch, 1 + longest]``: BOS, the string, padding."""
+    """Return the model's token ids ``[batch, 1 + longest]``: BOS, the string, padding."""
     named = alphabet(program)
     other = len(named) + 1
     known = [named.index(letter) + 1 if letter in named else other for letter in letters]
@@ -126,13 +123,13 @@ def to_inputs(
 
 
 def targets_of(answer: Tensor, form: TargetForm) -> Tensor:
-    """The answers as targets: classes ``[batch, pos]`` or bits ``[batch, pos, 1]``."""
+    """Return the answers as targets: classes ``[batch, pos]`` or bits ``[batch, pos, 1]``."""
     return answer.long() if form == "classes" else answer[..., None]
 
 
 def latents_of(found: Evaluation, longest: int) -> dict[str, Tensor]:
-    """Each program line's values as a latent ``[batch, 1 + longest]`` in float32, 0 at BOS and past
-    the string's end."""
+    """Return each program line's values as a latent ``[batch, 1 + longest]`` in float32, 0 at BOS
+    and past the string's end."""
     latents = {}
     for name, values in found.values.items():
         held = np.zeros((len(values), longest + 1), dtype=np.float32)
@@ -152,11 +149,11 @@ class StringTask:
     Attributes:
         language: The language's name: see :data:`interp.tasks.depth.languages.NAMES`.
         bins: (shortest, longest) lengths in symbols; a batch has equally many rows of each bin.
-        targets: Targets as ``classes`` 0 and 1 ``[batch, pos]``, or as real ``bits``
-            ``[batch, pos, 1]``, which is what a compiled program gives.
+        targets: Targets as ``classes`` 0 and 1 ``[batch, pos]``, or as real ``bits`` ``[batch, pos,
+            1]``, as a compiled program outputs them.
 
     Raises:
-        ArgumentError: for an unknown language, or bins without a string of it.
+        ArgumentError: if the language is unknown, or a bin has no string of it.
     """
 
     kind: ClassVar[str]
@@ -182,7 +179,7 @@ class StringTask:
         return max(longest for _, longest in self.bins)
 
     def to_dict(self) -> dict[str, Any]:
-        """The task as JSON data."""
+        """Return the task as JSON data."""
         return {"kind": self.kind, **asdict(self)}
 
 
@@ -191,17 +188,18 @@ _TRIES = 50
 
 @dataclass(frozen=True)
 class Membership(StringTask):
-    """Is the whole string in the language? Asked at its last position (`depth` §3.2).
+    """The task of telling, at a string's last position, whether the string is in a language
+    (`depth` §3.2).
 
     Attributes:
         language: The language's name: see :data:`interp.tasks.depth.languages.NAMES`.
-        bins: (shortest, longest) lengths in symbols; a batch has equally many rows of each bin,
-            and equally many in each bin that are in the language and that are not.
-        targets: Targets as ``classes`` 0 and 1 ``[batch, pos]``, or as real ``bits``
-            ``[batch, pos, 1]``, which is what a compiled program gives.
+        bins: (shortest, longest) lengths in symbols; a batch has equally many rows of each bin, and
+            equally many in each bin that are in the language and that are not.
+        targets: Targets as ``classes`` 0 and 1 ``[batch, pos]``, or as real ``bits`` ``[batch, pos,
+            1]``, as a compiled program outputs them.
 
     Raises:
-        ArgumentError: for an unknown language, or bins without a string of it.
+        ArgumentError: if the language is unknown, or a bin has no string of it.
     """
 
     kind: ClassVar[str] = "membership"
@@ -215,8 +213,8 @@ class Membership(StringTask):
     def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
         """Draw ``n`` rows.
 
-        Inputs ``[batch, 1 + longest]`` are token ids, targets
-        0 or 1, scored at a string's last position only. Latents are the program's lines.
+        Inputs ``[batch, 1 + longest]`` are token ids, targets 0 or 1, scored at a string's last
+        position only. Latents are the program's lines.
         """
         generator = np.random.default_rng(seed)
         spoken = language(self.language)
@@ -242,7 +240,8 @@ class Membership(StringTask):
 
 
 def _kinds(rows: int) -> np.ndarray:
-    """The kind of each row, in a cycle: 0 member (half of all), 1 other string, 2 near miss."""
+    """Return the kind of each row, in a cycle: 0 member (half of all), 1 other string, 2 near
+    miss."""
     return np.array([(0, 1, 0, 2)[row % 4] for row in range(rows)], dtype=np.int64)
 
 
@@ -273,11 +272,11 @@ class PrefixPrediction(StringTask):
         language: The language's name: see :data:`interp.tasks.depth.languages.NAMES`.
         bins: Ranges of lengths in symbols, each (shortest, longest); a batch has equally many rows
             of each range.
-        targets: Targets as ``classes`` 0 and 1 ``[batch, pos]``, or as real ``bits``
-            ``[batch, pos, 1]``, which is what a compiled program gives.
+        targets: Targets as ``classes`` 0 and 1 ``[batch, pos]``, or as real ``bits`` ``[batch, pos,
+            1]``, as a compiled program outputs them.
 
     Raises:
-        ArgumentError: for an unknown language, or bins without a string of it.
+        ArgumentError: if the language is unknown, or a bin has no string of it.
     """
 
     kind: ClassVar[str] = "prefix_prediction"
@@ -288,15 +287,15 @@ class PrefixPrediction(StringTask):
         return language(self.language).prediction
 
     def of_one_length(self) -> PrefixPrediction:
-        """The same task, restricted to strings of the longest length."""
+        """Return the same task, restricted to strings of the longest length."""
         return replace(self, bins=((self.longest, self.longest),))
 
     @sampler
     def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
         """Draw ``n`` rows.
 
-        Inputs ``[batch, 1 + longest]`` are token ids, targets
-        0 or 1, scored inside the string and not at BOS. Latents are the program's lines.
+        Inputs ``[batch, 1 + longest]`` are token ids, targets 0 or 1, scored inside the string and
+        not at BOS. Latents are the program's lines.
         """
         generator = np.random.default_rng(seed)
         spoken = language(self.language)
@@ -313,8 +312,11 @@ class PrefixPrediction(StringTask):
         return batch.to(device)
 
     def variables(self) -> Iterator[Variable]:
-        """The program's lines that hold a count, what is counted there (``E3_counted``), and the
-        last line. A line is set at every position: later ones count over where it holds."""
+        """Yield the program's lines with a count, the formulas counted there (``E3_counted``), and
+        the last line.
+
+        A line is set at every position, because later lines count the positions where it holds.
+        """
         program = name_counted_formulas(self.program)
         for line, level in depths(program).items():
             if level or line == program.lines[-1].name:
@@ -324,7 +326,7 @@ class PrefixPrediction(StringTask):
     def _answer_if(
         self, program: Program, line: str, base: Batch, source: Batch
     ) -> Int[torch.Tensor, "batch pos"] | Float[torch.Tensor, "batch pos 1"]:
-        """The program's answers on the base rows if one line had its values from the source
+        """Return the program's answers on the base rows if one line had its values from the source
         rows."""
         given = {line: _lines(program, source, {}).values[line]}
         found = _lines(program, base, given)
@@ -333,29 +335,31 @@ class PrefixPrediction(StringTask):
 
 
 def _lines(program: Program, batch: Batch, given: Mapping[str, np.ndarray]) -> Evaluation:
-    """The values of a program's lines on the strings of a batch."""
+    """Return the values of a program's lines on the strings of a batch."""
     codes = batch.inputs[:, 1:].cpu().numpy() - 1
     lengths = batch.mask.sum(1).cpu().numpy()
     return evaluate_codes(program, codes, alphabet(program), lengths, given=given)
 
 
 def _inside(lengths: np.ndarray, longest: int) -> torch.Tensor:
-    """Which positions ``[batch, pos]`` lie inside a row's string, BOS and padding left out."""
+    """Return which positions ``[batch, pos]`` are inside a row's string, without BOS and
+    padding."""
     place = np.arange(longest + 1)
     return torch.from_numpy((place >= 1) & (place <= lengths[:, None]))
 
 
 def name_counted_formulas(program: Program) -> Program:
-    """The same program with every counted formula named, unless it is a name or symbol already.
+    """Return the same program with every counted formula named, unless it is a name or symbol
+    already.
 
         E3 = (# (a && E2)) >= 1        becomes        E3_counted = a && E2
                                                       E3 = (# E3_counted) >= 1
 
-    What it counts is then a latent like the others: a model may hold it without holding the
+    The counted formula is then a latent like the others: a model may hold it without holding the
     formulas that it is made of.
 
-    New lines are called ``NAME_counted`` (``NAME_counted2`` … where a line counts more than once),
-    after the line that counts them, and stand before it.
+    New lines are called ``NAME_counted`` (``NAME_counted2`` … if a line counts more than once),
+    after the line that counts them, and precede it.
     """
     lines: list[Assignment] = []
     for line in program.lines:
@@ -379,7 +383,7 @@ _Ids = Int[np.ndarray, "row one_more"]
 
 
 def letters_of(task: PrefixPrediction) -> Int[np.ndarray, " 3"]:
-    """Ids of BOS, a and b."""
+    """Return the ids of BOS, a and b."""
     letters = language(task.language).letters
     return np.asarray(to_inputs(task.program, np.array([[0, 1]]), letters, 2)[0].numpy())
 
@@ -387,21 +391,22 @@ def letters_of(task: PrefixPrediction) -> Int[np.ndarray, " 3"]:
 def prefixes(
     task: PrefixPrediction, longest: int, *, ordered: bool, most: int
 ) -> Iterator[tuple[_Ids, Int[np.ndarray, " row"], list[int]]]:
-    """For every length, the ids of the prefixes, the right answers, and how many questions each is.
+    """Yield, for every length, the ids of the prefixes, the right answers, and each one's number of
+    questions.
 
     Args:
         task: The task of a language L_k.
-        longest: Strings beyond this length are left out.
-        ordered: Each prefix by itself; else one stands for all with as many letters of each kind,
-            the same last letter and the same answer.
-        most: Rows at a time.
+        longest: The largest length; longer strings are left out.
+        ordered: Whether to yield each prefix by itself; otherwise one represents all with as many
+            letters of each kind, the same last letter and the same answer.
+        most: The most rows to yield at a time.
     """
     k = int(task.language.removeprefix("L_"))
     lengths = set(lengths_within(task, longest))
 
     @cache
     def endings(i: int, j: int) -> int:
-        """Strings of the task that go on from i letters in j blocks."""
+        """Return the number of the task's strings that continue i letters in j blocks."""
         if j > k or i > max(lengths):
             return 0
         return (i in lengths and j == k) + endings(i + 1, j) + endings(i + 1, j + 1)
@@ -427,19 +432,19 @@ def prefixes(
 def counts_and_blocks(
     task: Membership | PrefixPrediction, longest: int
 ) -> tuple[Int[np.ndarray, "cell 3"], Int[np.ndarray, " cell"], list[int]]:
-    """The prefixes by how many a's and b's they have, in how many blocks.
+    """Group the prefixes by their numbers of a's, b's and blocks.
 
     Args:
         task: The task of a language L_k.
-        longest: Strings beyond this length are left out.
+        longest: The largest length; longer strings are left out.
 
     Returns:
-        The three numbers of each cell; the right answer at the last letter; and how many questions
-        of the task its prefixes are: with i letters in j blocks each begins as many strings as
-        there are ways to go on, of length n ≥ i and with k blocks.
+        The three numbers of each cell; the right answer at the last letter; and the number of the
+        task's questions in the cell: with i letters in j blocks each prefix begins as many strings
+        as there are ways to continue to length n ≥ i and k blocks.
 
     Raises:
-        ValueError: for another task, whose questions are others.
+        ValueError: for another task, which has other questions.
     """
     if not isinstance(task, PrefixPrediction):
         raise ValueError(f"{task.name} does not ask at every prefix")
@@ -459,7 +464,7 @@ def counts_and_blocks(
 
 
 def lengths_within(task: Membership | PrefixPrediction, longest: int) -> list[int]:
-    """The lengths in a task's bins, shortest first, up to the longest that is asked for."""
+    """Return the lengths in a task's bins, shortest first, up to ``longest``."""
     every = {n for low, high in task.bins for n in range(low, high + 1)}
     return sorted(n for n in every if n <= longest)
 
@@ -467,13 +472,13 @@ def lengths_within(task: Membership | PrefixPrediction, longest: int) -> list[in
 def whole_strings(
     task: Membership, longest: int, *, most: int
 ) -> Iterator[tuple[_Ids, Int[np.ndarray, " row"], list[int]]]:
-    """As :func:`prefixes` for membership: every string over the language's letters whose length
-    lies in the task's bins; each is one question.
+    """Yield the same as :func:`prefixes` for membership: every string over the language's letters
+    whose length is in the task's bins; each is one question.
 
     Args:
-        task: Any.
-        longest: Strings beyond this length are left out.
-        most: Rows at a time.
+        task: Any membership task.
+        longest: The largest length; longer strings are left out.
+        most: The most rows to yield at a time.
     """
     spoken = language(task.language)
     size = len(spoken.letters)

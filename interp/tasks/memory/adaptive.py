@@ -1,20 +1,20 @@
-"""Adaptive sparse memory (`memory` §1.2, Task II): where to look depends on what was read.
+"""Adaptive sparse memory (`memory` §1.2, Task II): the locations to read depend on what was read.
 
-A token is a value x_t and an address a_t of ``bits`` channels ±1. One memory a round for K rounds,
-then C memories at once:
+A token is a value x_t and an address a_t of ``bits`` channels ±1. One memory per round for K
+rounds, then C memories at once:
 
     t_1 = g_1(a_t),   t_2 = g_2(a_{t−t_1}),   …,   t_K = g_K(a_{t−t_{K−1}})
     t_{K+c} = g_{K+c}(a_{t−t_K}),   c = 1 … C        (a_t itself when K = 0)
     y_t = f(x_t, x_{t−t_1}, …, x_{t−t_{K+C}})
 
 All locations count from t. R = K + 1[C > 0] rounds follow one another; R = 1 is the adaptive task
-without nesting. Each g_i is a random table of the address, as balanced as it can be and *not*
-affine in the channels, so that no embedding supplies a location and the first one needs an FFN.
-Memories fetched together never coincide.
+without nesting. Each g_i is a random table of the address, as balanced as possible and *not* affine
+in the channels, so that no embedding supplies a location and the first one needs an FFN. Memories
+that are fetched together never coincide.
 
-Not for measuring whether content matters at two locations: width replaces depth there. That a
-model solves R rounds does not show it ran them one after another: it may read every location and
-choose (a range of A locations costs A head groups).
+It does not measure whether content matters at two locations: width replaces depth there. That a
+model solves R rounds does not show that it runs them one after another: it may read every location
+and choose (a range of A locations costs A head groups).
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class AdaptiveMemory:
 
     Attributes:
         locations: The lags that occur in the tables g_i, distinct and at least 1.
-        rounds: K, how many memories are fetched one after another.
-        concurrent: C, how many memories are fetched together after those.
-        bits: How many address channels a token has.
+        rounds: The number K of memories that are fetched one after another.
+        concurrent: The number C of memories that are fetched together after those.
+        bits: The number of address channels of a token.
         readout: The function f: any readout if inputs are ``signs``, a real one if ``gaussian``.
         inputs: How values are drawn: ``signs`` (±1) or ``gaussian`` (standard normal).
         length: Positions of a row; targets count from position max(locations) on.
@@ -102,12 +102,13 @@ class AdaptiveMemory:
 
     @property
     def memory_count(self) -> int:
-        """M = K + C: the memories of the sequential rounds and the concurrent ones."""
+        """The number M = K + C of memories, those of the sequential rounds and the concurrent
+        ones."""
         return self.rounds + self.concurrent
 
     @property
     def sequential_rounds(self) -> int:
-        """R, how many rounds follow one another: K, and one more if C > 0."""
+        """The number R of rounds that follow one another: K, and one more if C > 0."""
         return self.rounds + (self.concurrent > 0)
 
     @property
@@ -128,10 +129,10 @@ class AdaptiveMemory:
         return Readout(self.readout, self.memory_count, seed=seed, frequency=frequency)
 
     def location_tables(self) -> tuple[tuple[int, ...], ...]:
-        """The tables g_1 … g_M, each a lag per address; an address is read as a binary number whose
-        highest digit is the first channel.
+        """Return the tables g_1 … g_M, each a lag per address; an address is read as a binary
+        number whose highest digit is the first channel.
 
-        Memories fetched together share one table, moved on by one location each.
+        Memories that are fetched together share one table, shifted by one location each.
         """
         generator = torch.Generator().manual_seed(self.table_seed)
         tables = [self._tables(1, generator)[0] for _ in range(self.rounds)]
@@ -142,7 +143,7 @@ class AdaptiveMemory:
     def _tables(self, count: int, generator: torch.Generator) -> list[tuple[int, ...]]:
         """Draw ``count`` tables until none of them is an affine function of the address channels.
 
-        Of the smallest case (two bits, two locations) at most two in three draws are refused, of
+        In the smallest case (two bits, two locations) at most two in three draws are rejected, in
         larger ones fewer.
         """
         lags, codes = sorted(self.locations), 2**self.bits
@@ -153,7 +154,7 @@ class AdaptiveMemory:
                 return found
 
     def memories(self) -> tuple[Memory, ...]:
-        """The M contents that the task fetches, in order.
+        """Return the M contents that the task fetches, in order.
 
         The location of ``x[t-t_i]`` is the latent ``t_i``, a lag; its round is i for the K
         sequential memories and K + 1 for the concurrent ones.
@@ -164,7 +165,7 @@ class AdaptiveMemory:
         )
 
     def answers(self) -> dict[str, tuple[str, ...]]:
-        """The latents that are computed: ``f`` from :attr:`arguments`, and the locations from the
+        """Return the latents that are computed: ``f`` from :attr:`arguments`, and locations from
         addresses."""
         locations = [f"t_{i}" for i in range(1, self.memory_count + 1)]
         return {"f": self.arguments} | dict.fromkeys(locations, ())
@@ -175,7 +176,7 @@ class AdaptiveMemory:
 
         Latents: the contents of :attr:`arguments`, the locations ``t_i`` = g_i, the addresses
         ``a[t]`` and ``a[t-t_i]`` that later locations are read from (``[batch, pos, bits]``) and
-        the answer ``f``; 0 where one lies before the start.
+        the answer ``f``; a latent is 0 if it would lie before the start.
         """
         generator = torch.Generator().manual_seed(seed)
         x = inputs_like(self.inputs, n, self.length, generator)
@@ -195,7 +196,7 @@ class AdaptiveMemory:
         pointer: Float[Tensor, "batch pos bit"] | None = None,
         given: Mapping[str, Tensor] | None = None,
     ) -> dict[str, Tensor]:
-        """The locations, contents and addresses that are fetched, memory after memory.
+        """Return the locations, contents and addresses that are fetched, memory after memory.
 
         Args:
             x, address: Values and addresses of the tokens that are fetched from.
@@ -214,7 +215,8 @@ class AdaptiveMemory:
         return found
 
     def variables(self) -> Iterator[Variable]:
-        """The variables that an interchange intervention can set, with the answers that follow.
+        """Yield the variables that an interchange intervention can set, with the answers that
+        follow.
 
         They are every fetched location, content and address; the content and address of one round
         together, as ``token[t-t_i]``; all locations, and all contents, of the concurrent memories
@@ -245,15 +247,15 @@ class AdaptiveMemory:
         return self._read(base, source, {})
 
     def _read(self, base: Batch, fetched: Batch, given: Mapping[str, Tensor]) -> Tensor:
-        """The answers of ``base`` if its memories are fetched from ``fetched``, with some latents
-        set."""
+        """Return the answers of ``base`` if its memories are fetched from ``fetched``, with some
+        latents set."""
         x, address = fetched.latents["x[t]"], fetched.latents["a[t]"]
         found = self._fetch_latents(x, address, base.latents["a[t]"], given)
         f = self.f([base.latents["x[t]"], *(found[name] for name in self.arguments[1:])])
         return (f * base.mask)[..., None]
 
     def to_dict(self) -> dict[str, Any]:
-        """The task as JSON data."""
+        """Return the task as JSON data."""
         return {"kind": "adaptive_memory", **asdict(self)}
 
 
@@ -265,14 +267,15 @@ def _code(address: Float[Tensor, "batch pos bit"]) -> Int[Tensor, "batch pos"]:
 def _fetch(
     values: Float[Tensor, "batch pos channel"], lag: Int[Tensor, "batch pos"]
 ) -> Float[Tensor, "batch pos channel"]:
-    """values_{t−lag}; 0 before the start and where the lag is unknown (0)."""
+    """Return values_{t−lag}; 0 before the start and where the lag is unknown (0)."""
     source = torch.arange(values.shape[1]) - lag
     index = source.clamp_min(0)[..., None].expand_as(values)
     return values.gather(1, index) * ((source >= 0) & (lag > 0))[..., None]
 
 
 def _is_affine(table: tuple[int, ...], bits: int) -> bool:
-    """Whether the table is c_0 + Σ_b c_b · channel_b: flipping one channel always adds the same."""
+    """Return whether the table is c_0 + Σ_b c_b · channel_b: flipping one channel always adds the
+    same."""
     value = dict(zip(product((0, 1), repeat=bits), table, strict=True))
     for bit in range(bits):
         steps = {

@@ -1,20 +1,22 @@
-"""Essentially sparse memory (`memory` §1.2, Task III): functions of the history's moving averages.
+"""Essentially sparse memory (`memory` §1.2, Task III): functions of weighted averages of the
+history.
 
     y_t = f((ρ_1 * x)(t), …, (ρ_M * x)(t)),   (ρ * x)(t) = Σ_{s=0}^{t} ρ(s) x_{t−s}
 
 Kernels are written as sums of terms, ``weight shape(parameters)``:
 
-    exponential(rate)      e^{−rate·s}                               one lin head holds it exactly
-    polynomial(power)      (1 + s)^{−power}, power > 1               one log head holds it exactly
+    exponential(rate)      e^{−rate·s}                               exact with one lin head
+    polynomial(power)      (1 + s)^{−power}, power > 1               exact with one log head
     bump(lag, width)       e^{−(s − lag)² / 2 width²}
     light(scale, power)    e^{−(s/scale)^power}, power > 1           lighter than any exponential
     heavy(power)           1 / ((1 + s) (1 + log(1 + s))^power), power > 1   heavier than any power
 
 e.g. ``"0.5 exponential(0.3) + 2 bump(8, 1.5)"``. ``light`` and ``heavy`` (ours) are the pair for
-comparing lin with log positions: the trivial kernels decide nothing, one head of the right kind is
-exact. Nothing precedes position 0, so the targets are exact at every position; a model with a
-softmax needs a burn-in before its normaliser has settled. That a model predicts y says that its
-summed heads approximate the kernels on these inputs, not that any head holds one of them.
+comparing lin with log positions; the first two cannot compare them, because one head of the right
+kind is exact. Nothing precedes position 0, so the targets are exact at every position; a model with
+a softmax needs a burn-in until its normaliser is close to its limit. That a model predicts y says
+that its summed heads approximate the kernels on these inputs, not that any head represents one of
+them.
 """
 
 from __future__ import annotations
@@ -95,8 +97,8 @@ class MemoryKernel:
         """Read the kernel from text, e.g. ``"0.5 exponential(0.3) + 2 bump(8, 1.5)"``.
 
         Raises:
-            ArgumentError: for text that is not a sum of terms, unknown shapes, and parameters that
-                a shape refuses; all problems are named at once.
+            ArgumentError: if the text is not a sum of terms, a shape is unknown, or a shape refuses
+                its parameters; all problems are named at once.
         """
         problems = Problems("MemoryKernel")
         terms = [_term(part, problems) for part in re.split(r"(?<=\))\s*\+", text)]
@@ -107,7 +109,7 @@ class MemoryKernel:
         return " + ".join(map(str, self.terms))
 
     def values(self, s: Lags) -> Lags:
-        """The values ρ(s) at lags ``s`` ≥ 0, in the shape of ``s``."""
+        """Return the values ρ(s) at lags ``s`` ≥ 0, in the shape of ``s``."""
         total = np.zeros_like(s, dtype=np.float64)
         with np.errstate(over="ignore"):  # of what is divided by, or stands in a falling exponent
             for term in self.terms:
@@ -208,7 +210,8 @@ class KernelMemory:
         return Readout(self.readout, m, now=False, seed=seed, frequency=self.frequency)
 
     def memories(self) -> tuple[Memory, ...]:
-        """One memory per kernel: the average, with the kernel's value at every lag of a row."""
+        """Return one memory per kernel: the average, with the kernel's value at every lag of a
+        row."""
         lags = np.arange(self.length, dtype=np.float64)
         return tuple(
             Memory(name, MemoryKernel.parse(text).values(lags))
@@ -216,7 +219,7 @@ class KernelMemory:
         )
 
     def answers(self) -> dict[str, tuple[str, ...]]:
-        """The latent that is computed: ``f``, from :attr:`arguments`."""
+        """Return the latent that is computed: ``f``, from :attr:`arguments`."""
         return {"f": self.arguments}
 
     @sampler
@@ -236,8 +239,9 @@ class KernelMemory:
         return Batch(x[..., None], f[..., None], mask, latents).to(device)
 
     def variables(self) -> Iterator[Variable]:
-        """Every average; what of it lies before t (``rho_1*x before t``: x_t itself need not be
-        attended to); all averages together where there are several; and the answer ``f``."""
+        """Yield every average; the part of it from before t (``rho_1*x before t``, because x_t
+        itself need not be attended to); all averages together if there are several; and the answer
+        ``f``."""
         for name in self.arguments:
             yield Variable(name, partial(self._answer_if, (name,)))
             yield Variable(f"{name} before t", partial(self._answer_if_past, name))
@@ -258,5 +262,5 @@ class KernelMemory:
         return self.f(list((held | {name: source.latents[name] + change}).values()))[..., None]
 
     def to_dict(self) -> dict[str, Any]:
-        """The task as JSON data."""
+        """Return the task as JSON data."""
         return {"kind": "kernel_memory", **asdict(self)}

@@ -1,27 +1,20 @@
 """Memory tasks at fixed lags, of signs (Task I) and of real values.
 
-What memory tasks at fixed lags share: their latents, their rows and their scored positions.
-
     y_t = f(x_t, x_{t−T_1}, …, x_{t−T_M})
 
-A task of this kind gives ``lags``, ``length``, ``inputs`` (how x is drawn) and its readout ``f``.
+:class:`LaggedMemory` has the common parts: latents, rows and scored positions. A task of this kind
+defines ``lags``, ``length``, ``inputs`` (how x is drawn) and its readout ``f``. The latents of a
+batch are the contents ``x[t]``, ``x[t-T]`` and the answer ``f``.
 
-Fixed sparse memory (`memory` §1.2, Task I) with a Boolean readout.
+*Fixed sparse memory with a Boolean readout* (`memory` §1.2, Task I): x is uniform on {−1, +1} and f
+is Boolean. A ±1 input allows a shortcut: one head with geometric weights is a binary code of the
+history that an FFN can decode, so a model that solves the task need not have a head for each
+memory. Measure this instead of assuming it.
 
-    y_t = f(x_t, x_{t−T_1}, …, x_{t−T_M}),   x uniform on {−1, +1}, f Boolean.
-
-The latents of a batch are the contents ``x[t]``, ``x[t-T]`` and the answer ``f``. A ±1 input has a
-shortcut: one head with geometric weights is a binary code of the history which an FFN can decode,
-so a model that solves the task need not give each memory its own head. Measure, do not assume.
-
-Fixed sparse memory (`memory` §1.2, Task I) of real numbers.
-
-    y_t = f(x_t, x_{t−T_1}, …, x_{t−T_M}),   f Lipschitz
-
-With ``single`` and one lag this is y_t = x_{t−T}, the target on which the number of heads is
-measured. Gaussian inputs close the shortcut of ±1 inputs, where one geometric head is a binary code
-of the history that an FFN decodes. A small error says that the memories are reached, not how: one
-head per memory is one way of several.
+*Fixed sparse memory of real numbers* (`memory` §1.2, Task I): f is Lipschitz. With ``single`` and
+one lag this is y_t = x_{t−T}, the target on which the number of heads is measured. Gaussian inputs
+do not allow the shortcut of ±1 inputs. A small error says that the memories are fetched, not how:
+one head per memory is one way of several.
 """
 
 from __future__ import annotations
@@ -68,13 +61,13 @@ class LaggedMemory:
         return max(self.lags)
 
     def memories(self) -> tuple[Memory, ...]:
-        """One memory per lag."""
+        """Return one memory per lag."""
         return tuple(
             Memory(name, lag) for name, lag in zip(self.arguments[1:], self.lags, strict=True)
         )
 
     def answers(self) -> dict[str, tuple[str, ...]]:
-        """The latent that is computed: ``f``, from :attr:`arguments`."""
+        """Return the latent that is computed: ``f``, from :attr:`arguments`."""
         return {"f": self.arguments}
 
     @sampler
@@ -92,7 +85,7 @@ class LaggedMemory:
         return batch.to(device)
 
     def variables(self) -> Iterator[Variable]:
-        """Every memory, all of them together where there are several, and the answer ``f``."""
+        """Yield every memory, all of them together if there are several, and the answer ``f``."""
         memories = self.arguments[1:]
         yield from (Variable(name, partial(self._answer_if, (name,))) for name in memories)
         if len(memories) > 1:
@@ -119,7 +112,7 @@ def check_lags(problems: Problems, lags: tuple[int, ...], length: int) -> None:
 
 
 def delay_input(x: Float[Tensor, "batch pos"], lag: int) -> Float[Tensor, "batch pos"]:
-    """The input ``lag`` positions earlier, x_{t−lag}, and zero before the row's start."""
+    """Return the input ``lag`` positions earlier, x_{t−lag}, and zero before the row's start."""
     return torch.nn.functional.pad(x, (lag, 0))[:, : x.shape[1]]
 
 
@@ -173,12 +166,12 @@ class FixedMemory(LaggedMemory):
         return Readout(self.readout, len(self.lags), seed=self.table_seed)
 
     def truth_table(self) -> dict[tuple[int, ...], int]:
-        """The value of f at every corner of {−1, +1}^{M+1}, arguments in the order of
+        """Return f at every corner of {−1, +1}^{M+1}, arguments in the order of
         :attr:`arguments`."""
         return self.f.truth_table()
 
     def to_dict(self) -> dict[str, Any]:
-        """The task as JSON data."""
+        """Return the task as JSON data."""
         return {"kind": "fixed_memory", **asdict(self)}
 
 
@@ -227,5 +220,5 @@ class RealMemory(LaggedMemory):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The task as JSON data."""
+        """Return the task as JSON data."""
         return {"kind": "real_memory", **asdict(self)}

@@ -71,9 +71,10 @@ class Readout:
         """Record every rule that the readout breaks.
 
         Args:
-            problems: Where what is wrong is recorded.
+            problems: The collection that problems are added to.
             allowed: The readouts that the task allows.
-            memories: The task's argument that fixes the number of memories, named in the messages.
+            memories: The name of the task's argument that determines the number of memories, for
+                messages.
         """
         need, m = problems.need, self.memories
         rule = f"must be one of {', '.join(allowed)}"
@@ -91,7 +92,7 @@ class Readout:
         need(good, "frequency", "must be positive and finite", self.frequency, "1.0 is smooth")
 
     def truth_table(self) -> dict[tuple[int, ...], int]:
-        """The value of a Boolean f at every corner of {−1, +1}^n."""
+        """Return the value of a Boolean f at every corner of {−1, +1}^n."""
         corners = list(product((-1, 1), repeat=self.n))
         if self.name == "table":
             generator = torch.Generator().manual_seed(self.seed)
@@ -100,8 +101,7 @@ class Readout:
         return {corner: _BOOLEAN[self.name](corner) for corner in corners}
 
     def __call__(self, arguments: Sequence[Float[Tensor, "batch pos"]]) -> Tensor:
-        """The value of f at every position, ``[batch, pos]``; Boolean readouts take arguments
-        ±1."""
+        """Return f at every position, ``[batch, pos]``; Boolean readouts take arguments ±1."""
         if self.name in BOOLEAN:
             return self._look_up(torch.stack(list(arguments)))
         return self._evaluate(torch.stack(list(arguments), dim=-1))
@@ -124,7 +124,7 @@ class Readout:
         return torch.relu(u @ weights + bias) @ signs / _NEURONS
 
     def neurons(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The random ``network``: weights w_k ``[argument, neuron]``, biases and signs
+        """Return the random ``network``: weights w_k ``[argument, neuron]``, biases and signs
         ``[neuron]``."""
         generator = torch.Generator().manual_seed(self.seed)
         weights = torch.randn(self.n, _NEURONS, generator=generator)

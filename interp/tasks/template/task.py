@@ -4,41 +4,39 @@
     real label      a number per template                      (same/different: αα → +1, αβ → −1)
     symbolic label  a wildcard of the template, or a token     (copying: αβα → β)
 
-The answer is asked for at the last position. Training and test substitute from disjoint ranges of
+The answer is predicted at the last position. Training and test substitute from disjoint ranges of
 symbols, so at test time every symbol is unseen; ``task.unseen()`` is the test task. Ids: regular
 tokens first, by code point, then the symbols.
 
-Latents: ``template`` (index), ``substitution`` (the id each wildcard stands for, −1 where the
-template lacks it), ``equality`` (the matrix XXᵀ: row t says which positions hold the token of t)
+Latents: ``template`` (index), ``substitution`` (the id that replaces each wildcard, −1 if the
+template lacks it), ``equality`` (the matrix XXᵀ: row t says which positions have the token of t)
 and, for symbolic labels, ``source`` (the first position that holds the answer, −1 if none does).
 
 A model that is right on unseen symbols need not have found the templates: with few of them a
 shortcut (the last row of the equality matrix) can be enough.
 
-Substitutions: which symbols stand for the wildcards, and how diverse they are.
-
-Symbols are drawn one after another without replacement with weights w_k, uniform (w_k = 1) or
-Zipf (w_k = k^{−s}, rank k from 1). Drawing is by exponential clocks: symbol k rings at E_k / w_k,
-and the first to ring are taken, in order.
+*Substitutions.* Symbols are drawn one after another without replacement with weights w_k, uniform
+(w_k = 1) or Zipf (w_k = k^{−s}, rank k from 1). They are drawn by exponential clocks: symbol k gets
+the time E_k / w_k with E_k exponential, and the symbols with the smallest times are taken, in
+order.
 
 The diversity ρ of a task (`template` §2.1) is the reciprocal of the largest probability that any
 fixed symbol is substituted. With m wildcards and p_k = w_k / Σw that is, for the heaviest symbol,
 
-    1/ρ = P(fewer than m others ring before it) = ∫_0^1 P(#{j: rung by t} < m) du,  u = e^{−p_1 t}
+    1/ρ = P(fewer than m others come before it) = ∫_0^1 P(#{j: before t} < m) du,  u = e^{−p_1 t}
 
-where the others ring independently by t with probability 1 − u^{p_j/p_1}. ρ says nothing about
+where the others independently come before t with probability 1 − u^{p_j/p_1}. ρ says nothing about
 how well symbols of the tail are learned.
 
-A template is a string such as ``αβα``: small Greek letters are wildcards, every other character is
-a regular token that stands for itself (``αβα→``). A substitution maps wildcards injectively to
-symbols that are no regular tokens, so two templates can give the same string exactly when they are
+*A template* is a string such as ``αβα``: small Greek letters are wildcards, every other character
+is a regular token that stands for itself (``αβα→``). A substitution maps wildcards injectively to
+symbols that are no regular tokens, so two templates can give the same string exactly if they are
 equal up to renaming wildcards: :func:`canonical` renames them by first appearance.
 
-The named template tasks of the paper and of cognitive science (`template` §2.1).
-
-Each function gives a :class:`~interp.tasks.template.task.TemplateTask`; keywords (``train``,
-``test``, ``substitution`` …) are passed on. Layouts that the literature shows as pictures are
-written here as strings, in reading order; the choice of layout is ours.
+*Named tasks* of the paper and of cognitive science (`template` §2.1) are functions that return a
+:class:`~interp.tasks.template.task.TemplateTask`; keywords (``train``, ``test``, ``substitution``
+…) are passed on. Layouts that the literature shows as pictures are written as strings in reading
+order; the choice of layout is ours.
 """
 
 from __future__ import annotations
@@ -63,22 +61,23 @@ _ATTEMPTS = 1000
 
 
 def is_wildcard(character: str) -> bool:
-    """Whether a character of a template is a wildcard (a small Greek letter of :data:`GREEK`)."""
+    """Return whether a character of a template is a wildcard (a small Greek letter of
+    :data:`GREEK`)."""
     return character in GREEK
 
 
 def wildcards(template: str) -> tuple[str, ...]:
-    """The wildcards of a template, each once, in the order in which they first appear."""
+    """Return the wildcards of a template, each once, in the order in which they first appear."""
     return tuple(c for c in dict.fromkeys(template) if is_wildcard(c))
 
 
 def regular_tokens(texts: Sequence[str]) -> tuple[str, ...]:
-    """The regular tokens of several templates or labels, each once, sorted by code point."""
+    """Return the regular tokens of several templates or labels, each once, sorted by code point."""
     return tuple(sorted(dict.fromkeys(c for text in texts for c in text if not is_wildcard(c))))
 
 
 def canonical(template: str) -> str:
-    """The template with its wildcards renamed α, β, … by first appearance.
+    """Return the template with its wildcards renamed α, β, … by first appearance.
 
     Two templates are equivalent, and give the same strings, iff their canonical forms are equal.
     """
@@ -89,13 +88,13 @@ def canonical(template: str) -> str:
 def random_templates(
     count: int, length: int, *, wildcards: int, regular: int = 0, seed: int = 0
 ) -> tuple[str, ...]:
-    """Distinct random templates of one length, none equivalent to another, in canonical form.
+    """Draw distinct random templates of one length, none equivalent to another, in canonical form.
 
     Args:
         count: How many templates to draw.
         length: Characters of each template.
-        wildcards: How many different wildcards each has.
-        regular: How many positions hold a regular token, drawn from as many different letters.
+        wildcards: The number of different wildcards in each.
+        regular: The number of positions with a regular token, drawn from as many different letters.
         seed: Seed of the draw, which is the same on every machine.
 
     Raises:
@@ -138,7 +137,7 @@ Law = Literal["uniform", "zipf"]
 
 
 def weights(law: str, symbols: int, exponent: float) -> Float64[np.ndarray, " symbol"]:
-    """The probability of each symbol, by rank, under a :data:`Law`; they sum to 1."""
+    """Return the probability of each symbol, by rank, under a :data:`Law`; they sum to 1."""
     rank = np.arange(1, symbols + 1, dtype=np.float64)
     weight = rank**-exponent if law == "zipf" else np.ones(symbols)
     return np.asarray(weight / weight.sum())
@@ -147,7 +146,7 @@ def weights(law: str, symbols: int, exponent: float) -> Float64[np.ndarray, " sy
 def draw_symbols(
     weight: Float64[np.ndarray, " symbol"], n: int, wildcards: int, generator: torch.Generator
 ) -> Int64[Tensor, "row wildcard"]:
-    """The symbols that n rows substitute for their wildcards, as ranks from 0, distinct in each
+    """Draw the symbols that n rows substitute for wildcards, as ranks from 0, distinct in each
     row."""
     uniform = torch.rand(n, len(weight), generator=generator, dtype=torch.float64)
     clocks = -torch.log1p(-uniform) / torch.from_numpy(weight)
@@ -155,7 +154,8 @@ def draw_symbols(
 
 
 def diversity(weight: Float64[np.ndarray, " symbol"], wildcards: int) -> float:
-    """The diversity ρ for templates of at most ``wildcards`` wildcards; infinite without any."""
+    """Return the diversity ρ for templates of at most ``wildcards`` wildcards; infinite without
+    any."""
     if wildcards == 0:
         return float("inf")
     if np.ptp(weight) == 0:
@@ -168,7 +168,7 @@ def diversity(weight: Float64[np.ndarray, " symbol"], wildcards: int) -> float:
 
 
 def _fewer(rung: Float64[np.ndarray, " symbol"], m: int) -> float:
-    """The probability that fewer than m of several independent events happen."""
+    """Return the probability that fewer than m of several independent events happen."""
     count = np.zeros(m)
     count[0] = 1.0
     for p in rung:
@@ -182,18 +182,18 @@ _SPLITS = ("train", "test")
 
 @dataclass(frozen=True)
 class TemplateTask:
-    """Strings of templates with their labels.
+    """The task of predicting a template's label from strings of the template.
 
     Attributes:
         templates: Strings of one length, no two equivalent; small Greek letters are wildcards.
-        labels: One a template: numbers, or single characters (wildcards of the template or
+        labels: One label per template: numbers, or single characters (wildcards of the template or
             regular tokens).
         train: The training alphabet: its first symbol and one past its last.
         test: The test alphabet in the same form; disjoint from ``train``.
         split: The alphabet that rows are drawn from, ``train`` or ``test``.
         substitution: ``uniform`` or ``zipf`` (the alphabet's k-th symbol has weight k^−exponent).
         exponent: Exponent of Zipf's law; 1.0 without it.
-        title: What the task's name says in place of the templates.
+        title: The part of the task's name that replaces the templates.
 
     Raises:
         ArgumentError: naming every argument that breaks a rule; equivalent templates and
@@ -262,21 +262,22 @@ class TemplateTask:
         return diversity(self._weights, max(len(wildcards(z)) for z in self.templates))
 
     def unseen(self) -> TemplateTask:
-        """The same task on the test alphabet, with uniform substitution."""
+        """Return the same task on the test alphabet, with uniform substitution."""
         return replace(self, split="test", substitution="uniform", exponent=1.0)
 
     def equality(self, template: int) -> Float64[np.ndarray, "pos pos"]:
-        """The equality matrix XXᵀ of any string of a template: 1 where two positions hold one
-        token."""
+        """Return the equality matrix XXᵀ of any string of a template: 1 where two positions have
+        one token."""
         letters = np.array(list(self.templates[template]))
         return (letters[:, None] == letters).astype(np.float64)
 
     def source(self, template: int) -> int:
-        """The first position that holds a template's label; −1 if none does."""
+        """Return the first position that holds a template's label; −1 if none does."""
         return self.templates[template].find(str(self.labels[template])) if self.symbolic else -1
 
     def answers(self) -> dict[str, tuple[str, ...]]:
-        """The name of the latent that holds the answer, mapped to no inputs (they are not named).
+        """Return the name of the latent that holds the answer, mapped to no inputs (they are not
+        named).
 
         For token labels it is ``source``, the position that the answer is copied from (−1 if no
         position holds it); for real labels it is ``label``, the number itself.
@@ -301,7 +302,8 @@ class TemplateTask:
         return self._batch(inputs, tokens, index, slots).to(device)
 
     def every_row(self) -> Iterator[tuple[tuple[int, ...], int | float]]:
-        """Every string by its ids, with its label (token labels: the id), template by template."""
+        """Yield every string by its ids, with its label (token labels: the id), template by
+        template."""
         for template, label in zip(self.templates, self.labels, strict=True):
             wild, real = sorted(set(template) - set(self.regular)), cast("Any", label)
             token = {letter: place for place, letter in enumerate(self.regular)}
@@ -313,12 +315,13 @@ class TemplateTask:
     def by_last_and_answer(
         self,
     ) -> list[tuple[list[int], Int64[np.ndarray, "cell letter"], Int64[np.ndarray, " cell"]]]:
-        """All strings by their last token and the answer, of templates with tokens for labels.
+        """Group all strings by their last token and the answer, for templates with tokens as
+        labels.
 
         Returns:
-            For each template which letter stands at each position (regular tokens first, then
-            wildcards as they appear); for each cell the id of each letter, −1 where it may be any
-            other symbol; and the id of the answer.
+            For each template the letter at each position (regular tokens first, then wildcards as
+            they appear); for each cell the id of each letter, −1 if it may be any other symbol; and
+            the id of the answer.
 
         Raises:
             ValueError: if labels are numbers.
@@ -337,8 +340,8 @@ class TemplateTask:
         return found
 
     def variables(self) -> Iterator[Variable]:
-        """``label`` of a real-valued task; of a symbolic one the ``source`` position, where
-        templates differ in it, and the ``answer`` itself."""
+        """Yield ``label`` for real labels; for symbolic ones the ``source`` position, if templates
+        differ in it, and the ``answer`` itself."""
         sources = {self.source(i) for i in range(len(self.templates))}
         if self.symbolic and len(sources) > 1:
             yield Variable("source", _answer_at_source)
@@ -346,7 +349,7 @@ class TemplateTask:
         yield Variable(name, lambda base, source: source.targets)
 
     def to_dict(self) -> dict[str, Any]:
-        """The task as JSON data."""
+        """Return the task as JSON data."""
         return {"kind": "template", **asdict(self)}
 
     @property
@@ -355,8 +358,9 @@ class TemplateTask:
         return weights(self.substitution, stop - first, self.exponent)
 
     def _slots(self) -> Tensor:
-        """``[template, pos + 1]``: which regular token or wildcard stands at each position, and
-        is the label (0 for a real one). Wildcards count on after the regular tokens."""
+        """Return the regular token or wildcard at each position, and as the label (0 for a real
+        one), ``[template, pos + 1]``. The numbers of wildcards follow those of the regular
+        tokens."""
         rows = []
         for template, label in zip(self.templates, self.labels, strict=True):
             place = {token: i for i, token in enumerate((*self.regular, *wildcards(template)))}
@@ -388,7 +392,7 @@ class TemplateTask:
 
 
 def _answer_at_source(base: Batch, source: Batch) -> Tensor:
-    """The base's token at the position where the source row's answer stands."""
+    """Return the base's token at the position of the source row's answer."""
     at = source.latents["source"]
     return base.inputs.gather(1, at.clamp_min(0)).masked_fill(at < 0, UNKNOWN)
 
@@ -442,12 +446,12 @@ def _alphabets(task: TemplateTask) -> Iterator[tuple[str, tuple[int, int]]]:
 
 
 def same_different(**options: Any) -> TemplateTask:
-    """The templates αα (label +1) and αβ (label −1): are two symbols the same?"""
+    """Make the task of telling αα (label +1) and αβ (label −1) apart: are two symbols the same?"""
     return TemplateTask(("αα", "αβ"), (1.0, -1.0), title="same-different", **options)
 
 
 def aba_abb(**options: Any) -> TemplateTask:
-    """The templates αβα (label +1) and αββ (label −1)."""
+    """Make the task of telling αβα (label +1) and αββ (label −1) apart."""
     return TemplateTask(("αβα", "αββ"), (1.0, -1.0), title="aba-abb", **options)
 
 
@@ -463,10 +467,11 @@ def aabb_abab(**options: Any) -> TemplateTask:
 
 
 def majority(length: int = 3, **options: Any) -> TemplateTask:
-    """The label is the one of two symbols, in any order, that occurs more often.
+    """Make the task of telling which of two symbols, in any order, occurs more often; this symbol
+    is the label.
 
     Raises:
-        ArgumentError: for an even length, or one beyond 9 (2^(length−1) templates).
+        ArgumentError: if the length is even, or beyond 9 (2^(length−1) templates).
     """
     good = 3 <= length <= 9 and length % 2 == 1
     need("majority", good, "length", "must be odd, from 3 to 9", length, "a tie has no majority")
@@ -476,7 +481,8 @@ def majority(length: int = 3, **options: Any) -> TemplateTask:
 
 
 def match_to_sample(**options: Any) -> TemplateTask:
-    """Relational match to sample: which of two pairs has the relation of the sample pair?
+    """Make the task relational match to sample: which of two pairs has the relation of the sample
+    pair?
 
     A row is the sample, the first pair and the second pair; the label is +1 for the first pair and
     −1 for the second.
@@ -486,7 +492,7 @@ def match_to_sample(**options: Any) -> TemplateTask:
 
 
 def distribution_of_three(**options: Any) -> TemplateTask:
-    """Three objects, then two of them in any order; the label is the missing one."""
+    """Make the task of naming the missing object: three objects, then two of them in any order."""
     rows = {
         f"αβγ{one}{two}": ({*"αβγ"} - {one, two}).pop()
         for one, two in product("αβγ", repeat=2)
@@ -496,7 +502,7 @@ def distribution_of_three(**options: Any) -> TemplateTask:
 
 
 def identity_rules(**options: Any) -> TemplateTask:
-    """Complete a pattern of three objects after one example.
+    """Make the task of completing a pattern of three objects after one example.
 
     A row is one example of a rule (ABA, ABB or AAA) and the first two objects of a second triple,
     in new symbols; the label is the object that completes the second triple by the same rule.
@@ -506,7 +512,7 @@ def identity_rules(**options: Any) -> TemplateTask:
 
 
 def copying(template: str = "αβα", source: str = "β", **options: Any) -> TemplateTask:
-    """Copy the symbol that stands for one wildcard of a template.
+    """Make the task of copying the symbol that replaces one wildcard of a template.
 
     Args:
         template: The only template of the task.
@@ -517,12 +523,13 @@ def copying(template: str = "αβα", source: str = "β", **options: Any) -> Tem
 
 
 def induction_style(length: int = 5, **options: Any) -> TemplateTask:
-    """Distinct symbols, then one of them again; the label is the symbol that followed it before.
+    """Make a task of distinct symbols, then one of them again; the label is the symbol that
+    followed it.
 
     There is one template for each position but the last, so no fixed position can be copied.
 
     Raises:
-        ArgumentError: for fewer than three or more than ten positions.
+        ArgumentError: if there are fewer than three or more than ten positions.
     """
     problems, good = Problems("induction_style"), 3 <= length <= 10
     problems.need(good, "length", "must be from 3 to 10", length, "symbols, then one again")
@@ -542,10 +549,10 @@ def random_task(
     seed: int = 0,
     **options: Any,
 ) -> TemplateTask:
-    """A task of random templates with alternating or symbolic labels.
+    """Make a task of random templates with alternating or symbolic labels.
 
-    Real labels alternate ±1. A symbolic label is the wildcard at a position that the seed and the
-    template's number choose.
+    Real labels alternate ±1. A symbolic label is the wildcard at a position that depends on the
+    seed and the template's number.
     """
     templates = random_templates(count, length, wildcards=wildcards, regular=regular, seed=seed)
     title = f"random-{count}x{length}-{wildcards}w{regular}r-{seed}"

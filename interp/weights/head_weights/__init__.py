@@ -2,8 +2,8 @@
 memory.
 
 ``head_weights`` finds a checkpoint (a safetensors file, a folder, sharded or not, or a hub id) or
-takes a live model, recognises the architecture and hands out the factors of every head layer by
-layer. Nothing is read before it is asked for, and the MLPs never are.
+takes a live model, recognises the architecture and returns the factors of every head layer by
+layer. Tensors are read only when they are used, and the MLPs' never are.
 """
 
 from interp.lazy import lazy

@@ -1,14 +1,15 @@
-"""LoRA adapters, merged into the weights that they were trained beside.
+"""LoRA adapters, merged into the weights that they were trained with.
 
     W + s B A,   s = α / r, or α / √r for rank-stabilised ones
     A            [r, in]
     B            [out, r]
 
 W is [out, in], and transposed in GPT-2's ``Conv1D`` (``fan_in_fan_out``). ``adapter_config.json``
-and ``adapter_model.safetensors`` are peft's. Every entry of the configuration that changes the
-arithmetic is one of these or off, and every tensor has its place, or the adapter is refused by the
-name of what is not understood. Merged in float32; that the base is the one it was trained beside
-is not known from its files, so the name that it states is repeated in what is analysed.
+and ``adapter_model.safetensors`` are those of the peft package. An adapter is refused, with the
+name of what is not understood, unless every entry of the configuration that changes the arithmetic
+is one of these or off, and every tensor has its place. Merging is done in float32. The files do not
+prove which base model the adapter was trained with, so the base that the adapter names is repeated
+in the line that says what is analysed.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ _OFF: Mapping[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class LoraAdapter:
-    """What an adapter adds.
+    """A LoRA adapter as it is stored.
 
     Attributes:
         name: The folder as the user gave it.
         base: The base model that it names; empty if it names none.
-        rank: r.
-        scale: s.
+        rank: The rank r.
+        scale: The factor s.
         transposed: Whether it says that weights are ``[in, out]``.
         pairs: Module → A and B, as in the formula.
     """
@@ -66,17 +67,22 @@ class LoraAdapter:
 
     @property
     def summary(self) -> tuple[Path, str]:
-        """The folder, and what was merged in words."""
+        """The adapter's folder, and a sentence that says what was merged."""
         base = f"; made for {self.base}" if self.base else ""
         size = f"rank {self.rank}, {len(self.pairs)} matrices"
         return Path(self.name), f"LoRA {self.name} merged ({size}{base})"
 
     def weight_update(self, module: str, shape: tuple[int, ...], kind: str) -> Tensor:
-        """What is added to a module's weight of this shape, in a model of this ``model_type``.
+        """Return the matrix that is added to a module's weight.
+
+        Args:
+            module: The module's name.
+            shape: The shape of the module's weight.
+            kind: The ``model_type`` of the model.
 
         Raises:
-            CheckpointError: if it has another shape, or the adapter calls it transposed and the
-                model does not, or the other way round.
+            CheckpointError: if the shapes do not fit, or only one of the adapter and the model
+                calls the weight transposed.
         """
         A, B = self.pairs[module]
         transposed = kind in _TRANSPOSED and _CONV1D.search(module) is not None
@@ -96,13 +102,13 @@ class LoraAdapter:
 
 
 class AdaptedTensors:
-    """The tensors of a checkpoint with an adapter's added to them; all else is the checkpoint's."""
+    """The tensors of a checkpoint with an adapter merged into them."""
 
     def __init__(self, files: Tensors, adapter: LoraAdapter, kind: str) -> None:
         """Find the tensor of every module of the adapter.
 
         Raises:
-            CheckpointError: if there is none, or the adapter does not fit it.
+            CheckpointError: if a module's tensor is missing, or the adapter does not fit it.
         """
         self._files, self._added = files, {}
         for module in adapter.pairs:
@@ -118,11 +124,11 @@ class AdaptedTensors:
         return getattr(self._files, name)
 
     def __contains__(self, name: object) -> bool:
-        """Whether the checkpoint holds a tensor of this name."""
+        """Return whether the checkpoint holds a tensor of this name."""
         return name in self._files
 
     def read(self, name: str, dtype: torch.dtype) -> Tensor:
-        """The tensor, merged in float32 and converted to ``dtype``.
+        """Return the tensor, merged in float32 and converted to ``dtype``.
 
         Raises:
             CheckpointError: if it is missing or damaged.
@@ -134,10 +140,10 @@ class AdaptedTensors:
 
 
 def read_adapter(folder: str | Path) -> LoraAdapter:
-    """Read an adapter's folder.
+    """Read a LoRA adapter from its folder.
 
     Raises:
-        CheckpointError: if it is not there, damaged, or holds something that is not understood.
+        CheckpointError: if it is missing or damaged, or holds something that is not understood.
     """
     place, name = Path(folder), str(folder)
     if not (place / ADAPTER_CONFIG).is_file() or not (place / _WEIGHTS).is_file():
@@ -181,10 +187,10 @@ def _pairs(files: TensorFiles, name: str, rank: int) -> dict[str, tuple[Tensor, 
 
 
 def merge_adapter(source: TensorSource, adapter: LoraAdapter) -> TensorSource:
-    """A checkpoint with an adapter merged into the tensors that are read.
+    """Return a checkpoint whose tensors have the adapter merged when they are read.
 
     Raises:
-        CheckpointError: for a checkpoint of ours, or an adapter that does not fit.
+        CheckpointError: if the checkpoint is one of prooflens' own, or the adapter does not fit.
     """
     kind = str(source.config.get("model_type"))
     if source.description is not None or not source.config:
@@ -195,11 +201,11 @@ def merge_adapter(source: TensorSource, adapter: LoraAdapter) -> TensorSource:
 
 @torch.no_grad()
 def merge(model: Any, adapter: LoraAdapter) -> None:
-    """Merge an adapter into a model of transformers, in place.
+    """Merge an adapter into a transformers model, in place.
 
     Raises:
-        CheckpointError: if the model lacks a module of the adapter's, it does not fit, or its
-            weight is the embedding's too.
+        CheckpointError: if the model lacks a module of the adapter, the adapter does not fit, or a
+            module's weight is also the embedding.
     """
     modules: dict[str, nn.Module] = dict(model.named_modules())
     kind, embedding = str(model.config.model_type), model.get_input_embeddings().weight

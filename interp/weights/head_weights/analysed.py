@@ -1,10 +1,10 @@
-"""One line that says what is analysed: the model that the numbers are of, and what was left out.
+"""Say in one line what is analysed: the model that the numbers are of, and what was left out.
 
     LlamaForCausalLM; float32 from bfloat16; unembedding of its own; RMSNorm; logits × 0.25;
     left out: vision_tower (26 tensors)
 
-It is read from what is stated and stored (config.json, the files' headers), not from a name. A
-scale that is not listed here is applied all the same where transformers applies it.
+The line is made from what is stated and stored (config.json, the files' headers), not from a name.
+A scale that the line does not list is still applied if transformers applies it.
 """
 
 from __future__ import annotations
@@ -42,8 +42,10 @@ _FORMATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloa
 
 
 def names_of(source: TensorSource, tensor: str) -> list[str]:
-    """The names under which a checkpoint holds a tensor of its text model: the tensor's own name,
-    or that behind a prefix and a dot."""
+    """Return the names in a checkpoint of a tensor of its text model, with or without a prefix.
+
+    Tensors of vision or audio towers are not among them.
+    """
     return [
         name
         for name in source.files.names
@@ -53,11 +55,11 @@ def names_of(source: TensorSource, tensor: str) -> list[str]:
 
 def describe_model(source: TensorSource, *, run_in: str = "") -> str:
     """Describe in one line the model whose weights are analysed: its class, number format, whether
-    its embeddings are tied, its norm and scales, and what the checkpoint holds besides.
+    its embeddings are tied, its norm and scales, and what else the checkpoint holds.
 
     Args:
         source: The opened checkpoint.
-        run_in: The number format that it runs in; empty where it is not run.
+        run_in: The number format that the model is run in; empty if it is not run.
     """
     if source.description is not None:
         return _own(source.description, run_in)
@@ -88,21 +90,22 @@ def _own(description: Mapping[str, Any], run_in: str) -> str:
 
 
 def _file_formats(source: TensorSource) -> str:
-    """The number formats of the files, most tensors first; empty where there are none."""
+    """Return the number formats of the files' tensors, the most frequent first; empty if there are
+    none."""
     formats = getattr(source.files, "formats", list)
     counts = Counter(_FORMATS.get(one, one) for one in formats())
     return " and ".join(name for name, _ in counts.most_common())
 
 
 def _gguf_summary(made_of: Mapping[str, Any]) -> str:
-    """A GGUF file's quantisation, the formats of its tensors by size, and its licence."""
+    """Return a GGUF file's quantisation, the formats of its tensors by size, and its licence."""
     licence = made_of["licence"] or "of no stated licence"
     formats = ", ".join(made_of["formats"])
     return f"GGUF {made_of['quantisation']} ({formats}; {licence}), dequantised".replace("  ", " ")
 
 
 def _tying_note(source: TensorSource, config: Mapping[str, Any]) -> str:
-    """Whether the unembedding is tied; empty where nothing says so."""
+    """Return a note on whether the unembedding is tied; empty if nothing says so."""
     family = FAMILIES.get(str(source.config.get("model_type")))
     called = _UNEMBEDDINGS if family is None else (family.tokens[1],)
     has_own = any(names_of(source, one) for one in called)

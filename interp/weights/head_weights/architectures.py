@@ -3,10 +3,10 @@
     [project.entry-points."prooflens.models"]
     toy = "package.module:TOY"          # TOY = Architecture(load=…, mapping=…)
 
-``mapping`` tells where the heads' weights lie (:mod:`interp.weights.head_weights.mapping`), which
-is all that ``prooflens weights`` needs; ``load`` builds a model with hooks, which everything else
-needs. A package says for itself that both describe the same model: what is checked here is that
-hooks agree with one another (:mod:`interp.hooks.conformance`), as for any model.
+``mapping`` says where the heads' weights are stored (:mod:`interp.weights.head_weights.mapping`);
+``prooflens weights`` needs nothing else. ``load`` builds a model with hooks, which everything else
+needs. The package is responsible for the two describing the same model. As for any model, it is
+checked that the hooks agree with one another (:mod:`interp.hooks.conformance`).
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Architecture:
     """How models of an architecture are read.
 
     Attributes:
-        load: The folder with ``config.json`` and the weights → a hooked model of tokens, as
-            ``pl.wrap`` makes one; None where weights alone can be read.
-        mapping: The contents of ``config.json`` → a mapping to the heads' weights; None where they
-            cannot be read.
+        load: A function from the folder with ``config.json`` and the weights to a hooked model of
+            tokens, as ``pl.wrap`` makes one; None if only the weights can be read.
+        mapping: A function from the contents of ``config.json`` to a mapping of the heads' weights;
+            None if they cannot be read.
     """
 
     load: Callable[[Path], Any] | None = None

@@ -1,4 +1,4 @@
-"""Calls of transformers: without its progress bars and warnings, and with one line for an error."""
+"""Call transformers without its progress bars and warnings, and turn its errors into one line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def one_line(what: str) -> Iterator[None]:
     """Turn any error of another library into a :class:`CheckpointError` of one line.
 
     Args:
-        what: What its line begins with, such as ``the tokenizer of NAME cannot be loaded``.
+        what: The beginning of that line, such as ``the tokenizer of NAME cannot be loaded``.
     """
     try:
         yield
@@ -24,7 +24,8 @@ def one_line(what: str) -> Iterator[None]:
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Switch off transformers' progress bars and warnings: what matters is checked and raised."""
+    """Switch off transformers' progress bars and warnings inside the ``with``; prooflens does the
+    checks."""
     from transformers.utils import logging
 
     before, shown = logging.get_verbosity(), logging.is_progress_bar_enabled()

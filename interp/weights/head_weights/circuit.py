@@ -1,8 +1,7 @@
 """A head's circuit as two thin factors.
 
-Row vectors, as TransformerLens has them: a query x and a key y meet with the score
-x W_Q W_Kᵀ yᵀ, and a source y is written to the destination as y W_V W_O. Both circuits are
-M = left · rightᵀ of rank d_head:
+Row vectors, as in TransformerLens: a query x and a key y have the score x W_Q W_Kᵀ yᵀ, and a source
+y is written to the destination as y W_V W_O. Both circuits are M = left · rightᵀ of rank d_head:
 
     QK: left = W_Q, right = W_K        (W_K W_Qᵀ, as `template` writes it, is the transpose)
     OV: left = W_V, right = W_Oᵀ       (column-vector papers write W_O W_V: the transpose)
@@ -11,8 +10,9 @@ Trace, norms, diagonal, singular values and eigenvalues are those of the transpo
 trainable scalars of `template` §2.2 the effective circuits are ``QK+aI`` = W_Q W_Kᵀ/√d_head + aI
 and ``OV+bI`` = W_V W_O + bI.
 
-What a circuit leaves out: biases (kept beside it: :meth:`Circuit.inner_bias`), the division by the
-norm's scale and by per-token query/key norms, soft capping, and everything the layers before it do.
+A circuit does not contain biases (they are kept beside it: :meth:`Circuit.inner_bias`), the
+division by the norm's scale and by per-token query/key norms, soft capping, or anything that
+earlier layers do.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ class Circuit:
 
     Attributes:
         name: the circuit's name, one of :data:`CIRCUITS`.
-        left, right: stacks [head or group, d_model, d_head]; the one that heads share under
-            grouped-query attention is stored once a group.
-        identity: the scalars on I [head], or None.
-        scale: multiplies left · rightᵀ (1/√d_head where an identity is added after it).
+        left, right: the factors of all heads, [head or group, d_model, d_head]; a factor that heads
+            share under grouped-query attention is stored once per group.
+        identity: the scalar on I of each head [head], or None.
+        scale: the factor on left · rightᵀ (1/√d_head if an identity is added after it).
         left_gain, right_gain: per-coordinate scales [d_model] of the basis, or None.
         left_inner, right_inner: per-coordinate scales [head or group, d_head] inside the head.
-        rope, lag: rotary positions, applied to the left factor at this lag.
+        rope, lag: the rotary positions, applied to the left factor at this lag (query − key
+            position).
         query_bias: b_Q [head, d_head] with its inner scale applied, or None.
         left_basis, right_basis: token matrices [vocab, d_model], or None for the residual basis.
     """
@@ -102,26 +103,28 @@ class Circuit:
         return left, right
 
     def pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """The factors (:meth:`pair`) of every head in turn."""
+        """Iterate over the factors (:meth:`pair`) of every head."""
         return (self.pair(head) for head in range(self.n_heads))
 
     def identity_scalar(self, head: int) -> float:
-        """The head's scalar on the identity, 0 where there is none or the factors hold it."""
+        """Return the head's scalar on the identity; 0 if it has none or the factors contain it."""
         if self.identity is None or self._turns_identity:
             return 0.0
         return float(self.identity[head])
 
     @property
     def _turns_identity(self) -> bool:
-        """Whether a gain or a basis stands between the circuit and the residual basis."""
+        """Whether a gain or a token matrix acts on the identity term, so that it is no multiple of
+        I."""
         sides = (self.left_gain, self.right_gain, self.left_basis, self.right_basis)
         return any(side is not None for side in sides)
 
     def inner_bias(self, head: int) -> Tensor | None:
-        """The query's bias in the head's own basis [d_head], turned and scaled as left is.
+        """Return the query's bias in the head's own basis [d_head], rotated and scaled as left is,
+        or None.
 
-        right · inner_bias [basis] is what it adds to the score of each key. The other bias terms
-        of a score do not depend on what the key is (with rotary positions, on its lag alone).
+        right · inner_bias [basis] is what it adds to the score of each key. The other bias terms of
+        a score do not depend on the key's content (with rotary positions only on its lag).
         """
         if self.query_bias is None:
             return None
@@ -131,7 +134,8 @@ class Circuit:
         return bias * self.scale
 
     def dense(self, head: int) -> Tensor:
-        """The circuit M [basis, basis] as a dense matrix, for small models, crops and checks."""
+        """Return the circuit M [basis, basis] as a dense matrix, for small models, crops and
+        checks."""
         left, right = self.pair(head)
         dense = left @ right.mT
         if self.identity is not None:

@@ -23,10 +23,10 @@ _ABSENT = object()
 
 
 def check_sizes(name: str, config: Mapping[str, Any]) -> None:
-    """Refuse sizes that no model has, before anything of them is built.
+    """Refuse a configuration with impossible sizes, before anything is built from it.
 
     Raises:
-        CheckpointError: naming the first.
+        CheckpointError: naming the first impossible size.
     """
     for kind, keys in _SIZES.items():
         for key in keys:
@@ -42,8 +42,8 @@ def check_sizes(name: str, config: Mapping[str, Any]) -> None:
 
 
 def count(config: Mapping[str, Any], key: str, default: Any = _ABSENT) -> int:
-    """The positive integer under ``key``; a missing or null entry gives ``default``, if there is
-    one.
+    """Return the positive integer under ``key``; if the entry is missing or null, return
+    ``default``.
 
     Raises:
         CheckpointError: if it is missing without a default, or not a positive integer.
@@ -60,12 +60,13 @@ def count(config: Mapping[str, Any], key: str, default: Any = _ABSENT) -> int:
 
 
 def rope_of(config: Mapping[str, Any], d_head: int, share: float = 1.0) -> Rope:
-    """The rotary positions in a configuration, in its older or newer spelling.
+    """Return the rotary positions of a configuration, in its older or newer spelling.
 
     Args:
         config: the model's configuration.
         d_head: the width of a head.
-        share: the share of it that is turned, where the configuration does not say.
+        share: the share of the head's coordinates that is rotated, if the configuration does not
+            say.
     """
     entry = config.get("rope_parameters") or config.get("rope_scaling")
     scaling: dict[str, Any] = dict(entry) if isinstance(entry, Mapping) else {}

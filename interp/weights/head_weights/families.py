@@ -1,9 +1,9 @@
 """Recognise a checkpoint's architecture, and read its head weights.
 
 The architecture is decided by ``model_type`` in the configuration and the names of the tensors,
-never by guessing from shapes: the same shapes can hold the same numbers in another order, and
-every metric would be wrong without an error. What is not recognised is refused with the names
-found, and can be opened by giving a mapping (:mod:`interp.weights.head_weights.mapping`).
+never by guessing from shapes: the same shapes can hold the numbers in another order, and every
+metric would be wrong without an error. A checkpoint that is not recognised is refused with the
+names found in it; a mapping can open it (:mod:`interp.weights.head_weights.mapping`).
 """
 
 from __future__ import annotations
@@ -46,22 +46,23 @@ def head_weights(
     """Open the head factors of a checkpoint or of a model in memory, lazily.
 
     Args:
-        model: a ``.safetensors`` file or its index (with ``config.json`` beside it), a folder
-            holding one, or a hub id; or a live model: ours, a ``TransformerBridge`` or a Hugging
-            Face model of the same families (:mod:`interp.weights.head_weights.live`). With a
-            mapping any module will do. What this function gave is given back as it is.
-        mapping: for an architecture that is not known: where the factors lie, as a table or the
-            path of a TOML or JSON file (:mod:`interp.weights.head_weights.mapping`).
+        model: a ``.safetensors`` file or its index (with ``config.json`` beside it), a folder with
+            one, or a hub id; or a live model: ours, a ``TransformerBridge`` or a Hugging Face model
+            of the same families (:mod:`interp.weights.head_weights.live`). With a mapping any
+            module will do. A ``HeadWeights`` is returned as it is.
+        mapping: for an unknown architecture, where the factors are stored: a table, or the path of
+            a TOML or JSON file (:mod:`interp.weights.head_weights.mapping`).
         dtype: the dtype that tensors are converted to when they are read.
         revision: branch, tag or commit on the hub.
-        download: whether a hub id that the local cache lacks may be read from the hub, by ranged
-            requests: of each file the header, then the tensors that are asked for alone.
-        adapter: folder of a LoRA adapter, which is merged (:mod:`.adapter`); for a path or hub id.
+        download: whether a hub id that is not in the local cache may be read from the hub, by
+            ranged requests: the header of each file, then only the tensors that are used.
+        adapter: folder of a LoRA adapter to merge (:mod:`.adapter`); for a path or hub id.
 
     Raises:
-        ArgumentError: if the mapping is malformed, or the model neither a path nor a module.
+        ArgumentError: if the mapping is malformed, or the model is neither a path nor a module.
         CheckpointError: if nothing is there, a file is damaged or pickled, the hub cannot be
-            reached, the architecture is not known, or its attention holds tensors not understood.
+            reached, the architecture is not known, or its attention holds tensors that are not
+            understood.
     """
     if isinstance(model, HeadWeights):
         return model
@@ -131,7 +132,7 @@ def _check_complete(factors: HeadWeights) -> None:
 
 
 def _with_layers_left_out(factors: HeadWeights) -> HeadWeights:
-    """The same, with a note where the files hold more layers than the configuration says."""
+    """Add a note if the files hold more layers than the configuration says."""
     name = factors.layout.parts["W_Q"].name
     more = factors.n_layers
     while "{layer}" in name and at_layer(name, more) in factors.files:

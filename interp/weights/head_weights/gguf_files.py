@@ -1,17 +1,17 @@
-"""GGUF files: dequantised once, and kept as a folder of config.json, safetensors and tokenizer.
+"""GGUF files: dequantised once, and stored as a folder of config.json, safetensors and tokenizer.
 
-The package ``gguf`` reads the file and transformers names its tensors. The folder lies in a cache
-(the environment's ``PROOFLENS_CACHE``, else ``~/.cache/prooflens``) under the SHA-256 of the
-file's bytes and the version of transformers; from then on it is a checkpoint like any other, and
-all numbers are those of the dequantised weights.
+The package ``gguf`` reads the file and transformers names its tensors. The folder is in a cache
+(the environment's ``PROOFLENS_CACHE``, else ``~/.cache/prooflens``) under the SHA-256 of the file's
+bytes and the version of transformers. From then on it is a checkpoint like any other, and all
+numbers are those of the dequantised weights. Two things are checked:
 
-    header      an entry of the architecture is one that transformers reads, or it states what the
+    header      each entry of the architecture is one that transformers reads, or it states what the
                 converted configuration has anyway (``_STATED``)
-    tensors     the file holds as many numbers as the model, and the model's all come from it
+    tensors     the file holds as many numbers as the model, and all of the model's come from it
 
-Where one of these does not hold, transformers would run another model without a word: it is
-refused. That the values are right is transformers' part; the file's own makers may have changed
-the model when they quantised it.
+If a check fails, transformers would silently run another model, so the file is refused. That
+transformers converts the values correctly is not checked. Whoever quantised the file may have
+changed the model.
 """
 
 from __future__ import annotations
@@ -77,16 +77,16 @@ _STATED: Mapping[str, Callable[[Any], Any]] = {
 
 
 def convert_gguf(parts: Sequence[Path], name: str, *, sha256: str = "") -> Path:
-    """The folder of a GGUF file in the cache, converted if it is not there yet.
+    """Return the cache folder of a GGUF file, converting the file if it is not there yet.
 
     Args:
-        parts: The file, or the pieces that make it one after the other.
-        name: What refusals call it.
-        sha256: The digest that it must have; empty for any.
+        parts: The file, or its pieces in order.
+        name: The name of the file in error messages.
+        sha256: The digest that the file must have; empty for any.
 
     Raises:
-        MissingDependencyError: without the package ``gguf``.
-        CheckpointError: if it is damaged, or holds something that is not understood.
+        MissingDependencyError: if the package ``gguf`` is not installed.
+        CheckpointError: if the file is damaged, or holds something that is not understood.
         OutputError: if the cache cannot be written.
     """
     digest = hashlib.sha256()
@@ -119,7 +119,8 @@ def convert_gguf(parts: Sequence[Path], name: str, *, sha256: str = "") -> Path:
 
 
 def origin(folder: Path) -> dict[str, Any]:
-    """What a converted folder was made of: ``quantisation``, ``formats``, ``licence`` and more.
+    """Return what a converted folder was made from: ``quantisation``, ``formats``, ``licence`` and
+    more.
 
     Empty for every other folder.
     """
@@ -169,7 +170,7 @@ def _convert(file: Path, folder: Path, name: str) -> None:
 
 
 def _model(file: Path) -> Any:
-    """Transformers' model of a file, in float32 and as one that never was quantised."""
+    """Load a GGUF file with transformers as a model in float32 that is not marked as quantised."""
     from transformers import AutoModelForCausalLM
 
     how: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True}
@@ -186,7 +187,7 @@ def _model(file: Path) -> Any:
 
 
 def _check_header(header: Mapping[str, Any], kind: str, config: Any) -> None:
-    """Refuse an entry that says something else than the configuration that was made."""
+    """Refuse a header entry that contradicts the converted configuration."""
     from transformers.modeling_gguf_pytorch_utils import GGUF_TO_TRANSFORMERS_MAPPING
 
     known: Any = GGUF_TO_TRANSFORMERS_MAPPING["config"]

@@ -1,7 +1,7 @@
-"""Files of a repository on the Hugging Face hub: the local cache first, then the hub.
+"""Files of a repository on the Hugging Face hub: from the local cache first, then from the hub.
 
-Only small files are fetched whole here (configurations, indexes, tokenizers), and weights where a
-model is to be run. What weights alone need is read by ranges (:mod:`.remote`).
+Only small files are downloaded whole here (configurations, indexes, tokenizers), and weights only
+if a model is to be run. Weight-only analyses read tensors by ranges (:mod:`.remote`).
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ _CONFIG = "config.json"
 
 
 def cached_snapshot(name: str, revision: str | None) -> Path | None:
-    """The folder of a repository's files in the local cache; None where weights are lacking.
+    """Return the folder of a repository's files in the local cache; None if weights are missing
+    there.
 
     Raises:
-        CheckpointError: if the name is none that a repository can have.
+        CheckpointError: if the name cannot be a repository's.
     """
     config = _cached_file(name, _CONFIG, revision)
     return config.parent if config is not None and _is_complete(config.parent) else None
 
 
 def whole_snapshot(name: str, revision: str | None) -> Path:
-    """Download a repository's configuration and weights; the folder they are in.
+    """Download a repository's configuration and weights, and return the folder that they are in.
 
     Raises:
         CheckpointError: if the hub cannot be reached, refuses, or has no safetensors of this name.
@@ -42,7 +43,7 @@ def whole_snapshot(name: str, revision: str | None) -> Path:
 
 
 def hub_file(name: str, file: str, revision: str | None) -> Path:
-    """Download a file without which a repository is no readable checkpoint.
+    """Download a file that every readable checkpoint must have.
 
     Args:
         name: The repository's id.
@@ -53,7 +54,8 @@ def hub_file(name: str, file: str, revision: str | None) -> Path:
         The local path of the file.
 
     Raises:
-        CheckpointError: if there is none, or the hub cannot be reached or refuses.
+        CheckpointError: if the repository has no such file, or the hub cannot be reached or
+            refuses.
     """
     found = download(name, file, revision)
     if found is None and file == _CONFIG:
@@ -67,12 +69,13 @@ def hub_file(name: str, file: str, revision: str | None) -> Path:
 
 
 def fetch_if_there(name: str, files: Sequence[str], revision: str | None = None) -> list[str]:
-    """Which small files of a hub repository are in the local cache, after fetching those it has.
+    """Return which of some small files of a hub repository are in the local cache.
 
-    Without a connection it is what the cache holds.
+    If none is, those that the repository has are downloaded first. Without a connection to the hub,
+    nothing is downloaded and the list is empty.
 
     Raises:
-        CheckpointError: if the connection to the hub fails.
+        CheckpointError: if the hub refuses or stops answering.
     """
     cached = [file for file in files if _cached_file(name, file, revision) is not None]
     if cached:
@@ -107,7 +110,8 @@ def reach_hub(name: str) -> None:
 
 
 def download(name: str, file: str, revision: str | None) -> Path | None:
-    """The local path of a file fetched from the hub; None where the repository has no such file.
+    """Download a file from the hub and return its local path; None if the repository has no such
+    file.
 
     Raises:
         CheckpointError: if the hub refuses or stops answering.
@@ -124,10 +128,11 @@ def download(name: str, file: str, revision: str | None) -> Path | None:
 
 @contextmanager
 def hub_errors(name: str, file: str, revision: str | None) -> Iterator[None]:
-    """Say in one line what the hub refuses; that a file is not there is passed on as it is.
+    """Turn errors of the hub's client into one line; a missing file's ``EntryNotFoundError`` is
+    kept.
 
     Raises:
-        CheckpointError: for what the hub's client raises, but ``EntryNotFoundError``.
+        CheckpointError: for every other error of the client.
     """
     from huggingface_hub import errors as hub
 

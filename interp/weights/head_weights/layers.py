@@ -1,8 +1,8 @@
 """The head weights of a model, read layer by layer without building the model.
 
-``HeadWeights`` knows the sizes and hands out layers; a ``LayerHeadWeights`` reads a matrix when it
-is asked for and keeps nothing, so the memory in use is that of what the caller holds. The MLP is
-never read, the embedding only for a token basis.
+``HeadWeights`` has the sizes and returns layers. A ``LayerHeadWeights`` reads a matrix when it is
+used and keeps nothing, so the memory in use is that of what the caller holds. The MLP is never
+read, and the embedding only for a token basis.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class HeadWeights:
     """W_Q, W_K, W_V, W_O of every head of a checkpoint or model, read on demand.
 
     Attributes:
-        name: the folder, file or hub id it was opened from, or the class of a model.
-        layout: what the architecture says (sizes, norm, rotary positions, notes).
+        name: the folder, file or hub id that it was opened from, or the class of a model.
+        layout: how the architecture stores them (sizes, norm, rotary positions, notes).
         files: the tensors, read on demand.
         dtype: the dtype that tensors are converted to when they are read.
-        analysed: one line that says what the weights are of.
+        analysed: one line that says which model the weights are of.
     """
 
     name: str
@@ -49,7 +49,7 @@ class HeadWeights:
 
     @property
     def n_heads(self) -> int:
-        """Number of query heads in a layer (the most, where layers differ)."""
+        """Number of query heads in a layer (the largest, if layers differ)."""
         return self.layout.sizes.n_heads
 
     @property
@@ -59,11 +59,11 @@ class HeadWeights:
 
     @property
     def d_head(self) -> int:
-        """Width of a head (the most, where layers differ)."""
+        """Width of a head (the largest, if layers differ)."""
         return self.layout.sizes.d_head
 
     def layer(self, index: int) -> LayerHeadWeights:
-        """The weights of layer ``index``; nothing is read yet.
+        """Return the weights of layer ``index``, without reading them yet.
 
         Raises:
             ArgumentError: if there is no such layer.
@@ -80,11 +80,11 @@ class HeadWeights:
         return (self.layer(i) for i in range(self.n_layers))
 
     def __len__(self) -> int:
-        """Number of layers."""
+        """Return the number of layers."""
         return self.n_layers
 
     def token_matrix(self, which: Literal["embedding", "unembedding"]) -> Tensor:
-        """The embedding W_E or the transposed unembedding W_Uᵀ, [vocab, d_model].
+        """Return the embedding W_E or the transposed unembedding W_Uᵀ, [vocab, d_model].
 
         Raises:
             CheckpointError: if the checkpoint does not hold it.
@@ -100,18 +100,18 @@ class HeadWeights:
 
 @dataclass(frozen=True)
 class LayerHeadWeights:
-    """The head weights of one layer; every property reads its tensor anew."""
+    """The head weights of one layer; every property reads its tensor again."""
 
     model: HeadWeights
     index: int
 
     def has(self, part: PartName) -> bool:
-        """Whether the layer has this part (such as ``b_Q``)."""
+        """Return whether the layer has this part (such as ``b_Q``)."""
         found = self.model.layout.parts.get(part)
         return found is not None and at_layer(found.name, self.index) in self.model.files
 
     def read(self, name: PartName) -> Tensor:
-        """Read a part, arranged as the properties below describe.
+        """Read a part, with the axes of the property of its name.
 
         Raises:
             CheckpointError: if the layer has no such part, or its tensor is damaged.
@@ -125,7 +125,7 @@ class LayerHeadWeights:
         return part.arrange(tensor, layout.sizes.axes, trim)
 
     def read_if_there(self, name: PartName) -> Tensor | None:
-        """Read a part, or give None where the layer has none."""
+        """Read a part, or return None if the layer does not have it."""
         return self.read(name) if self.has(name) else None
 
     @property
@@ -152,7 +152,8 @@ class LayerHeadWeights:
 
     @property
     def circuits(self) -> tuple[str, ...]:
-        """Names of the circuits that the layer has: ``QK`` and ``OV``, and those with a scalar."""
+        """Names of the circuits that the layer has: ``QK`` and ``OV``, and those with an identity
+        scalar."""
         qk, ov = self.has("W_Q") and self.has("W_K"), self.has("W_V") and self.has("W_O")
         names = {
             "QK": qk,
@@ -165,19 +166,20 @@ class LayerHeadWeights:
     def circuit(
         self, name: str, *, fold_norm: bool = False, lag: int = 0, basis: str = "residual"
     ) -> Circuit:
-        """One circuit of every head of the layer.
+        """Return one circuit of every head of the layer.
 
         Args:
             name: ``QK``, ``OV``, ``QK+aI`` or ``OV+bI``.
             fold_norm: multiply the scale of the norm before attention into the circuit: on both
                 sides of QK, on the left of OV (and a norm after attention on its right). The
-                centring of a LayerNorm, a projection that takes one direction of d_model away,
-                is left out.
+                centring of a LayerNorm, a projection that removes one direction of d_model, is left
+                out.
             lag: query minus key position, for models with rotary positions.
             basis: ``residual``, or ``token``: W_E M W_Eᵀ for QK and W_E M W_U for OV.
 
         Raises:
-            ArgumentError: if the layer has no such circuit, or a lag without rotary positions.
+            ArgumentError: if the layer has no such circuit, or a lag is given without rotary
+                positions.
             CheckpointError: if a tensor is missing or damaged.
         """
         self._check(name, lag, basis)
@@ -236,7 +238,7 @@ class LayerHeadWeights:
         )
 
     def _nothing(self) -> tuple[Tensor, Tensor]:
-        """The factors of a zero circuit, for a model whose scores are a·X Xᵀ alone."""
+        """Return the factors of a zero circuit, for a model whose scores are a·X Xᵀ alone."""
         zeros = torch.zeros(len(self.read("identity_a")), self.model.d_model, 1)
         return zeros.to(self.model.dtype), zeros.to(self.model.dtype)
 
@@ -245,7 +247,7 @@ class LayerHeadWeights:
         return rope and replace(rope, width=min(rope.width, d_head))
 
     def _query_bias(self, q_gain: Tensor | None, fold_norm: bool) -> Tensor | None:
-        """b_Q [head, d_head], with the norm's bias carried through W_Q when the norm is folded."""
+        """Return b_Q [head, d_head]; with ``fold_norm``, the norm's bias times W_Q is added."""
         bias = self.read_if_there("b_Q")
         if fold_norm and (shift := self.read_if_there("norm_bias")) is not None:
             carried = torch.einsum("d,hdk->hk", shift, self.W_Q)

@@ -1,12 +1,12 @@
 """How an architecture stores its attention weights, described as data.
 
-Every family stores the four matrices of a head somewhere else and in another order. A
-:class:`WeightPart` names the tensor and gives, as an einops pattern, the way to a stack of head
-matrices; a :class:`Layout` collects the parts and the facts that no tensor shows. The axes of the
-patterns are ``h`` query heads, ``g`` key/value heads, ``d`` model width, ``k`` head width and
-``p`` matrices stored side by side (then ``p`` comes first and ``pick`` chooses one). Where one
-tensor holds more query than key heads, ``s`` counts the slots of a head's width, comes first, and
-``slots`` chooses the ones that are wanted.
+Every family stores the four matrices of a head in other tensors and in another order. A
+:class:`WeightPart` names the tensor and says, as an einops pattern, how to rearrange it into a
+stack of head matrices. A :class:`Layout` collects the parts and the facts that no tensor shows. The
+axes of the patterns are ``h`` query heads, ``g`` key/value heads, ``d`` model width, ``k`` head
+width and ``p`` matrices stored side by side (then ``p`` comes first and ``pick`` chooses one). If
+one tensor holds more query than key heads, the axis ``s`` counts blocks of a head's width (slots),
+comes first, and ``slots`` chooses a range of them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class HeadSizes:
     """The sizes of a model: layers, query heads, key/value heads, model width, head width.
 
     Raises:
-        CheckpointError: for more heads than the width can be divided between.
+        CheckpointError: if there are heads but their width is 0, as with more heads than
+            ``d_model``.
     """
 
     n_layers: int
@@ -80,12 +81,12 @@ class WeightPart:
 
     Args:
         name: the tensor's name in the checkpoint.
-        pattern: einops pattern; ``p`` leads the result when several matrices share the tensor.
+        pattern: einops pattern; ``p`` leads the result if several matrices share the tensor.
         pick: which of the ``p`` matrices stored side by side to take.
-        offset: added to every entry (1 for norms stored as 1 + w).
+        offset: a number added to every entry (1 for norms stored as 1 + w).
         factor: a number that every entry is multiplied by.
-        slots: which of the ``s`` slots that lead the pattern's result to take, from and up to.
-        then: an einops pattern for what was taken, where that is not yet the form wanted.
+        slots: the range (start, stop) of the leading axis ``s`` to take.
+        then: an einops pattern that is applied after ``pick`` and ``slots``; empty for none.
     """
 
     name: str
@@ -152,8 +153,10 @@ class Tokens:
 
     @classmethod
     def rows(cls, embedding: str, unembedding: str, *, tied: bool) -> Tokens:
-        """The token matrices of a model that stores one row per token; tied models have one
-        matrix."""
+        """Describe the token matrices of a model that stores one row per token.
+
+        If ``tied``, the unembedding is the embedding's tensor.
+        """
         pattern = "v d -> v d"
         return cls(
             WeightPart(embedding, pattern), WeightPart(embedding if tied else unembedding, pattern)
@@ -162,21 +165,22 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Layout:
-    """Everything needed to read the head factors of one checkpoint.
+    """Everything that is needed to read the head factors of one checkpoint.
 
     Attributes:
         family: the architecture's name, for the reader.
         sizes: the model's sizes.
-        parts: where each factor lies; a part whose tensor is not there is not in the model.
-        attention: what the names of an attention layer's tensors start with. Every tensor there
-            must be a part, or the checkpoint is refused: a bias or norm that nobody reads would
-            change the circuit in silence. Empty for no such check.
+        parts: where each factor is stored; a part whose tensor is missing is not in the model.
+        attention: the prefix of the names of an attention layer's tensors. Every tensor with it
+            must be a part, or the checkpoint is refused: a bias or norm that is not read would
+            silently change the circuit. Empty for no such check.
         norm: the norm before attention whose scale can be folded.
         rope: the rotary positions, if the model has them.
         tokens: where the token matrices are stored.
-        trims: for each layer, lengths to cut axes to, where shapes are padded to the largest.
+        trims: for each layer, the lengths to cut axes to, if tensors are padded to the largest
+            layer.
         needed: the parts that every layer must have.
-        notes: what a reader of the numbers should know of this architecture.
+        notes: what a reader of the numbers should know about this architecture.
     """
 
     family: str

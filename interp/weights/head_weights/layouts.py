@@ -1,11 +1,11 @@
 """The layouts of known families: one table of names, patterns and facts.
 
-A row says what marks a checkpoint's first layer, where in a layer the factors lie and how their
-axes are arranged, which entries of ``config.json`` are the sizes, which norm stands before
-attention, how positions turn heads, and what a reader of the numbers should know. What a row cannot
-say, since it hangs on the configuration, is a function of the finished layout: Falcon's three
-orders of one matrix, Phi-3's slots, OPT's norm that may come after. A new family is a row here and
-a checkpoint in the tests.
+A row says by which tensor of the first layer a family is recognised, which tensors of a layer hold
+the factors and how their axes are arranged, which entries of ``config.json`` are the sizes, which
+norm precedes attention, how rotary positions work, and what a reader of the numbers should know.
+What depends on the configuration in other ways is a function of the finished layout: Falcon's three
+orders of one matrix, Phi-3's slots, OPT's norm that may come after attention. A new family is a row
+here and a checkpoint in the tests.
 
 Axes: ``h`` query heads, ``g`` key/value heads that they share, ``d`` model width, ``k`` head width,
 ``p`` matrices side by side, ``s`` slots of a head's width (:mod:`.layout`).
@@ -63,7 +63,8 @@ def _parallel(config: Config) -> str:
 
 
 def _rope_rule(share: float = 1.0, key: str = "") -> Callable[[Config, int], Rope]:
-    """Rotary positions on a share of a head, which the configuration may say under a key."""
+    """Make a rule for rotary positions on a share of a head, read from the entry ``key`` if it is
+    there."""
     return lambda config, d_head: rope_of(config, d_head, float(config.get(key) or share))
 
 
@@ -72,7 +73,8 @@ def _neighbours(config: Config, d_head: int) -> Rope:
 
 
 def _apart(at: str, out: str = "o_proj") -> Parts:
-    """Query, key, value and output in matrices of their own, output dimension first."""
+    """Parts of models with separate query, key, value and output matrices, output dimension
+    first."""
     return {
         "W_Q": WeightPart(at + "q_proj.weight", "(h k) d -> h d k"),
         "W_K": WeightPart(at + "k_proj.weight", "(g k) d -> g d k"),
@@ -86,7 +88,7 @@ def _apart(at: str, out: str = "o_proj") -> Parts:
 
 
 def _together(matrix: str, rows: str, flat: str, out: str, output: str) -> Parts:
-    """Query, key and value side by side in one matrix, with one bias."""
+    """Parts of models whose query, key and value are side by side in one matrix, with one bias."""
     weight, bias = matrix + ".weight", matrix + ".bias"
     return {
         "W_Q": WeightPart(weight, rows, 0),
@@ -101,7 +103,7 @@ def _together(matrix: str, rows: str, flat: str, out: str, output: str) -> Parts
 
 
 def _by_head(at: str) -> Parts:
-    """One matrix, head by head: query, key and value of each."""
+    """Parts of models with one matrix that holds, head by head, its query, key and value."""
     rows, flat = "(h p k) d -> p h d k", "(h p k) -> p h k"
     return _together(at + "query_key_value", rows, flat, at + "dense", "d (h k) -> h k d")
 
@@ -123,7 +125,8 @@ def _out_norm(offset: float = 0.0) -> Parts:
 
 
 def _opt(config: Config, layout: Layout) -> Layout:
-    """Its 350M member normalises after attention, and embeds in a width of its own."""
+    """Adapt the layout to OPT: its 350M model has the norm after attention and a narrower
+    embedding."""
     width = layout.sizes.d_model
     if count(config, "word_embed_proj_dim", width) != width:
         layout = replace(layout, tokens=None)
@@ -134,7 +137,8 @@ def _opt(config: Config, layout: Layout) -> Layout:
 
 
 def _phi3(config: Config, layout: Layout) -> Layout:
-    """One matrix: all query heads, then all keys, then all values."""
+    """Adapt the layout to Phi-3: one matrix with all query heads, then all keys, then all
+    values."""
     sizes, parts, begin = layout.sizes, dict(layout.parts), 0
     counts = (sizes.n_heads, sizes.n_kv_heads, sizes.n_kv_heads)
     names: tuple[PartName, ...] = ("W_Q", "W_K", "W_V")
@@ -145,8 +149,9 @@ def _phi3(config: Config, layout: Layout) -> Layout:
 
 
 def _falcon(config: Config, layout: Layout) -> Layout:
-    """One matrix in one of three orders: head by head; all query heads, then one key and one value
-    (7B); group by group its query heads, key and value (40B, 180B)."""
+    """Adapt the layout to Falcon's one matrix in its three orders: head by head; all query heads,
+    then one key and one value (7B); or, group by group, its query heads, key and value (40B,
+    180B)."""
     heads, parts = layout.sizes.n_heads, dict(layout.parts)
     grouped, groups = bool(config.get("new_decoder_architecture")), heads
     matrix, bias = parts["W_Q"].name, parts["b_Q"].name
@@ -203,18 +208,20 @@ class Family:
     """How the models of a family store their attention.
 
     Attributes:
-        mark: A tensor of layer 0 by which it is known; what stands before it is the prefix.
-        parts: Where in a layer the factors lie.
+        mark: A tensor of layer 0 that identifies the family; what precedes it in the tensor's full
+            name is the prefix.
+        parts: The tensors of a layer that hold the factors.
         name: The family's name for readers; the model_type by default.
-        attention: What the names of a layer's attention tensors begin with.
+        attention: The prefix of the names of a layer's attention tensors.
         norm: The norm before attention whose scale can be folded.
-        sizes: Entries of the configuration with the number of layers, query heads and key heads,
-            the model's width and a head's; alternatives are parted by blanks, and an empty one is
-            what follows from the others.
-        rope: The rotary positions of a configuration and a head's width; None for others.
-        tokens: The embedding's and the unembedding's tensor.
-        notes: What a reader should know: words, or what to say of a configuration.
-        fitted: What a configuration changes of the finished layout.
+        sizes: The entries of the configuration with the number of layers, query heads, key/value
+            heads, the model's width and a head's width. Alternatives are separated by blanks; an
+            empty one is computed from the others.
+        rope: A function from a configuration and a head's width to the rotary positions; None if
+            the family has none.
+        tokens: The tensors of the embedding and the unembedding.
+        notes: What a reader should know: texts, or functions from a configuration to a text.
+        fitted: A function that adapts the finished layout to a configuration.
     """
 
     mark: str
@@ -229,15 +236,15 @@ class Family:
     fitted: Callable[[Config, Layout], Layout] = lambda config, layout: layout
 
     def layout(self, config: Config, prefix: str, *, tied: bool) -> Layout:
-        """The layout of a checkpoint.
+        """Return the layout of a checkpoint.
 
         Args:
             config: The model's configuration.
-            prefix: What stands before the mark in the tensors' names.
+            prefix: What precedes the mark in the tensors' names.
             tied: Whether the unembedding is the embedding.
 
         Raises:
-            CheckpointError: for sizes that are missing or no counts.
+            CheckpointError: if a size is missing or not a positive integer.
         """
         at = prefix + self.mark.partition(".0.")[0] + ".{layer}."
         said = [_stated_entry(config, keys) for keys in self.sizes]
@@ -260,7 +267,7 @@ class Family:
 
 
 def _stated_entry(config: Config, keys: str) -> str:
-    """The first of some entries that a configuration has, or the last."""
+    """Return the first of some entries that a configuration has, or else the last one."""
     names = keys.split() or [""]
     return next((name for name in names if config.get(name)), names[-1])
 
@@ -366,12 +373,12 @@ _OWN_NORMS: dict[str, Any] = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
 
 
 def own_layout(description: Mapping[str, Any]) -> Layout:
-    """The layout of a prooflens checkpoint from its ``model.json``.
+    """Return the layout of a prooflens checkpoint from its ``model.json``.
 
     Tensors carry TransformerLens' names and stacks. Layers with fewer or narrower heads are padded
     with zeros on disk and trimmed here. A model whose scores use no dot product has no QK circuit;
     the trainable identity scalars a and b (`template` §2.2) give the effective circuits QK+aI and
-    OV+bI, with the multiplier they act with.
+    OV+bI, with the factor that multiplies them in the model.
 
     Raises:
         CheckpointError: if the description has no spec, one without the sizes, or another model's.

@@ -6,13 +6,13 @@ copy.
     a bridge          those of the model inside, with the wrapping taken out of the names; query,
                       key and value matrices that it split are put side by side again
 
-What follows (architecture, circuits, folded norms) is then what it is for a checkpoint, and the
-numbers are those that the saved model would give. A tensor is read when it is asked for: weights
-that were trained or edited since are seen as they are then. A bridge whose weights were processed
-(norms folded, weights centred) is read as it stands, with the gains it has left.
+Everything that follows (architecture, circuits, folded norms) is then the same as for a checkpoint,
+and the numbers are those that the saved model would give. A tensor is read when it is used, so
+weights that were trained or edited in the meantime are seen as they are then. A bridge whose
+weights were processed (norms folded, weights centred) is read as it is, with the gains that remain.
 
-When not to use it: for a model that computes its scores otherwise than its architecture says
-(hooks that change weights on the way are not seen).
+When not to use it: for a model that computes its scores in another way than its architecture says
+(hooks that change weights during the forward pass are not seen).
 """
 
 from __future__ import annotations
@@ -49,31 +49,32 @@ RENAMED = {"gpt_neox": {"lm_head.weight": "embed_out.weight"}}
 
 
 class LiveTensors:
-    """The tensors of a model by name, each as it is when it is asked for.
+    """The tensors of a model by name, each with its values at the time when it is read.
 
     Attributes:
         names: every tensor's name, sorted.
     """
 
     def __init__(self, tensors: Mapping[str, Make]) -> None:
-        """Keep the functions that give the tensors, not the tensors."""
+        """Store the functions that return the tensors, not the tensors."""
         self._make = dict(tensors)
         self.names = sorted(self._make)
 
     def __contains__(self, name: object) -> bool:
-        """Whether the model has a tensor of this name."""
+        """Return whether the model has a tensor of this name."""
         return name in self._make
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The tensor's shape."""
+        """Return the tensor's shape."""
         return tuple(self._make[name]().shape)
 
     def read(self, name: str, dtype: torch.dtype) -> Tensor:
-        """The tensor on the CPU, converted to ``dtype``; changing it does not change the model.
+        """Return the tensor on the CPU, converted to ``dtype``; changing it does not change the
+        model.
 
         Raises:
-            CheckpointError: if it is not there, is not floating point, or holds a value that is
-                not finite.
+            CheckpointError: if it is missing, is not floating point, or holds a value that is not
+                finite.
         """
         if name not in self._make:
             raise CheckpointError(f"no tensor {name!r} in the model")
@@ -83,15 +84,15 @@ class LiveTensors:
 
 
 def live_source(model: nn.Module) -> TensorSource:
-    """A model's tensors under the names that its checkpoint gives them.
+    """Return a model's tensors under the names that its checkpoint gives them.
 
     Args:
         model: A :class:`~interp.models.transformer.SequenceTransformer`, a ``TransformerBridge``,
-            or a Hugging Face model. Of any other module the weights are taken as they are named,
-            for a mapping.
+            or a Hugging Face model. The weights of any other module keep their names, for use with
+            a mapping.
 
     Raises:
-        CheckpointError: if it has no weights.
+        CheckpointError: if the model has no weights.
     """
     inner = getattr(model, "original_model", model)
     whole = inner is model  # with buffers; of a bridge the parameters alone, which are what runs
@@ -117,8 +118,8 @@ def live_source(model: nn.Module) -> TensorSource:
 
 
 def _tensors(state: Iterable[tuple[str, Tensor]]) -> dict[str, Make]:
-    """The tensors by name, without the wrapping in the names; a tied tensor has its first name
-    only."""
+    """Collect the tensors by name, without a bridge's wrapping; a tied tensor only under its first
+    name."""
     first: dict[int, tuple[str, Tensor]] = {}
     for name, tensor in state:
         first.setdefault(id(tensor), (name.replace(WRAPPING, ""), tensor))
@@ -134,7 +135,8 @@ def _heads(config: Any) -> int:
 
 
 def _fused_layout(kind: str, config: Mapping[str, Any]) -> tuple[str, str, str, str] | None:
-    """How a family stores query, key and value side by side; None where it stores them apart."""
+    """Return how a family stores query, key and value side by side; None if it stores them
+    apart."""
     found = _JOINED.get(kind)
     if kind == "falcon" and found is not None and config.get("multi_query"):
         return (*found[:2], *_IN_TURN)
@@ -144,8 +146,10 @@ def _fused_layout(kind: str, config: Mapping[str, Any]) -> tuple[str, str, str, 
 def _rejoin_matrices(
     tensors: dict[str, Make], how: tuple[str, str, str, str] | None, heads: int
 ) -> dict[str, Make]:
-    """Join matrices that a bridge has split, as the checkpoint stores them; the split ones are
-    used."""
+    """Join the matrices that a bridge has split, as the checkpoint stores them.
+
+    The bridge runs the split ones, so these are what is read.
+    """
     if how is None:
         return tensors
     joined, output, weight, bias = how

@@ -104,10 +104,10 @@ _MappingFile = create_model("_MappingFile", __base__=_MappedSizes, **_PARTS)
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """The table in a TOML or JSON file.
+    """Read the table in a TOML or JSON file.
 
     Raises:
-        ArgumentError: if it cannot be read or is no table.
+        ArgumentError: if the file cannot be read or holds no table.
     """
     found = read_json(path, "mapping") if path.suffix == ".json" else read_toml(path, "mapping")[0]
     if not isinstance(found, dict):
@@ -152,7 +152,8 @@ def layout_of_mapping(table: Mapping[str, Any]) -> Layout:
 
 
 def _as_parsed(value: Any) -> Any:
-    """What a file would have: a dictionary for each mapping, a list for each tuple."""
+    """Convert a value to what a parsed file would hold: a dict for each mapping, a list for each
+    tuple."""
     if isinstance(value, Mapping):
         return {key: _as_parsed(one) for key, one in value.items()}
     return list(value) if isinstance(value, tuple) else value
@@ -164,7 +165,7 @@ def _weight_part(part: _MappedPart) -> WeightPart:
 
 
 def _check_part(key: str, part: _MappedPart, problems: Problems) -> None:
-    """The rules that a part's own annotations cannot say: what its pattern and name must hold."""
+    """Check the rules that a part's own annotations cannot express, for its pattern and name."""
     wanted = ("p " if part.pick is not None else "") + _RESULT[key]
     result = part.pattern.partition("->")[2].split()
     if part.slots is not None:

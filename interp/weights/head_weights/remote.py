@@ -1,14 +1,14 @@
-"""Read single tensors of safetensors files on the hub: headers first, then what is asked for.
+"""Read single tensors of safetensors files on the hub: first the headers, then the tensors in use.
 
-A safetensors file begins with its length of header and a header that says where each tensor lies,
-so a tensor can be fetched alone, by a ranged request (HTTP's ``Range``). Each remote file gets a
-local twin of the same length in a temporary folder: the header is written into it, the tensors are
-holes, which take no room where the file system knows sparse files. A tensor that is read for the
-first time is fetched into its hole, and everything else is as with a file on disk. So the weights
-of heads cost what heads weigh: the MLPs and the embedding are never sent.
+A safetensors file begins with the length of its header and a header that says where each tensor is
+stored, so a tensor can be downloaded alone, by a ranged request (HTTP's ``Range``). Each remote
+file gets a local twin of the same length in a temporary folder: the header is written into it, and
+the tensors are holes, which take no space if the file system supports sparse files. When a tensor
+is read for the first time it is downloaded into its hole; everything else is as with a file on
+disk. So only the heads' weights are transferred: the MLPs and the embedding never are.
 
-What is fetched is gone when the process ends. To read a model again and again, download it once:
-the local cache comes first.
+The downloaded data is deleted when the process ends. To read a model many times, download it once:
+the local cache is used first.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _RETRIES, _TIMEOUT = 2, 30
 
 
 class _Place(NamedTuple):
-    """Where a tensor lies: the remote file, its twin, and the bytes from and up to."""
+    """Where a tensor is stored: the remote file, its local twin, and the range of bytes."""
 
     file: str
     twin: Path
@@ -43,20 +43,20 @@ class _Place(NamedTuple):
 
 
 class RemoteTensors(TensorFiles):
-    """The tensors of a checkpoint on the hub by name, each fetched when it is read first.
+    """The tensors of a checkpoint on the hub by name, each downloaded when it is first read.
 
     Attributes:
         names: every tensor's name, sorted.
-        size: bytes of all its files.
-        fetched: bytes that were fetched until now, headers included.
+        size: the total size of its files in bytes.
+        fetched: the number of bytes downloaded so far, headers included.
     """
 
     def __init__(self, repository: str, revision: str) -> None:
-        """Fetch the headers of the files of a repository's commit.
+        """Download the headers of the safetensors files of a repository's commit.
 
         Raises:
             CheckpointError: if it has no safetensors, the hub cannot be reached or refuses, the
-                server gives no ranges, or a header is damaged.
+                server does not support ranges, or a header is damaged.
         """
         from huggingface_hub.errors import EntryNotFoundError
 
@@ -76,10 +76,10 @@ class RemoteTensors(TensorFiles):
             self._holes.update(_holes(file, twin))
 
     def read(self, name: str, dtype: torch.dtype) -> Tensor:
-        """The tensor, converted to ``dtype``; fetched where it was not.
+        """Return the tensor, converted to ``dtype``, downloading it if necessary.
 
         Raises:
-            CheckpointError: as :meth:`TensorFiles.read` does, or if it cannot be fetched.
+            CheckpointError: as :meth:`TensorFiles.read` does, or if it cannot be downloaded.
         """
         if (place := self._holes.get(name)) is not None:
             if place.stop > place.start:
@@ -88,7 +88,8 @@ class RemoteTensors(TensorFiles):
         return super().read(name, dtype)
 
     def _twin(self, file: str) -> Path:
-        """A file of the remote one's length, with its header and holes for the rest."""
+        """Create a local file of the remote one's length, with its header and holes for the
+        rest."""
         twin = self._folder / file
         twin.touch()
         length = self._fetch(file, twin, 0, _PREFIX)
@@ -102,7 +103,8 @@ class RemoteTensors(TensorFiles):
         return twin
 
     def _fetch(self, file: str, twin: Path, start: int, stop: int) -> int:
-        """Write the bytes from ``start`` up to ``stop`` into the twin; the remote file's length."""
+        """Download the bytes from ``start`` to ``stop`` into the twin; return the remote file's
+        length."""
         from huggingface_hub import hf_hub_url
         from huggingface_hub.utils import (
             build_hf_headers,
@@ -138,7 +140,7 @@ class RemoteTensors(TensorFiles):
 
 
 def _holes(file: str, twin: Path) -> Mapping[str, _Place]:
-    """Where the tensors of a file lie; its header was checked when it was opened."""
+    """Return where the tensors of a file are stored; its header was checked when it was opened."""
     with twin.open("rb") as stream:
         length = int.from_bytes(stream.read(_PREFIX), "little")
         header = parse_json(stream.read(length), "header", CheckpointError)

@@ -1,10 +1,10 @@
 """Rotary positions, as a rotation of a head's factors.
 
-Rotary embeddings turn the query at i by R(i) and the key at j by R(j), so a score depends on the
-lag s = i − j alone: q R(s) k with the QK circuit W_Q R(s) W_Kᵀ. R(s) turns pair f of the first
-``width`` head coordinates by the angle s·ω_f; pairs are neighbours (GPT-J) or lie half the width
-apart (Llama, NeoX). At lag 0 the circuit is W_Q W_Kᵀ, which is what the metrics see unless a lag
-is asked for.
+Rotary embeddings rotate the query at i by R(i) and the key at j by R(j), so a score depends on the
+lag s = i − j alone: q R(s) k with the QK circuit W_Q R(s) W_Kᵀ. R(s) rotates pair f of the first
+``width`` head coordinates by the angle s·ω_f; the members of a pair are neighbours (GPT-J) or half
+the width apart (Llama, NeoX). At lag 0 the circuit is W_Q W_Kᵀ, which the metrics use unless a lag
+is given.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Rope:
     """The rotary positions (RoPE) of a model.
 
     Attributes:
-        width: how many leading coordinates of a head are turned.
+        width: how many leading coordinates of a head are rotated.
         theta: the base of the frequencies ω_f = theta^(−2f/width).
         neighbours: whether pairs are (0, 1), (2, 3), … rather than (0, width/2), (1, …), ….
         scaling: the configuration's scaling entry; ``linear`` and ``llama3`` are understood.
@@ -37,10 +37,10 @@ class Rope:
     scaling: Mapping[str, Any] | None = None
 
     def frequencies(self) -> Tensor:
-        """The frequencies ω [width/2] in radians per position, in float64.
+        """Return the frequencies ω [width/2] in radians per position, in float64.
 
         Raises:
-            CheckpointError: if the scaling is of a kind this module does not know.
+            CheckpointError: if the kind of scaling is not known.
         """
         exponents = torch.arange(0, self.width, 2, dtype=torch.float64) / self.width
         omega = self.theta**-exponents
@@ -78,8 +78,8 @@ class Rope:
 
 
 def _llama3(omega: Tensor, scaling: Mapping[str, Any]) -> Tensor:
-    """The frequencies as Llama 3 scales them: long wavelengths divided by the factor, short ones
-    kept."""
+    """Return the frequencies as scaled in Llama 3: long wavelengths divided by the factor, short
+    ones kept."""
     factor, low, high = (
         float(scaling[k]) for k in ("factor", "low_freq_factor", "high_freq_factor")
     )

@@ -1,13 +1,11 @@
 """Find and open a checkpoint: a file, a folder, or an id on the Hugging Face hub.
 
-A GGUF file, or a folder whose weights are one, is opened as what it was converted to
-(:mod:`.gguf_files`).
+A GGUF file, or a folder with GGUF weights, is converted and then opened (:mod:`.gguf_files`).
 
-A hub id is looked for in the local cache first. What is not there is read by ranged requests, the
-tensors that are asked for alone (:mod:`.remote`), or downloaded whole for a model that is to be
-run; of a hub repository only the configuration and safetensors files are ever fetched. Code that a
-repository brings along is never run, here or anywhere in weight-only inspection, so there is no
-flag for it.
+A hub id is looked up in the local cache first. What is not there is read by ranged requests, only
+the tensors that are used (:mod:`.remote`), or downloaded whole for a model that is to be run. Of a
+hub repository only the configuration and safetensors files are ever downloaded. Code in a
+repository is never run, here or anywhere in weight-only inspection, so there is no flag for it.
 """
 
 from __future__ import annotations
@@ -49,13 +47,14 @@ class Tensors(Protocol):
     names: list[str]
 
     def __contains__(self, name: object) -> bool:
-        """Whether there is a tensor of this name."""
+        """Return whether there is a tensor of this name."""
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The tensor's shape."""
+        """Return the tensor's shape."""
 
     def read(self, name: str, dtype: torch.dtype) -> Tensor:
-        """The tensor, converted to ``dtype``; CheckpointError where it is missing or damaged."""
+        """Return the tensor, converted to ``dtype``; raise CheckpointError if it is missing or
+        damaged."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +65,11 @@ class TensorSource:
     Attributes:
         name: the path or id as the user gave it.
         files: the tensors.
-        config: ``config.json``, or an empty mapping where there is none.
-        description: ``model.json`` of a prooflens checkpoint, or None.
-        folder: where the files lie; None on the hub and in memory. Of a GGUF file it is the
-            converted folder.
-        merged: the adapter that is in the tensors: its folder, and what it is in words.
+        config: the contents of ``config.json``, or an empty mapping if there is none.
+        description: the contents of ``model.json`` of a prooflens checkpoint, or None.
+        folder: the folder of the files, for a GGUF file the converted one; None on the hub and in
+            memory.
+        merged: the adapter that is merged into the tensors: its folder and a description; or None.
     """
 
     name: str
@@ -93,12 +92,12 @@ def find_source(
     Args:
         path_or_id: The file, folder or hub id.
         revision: Branch, tag or commit on the hub.
-        download: Whether anything may be fetched.
-        whole: Whether all weights are fetched, for a model that is to be run.
+        download: Whether anything may be downloaded.
+        whole: Whether to download all weights, for a model that is to be run.
 
     Raises:
         CheckpointError: if nothing is there, only pickled weights are, a shard is missing, or a
-            file is damaged; or the hub cannot be reached and the cache does not hold it.
+            file is damaged; or if the hub cannot be reached and the cache does not hold it.
     """
     name = str(path_or_id)
     path = Path(name)
@@ -158,7 +157,7 @@ def _folder(name: str, folder: Path) -> TensorSource:
 
 
 def _need_base(folder: Path) -> None:
-    """Refuse an adapter's folder, which holds only what is added to another model's weights."""
+    """Refuse an adapter's folder, which holds only an update of another model's weights."""
     adapter = folder / ADAPTER_CONFIG
     if not adapter.is_file() or (folder / "config.json").is_file():
         return
@@ -184,7 +183,8 @@ def _source(name: str, files: TensorFiles, folder: Path) -> TensorSource:
 
 
 def _check_own(weights: Path, description: dict[str, Any]) -> None:
-    """The weights of a checkpoint of ours are those that its description was written with."""
+    """Check that the weights of a prooflens checkpoint are those that its description was written
+    with."""
     told = description.get("weights_sha256")
     regular(weights, "weights", CheckpointError)
     if told != sha256_file(weights):
@@ -195,7 +195,7 @@ def _check_own(weights: Path, description: dict[str, Any]) -> None:
 
 
 def _remote(name: str, revision: str | None, download: bool, whole: bool) -> TensorSource:
-    """A repository on the hub: the cached or downloaded folder, or its tensors by ranges."""
+    """Open a repository on the hub: its cached or downloaded folder, or its tensors by ranges."""
     folder = cached_snapshot(name, revision)
     if folder is None and not download:
         raise CheckpointError(f"{name!r} is no local path and not in the local hub cache")

@@ -1,8 +1,8 @@
 """Read single tensors from safetensors files.
 
-A checkpoint is one safetensors file, or several with an index that says which tensor lies in
-which. Nothing is read but headers until a tensor is asked for, and then that tensor alone: plain
-reads instead of a memory map, so that the memory in use is the memory asked for. Nothing is
+A checkpoint is one safetensors file, or several with an index that says which file holds each
+tensor. Only headers are read until a tensor is used, and then that tensor alone: plain reads
+instead of a memory map, so that the memory in use is that of the tensors in use. Nothing is
 executed on load; pickled weights are not a checkpoint here.
 """
 
@@ -33,7 +33,8 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_index(path: Path) -> dict[str, str]:
-    """Read a ``*.safetensors.index.json``: the file beside it that holds each tensor.
+    """Read a ``*.safetensors.index.json``: tensor's name → name of the file beside it that holds
+    it.
 
     Raises:
         CheckpointError: if it is malformed, or names a file of another folder.
@@ -48,18 +49,18 @@ def read_index(path: Path) -> dict[str, str]:
 
 
 class TensorFiles:
-    """The tensors of a checkpoint by name, each read when it is asked for.
+    """The tensors of a checkpoint by name, each read when it is used.
 
     Attributes:
         names: every tensor's name, sorted.
     """
 
     def __init__(self, files: Iterable[Path], index: dict[str, Path] | None = None) -> None:
-        """Open the headers of ``files``; ``index`` restricts each name to its file.
+        """Open the headers of ``files``; an ``index`` (tensor → file) selects the tensors.
 
         Raises:
             CheckpointError: if a file is missing, truncated or not safetensors, or lacks a tensor
-                that the index promises.
+                that the index names.
         """
         self._open = {path: _header(path) for path in files}
         held = {path: set(handle.keys()) for path, handle in self._open.items()}
@@ -93,24 +94,25 @@ class TensorFiles:
         return cls([folder / s for s in shards], {n: folder / s for n, s in weight_map.items()})
 
     def __contains__(self, name: object) -> bool:
-        """Whether the checkpoint holds a tensor of this name."""
+        """Return whether the checkpoint holds a tensor of this name."""
         return name in self._home
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The tensor's shape, from the header alone."""
+        """Return the tensor's shape, read from the header alone."""
         return tuple(self._open[self._home[name]].get_slice(name).get_shape())
 
     def formats(self) -> list[str]:
-        """The number format of each tensor, as the safetensors header names it (``BF16`` …)."""
+        """Return the number format of each tensor, as the safetensors header names it (``BF16``
+        …)."""
         return [
             str(self._open[home].get_slice(name).get_dtype()) for name, home in self._home.items()
         ]
 
     def read(self, name: str, dtype: torch.dtype) -> Tensor:
-        """The tensor, converted to ``dtype``.
+        """Return the tensor, converted to ``dtype``.
 
         Raises:
-            CheckpointError: if it is not there, cannot be read, is not floating point, or holds a
+            CheckpointError: if it is missing, cannot be read, is not floating point, or holds a
                 value that is not finite.
         """
         if name not in self._home:
@@ -124,7 +126,7 @@ class TensorFiles:
 
 
 def check_tensor(tensor: Tensor, name: str, place: str, dtype: torch.dtype) -> Tensor:
-    """The tensor converted to ``dtype``, refused if it is not floating point or not finite.
+    """Return the tensor converted to ``dtype``, or refuse it.
 
     Raises:
         CheckpointError: if it is not floating point, or holds a value that is not finite.

@@ -1,14 +1,14 @@
-"""A Boolean function given by its rows, as a short disjunction of conjunctions.
+"""Write a Boolean function, given by its rows, as a short disjunction of conjunctions.
 
-A *variable* takes one of a few values (which token, in which interval a number lies); a *cube*
-allows some values of each variable and holds where all of them are allowed:
+A *variable* takes one of a few values (which token, in which interval a number is); a *cube* allows
+some values of each variable and holds where all variables have allowed values:
 
     f = cube ∨ cube ∨ …,      cube = (x_1 ∈ A_1) ∧ (x_2 ∈ A_2) ∧ …
 
-Variables that do not matter are dropped first, the last ones before the first; then each row that
-is not covered yet is widened to a cube that meets no row where f is false, and at last each cube is
-narrowed where that reads shorter. Value combinations that no row has may come out either way.
-Short, not shortest: no search over covers is made.
+Variables that do not matter are dropped first, starting from the last. Then each row that is not
+yet covered is widened to a cube that contains no row where f is false. Finally each cube is
+narrowed if that makes it shorter to write. Combinations of values that no row has may get either
+result. The result is short, but not the shortest: covers are not searched.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Cover:
     """A disjunction of cubes, perhaps negated.
 
     Attributes:
-        cubes: Each names the values allowed of every variable; None where all are. No cube at all
-            means false, a cube of None alone true.
-        negated: The function is the negation of the disjunction.
+        cubes: For each cube the allowed values of every variable, None where all are allowed.
+            Without any cube the disjunction is false; a cube of None alone is true.
+        negated: Whether the function is the negation of the disjunction.
     """
 
     cubes: tuple[Cube, ...]
@@ -37,7 +37,7 @@ class Cover:
 
     @property
     def cost(self) -> int:
-        """How many conditions are to be read."""
+        """The number of conditions in the written form."""
         conditions = sum(allowed is not None for cube in self.cubes for allowed in cube)
         return 2 * conditions + len(self.cubes) + self.negated
 
@@ -70,7 +70,7 @@ def support(rows: Int[np.ndarray, "row variable"], value: Int[np.ndarray, " row"
 
 
 def decides(rows: Int[np.ndarray, "row variable"], value: Int[np.ndarray, " row"]) -> bool:
-    """Whether the variables determine the value: rows that are equal have equal values."""
+    """Return whether the variables determine the value: equal rows have equal values."""
     if not rows.shape[1]:
         return bool((value == value[:1]).all())
     _, group = np.unique(rows, axis=0, return_inverse=True)
@@ -83,12 +83,12 @@ def decides(rows: Int[np.ndarray, "row variable"], value: Int[np.ndarray, " row"
 def cover(
     rows: Int[np.ndarray, "row variable"], wanted: Bool[np.ndarray, " row"], sizes: Sequence[int]
 ) -> Cover:
-    """A cover of the rows that are wanted and of none that is not.
+    """Find a cover of exactly the rows that are wanted.
 
     Args:
-        rows: Values of the variables, from 0.
-        wanted: The function.
-        sizes: How many values each variable has.
+        rows: Values of the variables, ``[row, variable]``, counted from 0.
+        wanted: The function's value on each row.
+        sizes: The number of values of each variable.
 
     Raises:
         ValueError: if two rows are equal and only one is wanted.
@@ -106,7 +106,8 @@ def cover(
 
 
 def _cubes(on: np.ndarray, off: np.ndarray, sizes: Sequence[int]) -> list[Cube]:
-    """Cubes that cover ``on`` and miss ``off``, none of them idle."""
+    """Find cubes that cover ``on`` and contain no row of ``off``, without any that is not
+    needed."""
     left = np.ones(len(on), dtype=bool)
     cubes: list[list[np.ndarray]] = []
     while left.any():
@@ -130,7 +131,8 @@ def _cubes(on: np.ndarray, off: np.ndarray, sizes: Sequence[int]) -> list[Cube]:
 
 
 def _narrow(cubes: list[list[np.ndarray]], on: np.ndarray, held: list[np.ndarray]) -> None:
-    """Give up values that other cubes cover, where fewer are then to be named."""
+    """Remove allowed values whose rows other cubes cover, if the cube then has fewer values to
+    name."""
     for number, cube in enumerate(cubes):
         others = [row for other, row in enumerate(held) if other != number]
         alone = held[number] & ~np.any([np.zeros(len(on), dtype=bool), *others], axis=0)
@@ -143,14 +145,14 @@ def _narrow(cubes: list[list[np.ndarray]], on: np.ndarray, held: list[np.ndarray
 
 
 def _names(allowed: np.ndarray) -> int:
-    """How many values must be named: those that are allowed, or those that are not."""
+    """Return how many values must be named: the allowed ones, or the others if these are fewer."""
     return int(min(allowed.sum(), (~allowed).sum()))
 
 
 def _expand_cube(
     seed: np.ndarray, off: np.ndarray, sizes: Sequence[int], order: Sequence[int]
 ) -> list[np.ndarray]:
-    """The cube of one row, widened variable by variable while it misses ``off``."""
+    """Widen the cube of one row, variable by variable, as long as it contains no row of ``off``."""
     cube = [np.arange(size) == value for size, value in zip(sizes, seed, strict=True)]
     for variable in order:
         others = [v for v in range(len(sizes)) if v != variable]

@@ -1,15 +1,17 @@
-"""A counting transformer as a state machine a layer: what each position's state depends on.
+"""A counting transformer as one state machine per layer: the variables that a position's state
+depends on.
 
-Besides the averages that heads write, the stream of a position takes a few values, its *states*.
-What heads average takes a few values too; with those of the layers before they are the *classes*
-of positions that are counted. So everything is a function of a few variables of a position: its
-token, where it stands, what a head of a fixed lag sees, and in which interval each number lies:
+Besides the averages that heads write, the residual stream of a position takes a few values, its
+*states*. What heads average takes a few values too; together with those of earlier layers they are
+the *classes* of positions that are counted. So everything is a function of a few variables of a
+position: its token, its position, what a head of a fixed lag reads, and the interval of each
+number:
 
     rows       values of the variables      every combination that the weights allow
-    states     of each row                  what the next network and the readout can tell apart
-    classes    of each row                  what later averages can tell apart
+    states     of each row                  what the next network and the readout can distinguish
+    classes    of each row                  what later averages can distinguish
 
-Variables that later layers cannot see are dropped as soon as they cannot.
+A variable is dropped as soon as later layers cannot depend on it.
 """
 
 from __future__ import annotations
@@ -32,18 +34,18 @@ _MOST_CLASSES = 120
 
 @dataclass(frozen=True)
 class Factor:
-    """Something that a position has one of a few values of.
+    """A variable of a position, which takes one of a few values.
 
     Attributes:
         kind: ``token``, ``position``, ``lag`` or ``number``.
-        size: How many values: tokens of the vocabulary without BOS, residues of the position,
-            classes that a head of a fixed lag tells apart, intervals.
-        layer: The first layer whose classes a lag or a number is about. A number that only depends
-            on earlier layers' averages belongs to the earliest.
+        size: The number of values: tokens of the vocabulary without BOS, residues of the position,
+            classes that a head of a fixed lag distinguishes, or intervals of a number.
+        layer: The layer whose classes a lag or a number refers to. A number that only depends on
+            earlier layers' averages belongs to the earliest.
         read: The layer whose network compares a number; −1 for other kinds.
-        lag: How many positions back the head looks; 0 for other kinds.
+        lag: How many positions back the head attends; 0 for other kinds.
         number: The number itself, whose weights are over the classes of ``layer``.
-        seen: The value that a lag gives each state before ``layer``, and last that of BOS.
+        seen: For a lag, its value for each state before ``layer``, and last that of BOS.
     """
 
     kind: str
@@ -56,19 +58,19 @@ class Factor:
 
     @property
     def depth(self) -> int:
-        """How many layers it needs."""
+        """The number of layers that are needed to compute the variable."""
         return self.layer + 1
 
 
 @dataclass(frozen=True)
 class Scene:
-    """What a position can be like when a layer begins.
+    """All cases that a position can be in when a layer begins.
 
     Attributes:
-        variables: Columns of ``rows``.
-        rows: ``[row, variable]``.
-        states: ``[row]``.
-        classes: ``[row]``: the class that the layer's averages put it in.
+        variables: The variables, the columns of ``rows``.
+        rows: The variables' values in each case, ``[row, variable]``.
+        states: The state in each case, ``[row]``.
+        classes: The class in each case, ``[row]``, that the layer's averages put the position in.
     """
 
     variables: tuple[Factor, ...]
@@ -79,12 +81,12 @@ class Scene:
 
 @dataclass
 class Machine:
-    """All layers.
+    """The state machines of all layers.
 
     Attributes:
-        scenes: One a layer; the last is the readout's.
-        answer: ``[row]`` of ``end``: whether the answer is yes.
-        end: After the readout.
+        scenes: One per layer; the last is the readout's.
+        answer: Whether the answer is yes, for each row of ``end``.
+        end: The cases after the readout.
     """
 
     scenes: list[Scene] = field(default_factory=list)
@@ -94,7 +96,7 @@ class Machine:
 
 @dataclass
 class _Growing:
-    """The machine so far: states and classes with their vectors."""
+    """The machine while it is built: states and classes with their vectors."""
 
     network: Network
     generator: np.random.Generator
@@ -109,10 +111,10 @@ class _Growing:
 
 
 def build_machine(network: Network, seed: int) -> Machine:
-    """The machine of a network.
+    """Build the machine of a network.
 
     Raises:
-        NotCountingError: with the reason why there is none.
+        NotCountingError: with the reason, if the network is not of this form.
     """
     now = _begin(network, np.random.default_rng(seed))
     machine = Machine()
@@ -147,7 +149,7 @@ def _begin(network: Network, generator: np.random.Generator) -> _Growing:
 
 
 def _period(entered: np.ndarray) -> int:
-    """After how many positions what enters repeats, whatever the token."""
+    """Return the number of positions after which the embeddings repeat, for every token."""
     inside = entered[1:, 1:]
     if entered.shape[1] == 1:
         return 1
@@ -159,7 +161,8 @@ def _period(entered: np.ndarray) -> int:
 
 
 def _classify(now: _Growing, layer: Layer) -> tuple[np.ndarray, np.ndarray]:
-    """Split the classes by what the heads average; what they write besides, and class points."""
+    """Split the classes by what the heads average; return what they write besides, and the class
+    points."""
     constant = layer.constant.copy()
     size = now.network.scale
     for matrix in (layer.average, *layer.lags.values()):
@@ -186,7 +189,7 @@ def _classify(now: _Growing, layer: Layer) -> tuple[np.ndarray, np.ndarray]:
 def _run_layer(
     now: _Growing, layer: Layer, number: int, constant: np.ndarray, points: np.ndarray
 ) -> None:
-    """Add the layer's variables, and go on to the states after it."""
+    """Add the layer's variables, and replace the states by those after the layer."""
     base, lags = _lag_variables(now, layer, number, constant)
     combined = base.shape[1]
     width = layer.keep.shape[1]
@@ -215,7 +218,7 @@ def _run_layer(
 
 
 def _bos_after(now: _Growing, layer: Layer, constant: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """The state of BOS itself, which sees nothing but itself."""
+    """Return the vector of BOS after the layer; BOS attends only to itself."""
     base = now.bos + constant
     for matrix in layer.lags.values():
         base = base + now.bos @ matrix
@@ -225,7 +228,8 @@ def _bos_after(now: _Growing, layer: Layer, constant: np.ndarray, points: np.nda
 def _lag_variables(
     now: _Growing, layer: Layer, number: int, constant: np.ndarray
 ) -> tuple[np.ndarray, list[Factor]]:
-    """``[state, combination of lagged values, d]``: inputs without averages, and lag variables."""
+    """Return the inputs without averages, ``[state, combination of lagged values, d]``, and the lag
+    variables."""
     base = (now.codes.vectors + constant)[:, None]
     lags = []
     for lag, matrix in sorted(layer.lags.items()):
@@ -239,7 +243,8 @@ def _lag_variables(
 
 
 def _number_variable(now: _Growing, number: Number, layer: int) -> Factor:
-    """The variable of a number, at the earliest layer whose classes it is about."""
+    """Return the variable of a number, over the classes of the earliest layer that distinguishes
+    enough."""
     weights, first = np.array(number.weights), layer
     while first > 0:
         parents = now.parents[first]
@@ -255,7 +260,7 @@ def _number_variable(now: _Growing, number: Number, layer: int) -> Factor:
 def _consistent(
     now: _Growing, fresh: Sequence[Factor], intervals: Int[np.ndarray, " number"]
 ) -> Int[np.ndarray, " row"]:
-    """Rows in which numbers that were compared before can lie in these intervals."""
+    """Return the rows whose earlier comparisons of the same numbers allow these intervals."""
     fits = np.ones(len(now.rows), dtype=bool)
     for variable, interval in zip(fresh, intervals, strict=True):
         for column, old in enumerate(now.variables):
@@ -270,7 +275,8 @@ def _consistent(
 
 
 def _forget(now: _Growing) -> None:
-    """Drop variables that neither states nor classes depend on; shallow ones stay if either may."""
+    """Drop variables that neither states nor classes depend on; of several choices, keep shallow
+    ones."""
     order = sorted(range(len(now.variables)), key=lambda v: now.variables[v].depth)
     rows = now.rows[:, order]
     value = now.states * (now.classes.max(initial=0) + 1) + now.classes

@@ -1,32 +1,28 @@
-"""A transformer whose heads average or look a fixed number of tokens back, as matrices.
+"""A transformer whose heads average or attend a fixed number of tokens back, as matrices.
 
     x_mid  = x + mean over the prefix of x A + Σ_N x[i − N] A_N + c
     x_post = x_mid + FFN(x_mid)
 
-Whether a head is of either kind is measured on its attention patterns. Norms, activations other
-than ReLU and pairwise signs, and models without residual stream are outside of this form; the
-reason is told. Everything is float64, whatever the model's own dtype.
+Whether a head is of one of these kinds is measured on its attention patterns. Norms, activations
+other than ReLU and pairwise signs, and models without a residual stream do not have this form; the
+error says which of these it is. Everything is float64, whatever the model's own dtype.
 
-Where a feed-forward network bends, as comparisons of counts.
+*Where a feed-forward network bends.* At a position in state σ after n tokens, n_q of them of class
+q, the network's input is the average of *class points* x_q = base_σ + o_q (BOS is a class with one
+token). As long as no ReLU changes side, everything inside is affine in the input, so a neuron's
+pre-activation is the same average of its values at the class points: its coefficients α_q, which
+are read exactly from the weights, in whatever basis.
 
-At a position in state σ after n tokens, n_q of them of class q, the network's input is the average
-of *class points* x_q = base_σ + o_q (BOS is a class with one token). As long as no ReLU changes
-side, everything inside is affine in the input, so a neuron's pre-activation is the same average of
-its values at the class points: its coefficients α_q, read exactly off the weights, in whatever
-basis. An integer comparison says them in whole numbers.
-
-When a neuron is on, as a comparison of counts with whole numbers.
-
-A neuron that reads averages over the prefix has the pre-activation Σ_q n_q α_q + α_0, up to the
-factor 1 / (i + 1): n_q of the i tokens so far are of class q, and α_0 belongs to BOS. It is on
-exactly if
+*When a neuron is on, as a comparison of counts with whole numbers.* A neuron that reads averages
+over the prefix has the pre-activation Σ_q n_q α_q + α_0, up to the factor 1 / (i + 1): n_q of the i
+tokens so far are of class q, and α_0 belongs to BOS. It is on exactly if
 
     Σ_q k_q n_q ≥ θ,      k_q and θ whole,
 
-when α = λ (k + ε) and no n with Σ n_q ≤ n can carry Σ ε_q n_q + α_0 / λ across a whole number.
-That is checked, not assumed: the comparison returned is proved equivalent up to the length n. The
-smallest λ⁻¹ that passes is taken. Weights that are no multiples of one scale, as in trained models,
-have no such comparison unless n is small; None says so.
+when α = λ (k + ε) and, for n with Σ n_q at most the longest length, Σ ε_q n_q + α_0 / λ never
+crosses a whole number. That is checked, not assumed: the comparison is proved equivalent up to this
+length. The smallest λ⁻¹ that passes is taken. Weights that are no multiples of one scale, as in
+trained models, have no such comparison unless the length is small; then the result is None.
 """
 
 from __future__ import annotations
@@ -53,7 +49,7 @@ Vectors = Float[np.ndarray, "row width"]
 
 
 class NotCountingError(Exception):
-    """The model is not of the kind that this can turn into counts; the message tells why."""
+    """The model is not of the kind that can be converted to counts; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +68,7 @@ class Hidden:
     kind: str
 
     def activate(self, before: Float[np.ndarray, "... width"]) -> Float[np.ndarray, "... width"]:
-        """ReLU, or the sign of each pair."""
+        """Apply the activation: ReLU, or the sign of each pair."""
         if self.kind == "relu":
             return np.maximum(before, 0.0)
         return activate("pair_sign", torch.from_numpy(before)).numpy()
@@ -80,17 +76,17 @@ class Hidden:
 
 @dataclass(frozen=True)
 class Layer:
-    """One block.
+    """One block as matrices.
 
     Attributes:
-        average: A, from the mean over the prefix to what is written.
+        average: A, from the mean over the prefix to what the heads write.
         lags: N → A_N.
-        constant: c.
-        hidden: The FFN's hidden layers, none in a block without FFN.
-        keep: Projection on what the layers after this one and the output read.
-        out: From the last hidden layer, so projected; the stream after is x_mid keep + post out +
-            out_bias.
-        out_bias: See there.
+        constant: The constant c that the attention adds.
+        hidden: The FFN's hidden layers; empty in a block without FFN.
+        keep: The projection on the subspace that later layers and the output read.
+        out: The projected output matrix of the last hidden layer; the stream after is x_mid keep +
+            post out + out_bias.
+        out_bias: The projected output bias.
     """
 
     average: Float[np.ndarray, "d d"]
@@ -104,15 +100,14 @@ class Layer:
 
 @dataclass(frozen=True)
 class Network:
-    """All blocks, and what goes in and comes out.
+    """All blocks as matrices, the embeddings and the readout.
 
     Attributes:
-        entered: ``[token, pos, d_model]``: what enters the first block, projected on what is read;
-            ``pos`` is 1 where positions do not matter.
+        entered: The stream that enters the first block, ``[token, pos, d_model]``, projected on
+            what is read; ``pos`` is 1 if positions do not matter.
         layers: The blocks, and last the readout: a sign, 1 where the answer is yes.
-        longest: Most tokens after BOS.
-        scale: Largest entry of what enters the first block: the size that differences are judged
-            by.
+        longest: The largest number of tokens after BOS.
+        scale: The largest entry of what enters the first block, to which differences are compared.
     """
 
     entered: Float[np.ndarray, "token pos d"]
@@ -123,14 +118,14 @@ class Network:
 
 @torch.no_grad()
 def read_network(model: SequenceTransformer, ids: Int[Tensor, "row pos"]) -> Network:
-    """The model as matrices.
+    """Convert a model to matrices.
 
     Args:
-        model: Any; it is not changed.
+        model: Any model; it is not changed.
         ids: Strings of the longest length, BOS in front, on which patterns are measured.
 
     Raises:
-        NotCountingError: with the reason why the model has no such form.
+        NotCountingError: with the reason, if the model does not have this form.
     """
     _check_spec(model)
     spec = model.spec
@@ -170,7 +165,8 @@ def _check_spec(model: SequenceTransformer) -> None:
 
 
 def _kinds_of_heads(model: SequenceTransformer, ids: Tensor) -> list[list[int]]:
-    """Each layer's heads: 0 averages the prefix, N looks N tokens back (at BOS before that)."""
+    """Return each layer's heads: 0 for an average of the prefix, N for attention N tokens back (or
+    to BOS)."""
     found: list[list[int]] = []
     n = ids.shape[1]
     even = np.tril(np.ones((n, n)))
@@ -212,7 +208,7 @@ def _layer(block: Any, kinds: Sequence[int], width: int, keep: np.ndarray) -> La
 
 
 def _readout(weights: np.ndarray, bias: float) -> Layer:
-    """The answer as a layer that does not attend: the sign of w x + b."""
+    """Return the answer as a layer that does not attend: the sign of w x + b."""
     width = len(weights)
     pair = np.stack([weights, -weights], axis=1)
     hidden = Hidden(pair, np.array([bias, -bias]), "pair_sign")
@@ -231,7 +227,8 @@ def _ffn_arrays(ffn: FFN | None, width: int) -> tuple[tuple[Hidden, ...], np.nda
 
 
 def _entry_stream(model: SequenceTransformer, longest: int) -> np.ndarray:
-    """What each token brings into the first block, at each position after BOS where they matter."""
+    """Return each token's stream into the first block, at each position if the model has
+    positions."""
     tokens = model.spec.d_in
     if model.pos_embed is None:
         ids = torch.arange(tokens, device=model.W_E.device)[:, None]
@@ -241,7 +238,7 @@ def _entry_stream(model: SequenceTransformer, longest: int) -> np.ndarray:
 
 
 def _span(matrices: Sequence[np.ndarray]) -> np.ndarray:
-    """The orthogonal projection on the columns of all of them."""
+    """Return the orthogonal projection on the span of the columns of all matrices."""
     stacked = []
     for matrix in matrices:
         size = np.abs(matrix).max(initial=0.0)
@@ -264,10 +261,10 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class IntegerComparison:
-    """Σ_q weights[q] n_q ≥ threshold.
+    """The comparison Σ_q weights[q] n_q ≥ threshold.
 
     Attributes:
-        weights: One a class; the first that is not 0 is positive, and they share no divisor.
+        weights: One per class; the first that is not 0 is positive, and they share no divisor.
         threshold: θ.
         residual: Largest |ε_q|: how far the neuron's coefficients are from multiples of one scale.
     """
@@ -280,12 +277,12 @@ class IntegerComparison:
 def integer_comparison(
     alpha: Float[np.ndarray, " classes"], bos: float, longest: int
 ) -> IntegerComparison | None:
-    """The comparison that tells whether Σ_q n_q α_q + α_0 > 0, or whether it does not.
+    """Return the comparison that is equivalent to Σ_q n_q α_q + α_0 > 0, or to its negation.
 
     Args:
-        alpha: α_q.
-        bos: α_0.
-        longest: n: the most tokens that are counted.
+        alpha: The coefficients α_q.
+        bos: The coefficient α_0 of BOS.
+        longest: The largest number of tokens that are counted.
 
     Returns:
         None if the sum's sign is always the same, or no comparison could be proved.
@@ -312,14 +309,14 @@ def integer_comparison(
 
 
 def _fit(alpha: np.ndarray, weights: np.ndarray) -> float | None:
-    """λ of α ≈ λ k + δ; None where k is the same for all classes."""
+    """Return the least-squares λ of α ≈ λ k + δ; None if k is the same for all classes."""
     centred = weights - weights.mean()
     spread = float(centred @ centred)
     return float(centred @ alpha) / spread if spread else None
 
 
 def _canonical(weights: np.ndarray, threshold: int, residual: float) -> IntegerComparison:
-    """The same comparison or its negation, in lowest terms and with a positive first weight."""
+    """Return the comparison or its negation, in lowest terms and with a positive first weight."""
     if weights[np.flatnonzero(weights)[0]] < 0:
         weights, threshold = -weights, 1 - threshold
     divisor = int(np.gcd.reduce(weights))
@@ -332,18 +329,19 @@ _GRID, _NOISE = 1e8, 1e-10
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a layer's network can be given.
+    """The inputs that a layer's network can have.
 
     Attributes:
-        base: One row a state.
-        points: o_q, one row a class; the last is BOS.
+        base: The vector base_σ of each state.
+        points: The vector o_q of each class; the last is BOS.
     """
 
     base: Float[np.ndarray, "state d"]
     points: Float[np.ndarray, "classes d"]
 
     def average(self, counts: Int[np.ndarray, "row classes"]) -> Float[np.ndarray, "row d"]:
-        """The mean of o_q over BOS and ``counts`` tokens of each class: the heads' output there."""
+        """Return the mean of o_q over BOS and ``counts`` tokens of each class, which is the heads'
+        output."""
         seen = counts @ self.points[:-1] + self.points[-1]
         return np.asarray(seen / (counts.sum(axis=1, keepdims=True) + 1.0))
 
@@ -353,7 +351,7 @@ class Bend:
     """A comparison at which a neuron switches.
 
     Attributes:
-        comparison: Over the classes.
+        comparison: The comparison of counts of classes.
         hidden: Number of the hidden layer, from 0.
         neuron: Number of the neuron in that layer.
     """
@@ -366,7 +364,7 @@ class Bend:
 def outputs(
     layer: Layer, base: Float[np.ndarray, "#row d"], average: Float[np.ndarray, "row d"]
 ) -> Float[np.ndarray, "row kept"]:
-    """What later layers read of the residual stream after a layer, less the attention averages.
+    """Return what later layers read from the residual stream after a layer, without the averages.
 
     The feed-forward network's input is ``base + average``; its output is added to ``base``, which
     is mapped by ``layer.keep``, without ``average``.
@@ -386,15 +384,15 @@ def bends(
     longest: int,
     seen: set[bytes],
 ) -> Iterator[Bend]:
-    """The comparisons at which neurons switch, in the region of one input.
+    """Yield the comparisons at which neurons switch, in the linear region of one input.
 
     Args:
-        layer: The layer whose network is looked at.
+        layer: The layer whose network is read.
         inputs: Bases and class points.
-        state: σ.
-        counts: n: they say which side each earlier ReLU is on.
-        longest: The most tokens that are counted.
-        seen: Coefficients that were looked at already; they are left out, and new ones are added.
+        state: The state σ.
+        counts: The numbers n_q of the input, which determine the side of each earlier ReLU.
+        longest: The largest number of tokens that are counted.
+        seen: Coefficients that were examined before; they are skipped, and new ones are added.
     """
     here = inputs.base[[state]] + inputs.average(counts[None])
     points = inputs.base[state] + inputs.points

@@ -1,19 +1,19 @@
 """From a transformer that counts back to the C-RASP program it computes, exactly.
 
-If every head averages over the prefix, or looks a fixed number of tokens back, and every network
-switches on comparisons, then the model *is* a C-RASP program, in whatever basis its weights are
-written, and the program can be read off the weights:
+If every head averages over the prefix, or attends a fixed number of tokens back, and every network
+switches on comparisons of counts, then the model *is* a C-RASP program, in whatever basis its
+weights are written, and the program can be read from the weights:
 
     what a head averages takes a few values     → the classes of positions that are counted
     a neuron's coefficients over the classes    → a comparison of counts with whole numbers
     what a network writes, by outcome           → the state of a position, a formula
     the readout of the last state               → the answer
 
-That goes through for models that :func:`interp.proofs.depth.compiler.compile_program` made, also in
-a random basis (:mod:`interp.proofs.random_basis`); for others it tells at which step they are of
-another kind. Models with norms, smooth activations or heads that choose what they look at are: this
-is no way to read a trained model. The comparisons are proved equivalent to the neurons up to the
-longest input; that none was missed is checked on fresh strings, and the share of decisions that
+This works for models that :func:`interp.proofs.depth.compiler.compile_program` made, also in a
+random basis (:mod:`interp.proofs.random_basis`). For other models the result says at which step
+they differ: models with norms, smooth activations or heads that attend by content do, so this
+cannot read a typical trained model. The comparisons are proved equivalent to the neurons up to the
+longest input. That none was missed is checked on fresh strings, and the share of decisions that
 agree is part of the result.
 
 *The lines* of a machine's answer are C-RASP:
@@ -22,17 +22,18 @@ agree is part of the result.
     n2 = # ("a" && n1 >= 1)
     answer = "b" && n2 >= 1
 
-A line a number, each after those it needs; what is counted and what is answered are covers of cubes
-(:mod:`interp.proofs.depth.decompiler.covers`). Names mean nothing, ``n`` for numbers and ``p`` for
-what stands a fixed number of tokens back; everything else was read off the weights.
+There is one line per number, after those that it needs; the counted formulas and the answer are
+covers of cubes (:mod:`interp.proofs.depth.decompiler.covers`). Names are arbitrary: ``n`` for
+numbers and ``p`` for conditions on a fixed number of tokens back. Everything else is read from the
+weights.
 
 *Weights.* A whole number for each row is written as a sum of few weighted conditions:
 
     weight = c_1 [φ_1] + c_2 [φ_2] + …
 
-The conditions of one weight each, [weight = 2], [weight = −1] …, always do, but #φ − #ψ then comes
-out as #(φ ∧ ¬ψ) − #(ψ ∧ ¬φ). So conditions on a single variable are taken out first, greedily, as
-long as the whole reads shorter. Short, not shortest.
+One condition per weight, [weight = 2], [weight = −1] …, is always possible, but #φ − #ψ then
+becomes #(φ ∧ ¬ψ) − #(ψ ∧ ¬φ). So conditions on a single variable are split off first, greedily, as
+long as the whole becomes shorter. The result is short, but not the shortest.
 """
 
 from __future__ import annotations
@@ -67,12 +68,13 @@ Parts = list[tuple[int, Cover]]
 def weighted_sum(
     rows: Int[np.ndarray, "row variable"], weights: Int[np.ndarray, " row"], sizes: Sequence[int]
 ) -> Parts:
-    """Weights and conditions, positive weights first.
+    """Write a number for each row as a sum of weighted conditions; return them, positive weights
+    first.
 
     Args:
-        rows: Values of the variables, from 0.
+        rows: Values of the variables, ``[row, variable]``, counted from 0.
         weights: The number of each row.
-        sizes: How many values each variable has.
+        sizes: The number of values of each variable.
     """
     kept = support(rows, weights)
     small, index = np.unique(rows[:, kept], axis=0, return_index=True)
@@ -98,7 +100,8 @@ def weighted_sum(
 
 
 def _neighbours(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs of rows that differ in one variable, and there by as little as any."""
+    """Return pairs of rows that differ in one variable only, and there by the next larger value
+    that occurs."""
     nobody = np.zeros(0, dtype=np.int64)
     first, second = [nobody], [nobody]
     for variable in range(rows.shape[1]):
@@ -125,13 +128,14 @@ def _cost(parts: Parts) -> int:
 
 
 def _steps(weights: np.ndarray) -> list[int]:
-    """Weights that may be taken out: differences of those there are."""
+    """Return the weights that may be split off: differences of the weights that occur."""
     values = sorted(set(weights.tolist()))
     return sorted({a - b for a in values for b in values} - {0}, key=lambda w: (abs(w), -w))[:8]
 
 
 def _conditions(rows: np.ndarray, sizes: Sequence[int]) -> Iterator[Bool[np.ndarray, " row"]]:
-    """Everything, each value of each variable, and each beginning of its values."""
+    """Yield the conditions to try: true, and for each variable: equal to a value, above one, a
+    residue."""
     yield np.ones(len(rows), dtype=bool)
     for variable, size in enumerate(sizes):
         column = rows[:, variable]
@@ -155,7 +159,7 @@ _SIMPLE = 3
 
 @dataclass(frozen=True)
 class Written:
-    """A program and where its numbers come from.
+    """A program and the origin of its numbers.
 
     Attributes:
         program: The program, whose last line is ``answer``.
@@ -175,12 +179,12 @@ class _Writer:
     sources: dict[str, list[Factor]] = field(default_factory=dict)
 
     def formula(self, scene: Scene, wanted: Bool[np.ndarray, " row"]) -> Expression:
-        """A formula over the scene's variables that is true in exactly the wanted rows."""
+        """Return a formula over the scene's variables that is true in exactly the wanted rows."""
         rows, variables = _by_depth(scene)
         return self.cover_formula(cover(rows, wanted, [v.size for v in variables]), variables)
 
     def cover_formula(self, found: Cover, variables: Sequence[Factor]) -> Expression:
-        """A cover as a formula.
+        """Return a cover as a formula.
 
         It is the disjunction of the cubes, each a conjunction of literals, or, for a negated cover,
         the negation of that disjunction.
@@ -196,7 +200,7 @@ class _Writer:
         return _all_of(parts) if found.negated else _any_of(parts)
 
     def literal(self, variable: Factor, allowed: frozenset[int]) -> Expression:
-        """A formula that is true where the variable's value is in ``allowed``."""
+        """Return a formula that is true if the variable's value is in ``allowed``."""
         if variable.kind == "token":
             return self.token(allowed)
         if variable.kind == "position":
@@ -208,7 +212,10 @@ class _Writer:
         return self.interval_formula(variable, variable.number, allowed)
 
     def token(self, allowed: frozenset[int]) -> Expression:
-        """The token is one of some; tokens that the program cannot name are what is left."""
+        """Return a formula that is true if the token is in ``allowed``.
+
+        Tokens without a name can only be described as none of the named ones.
+        """
         nameless = {i for i, word in enumerate(self.words) if word is None}
         turned = bool(nameless & allowed)
         named = set(range(len(self.words))) - nameless
@@ -217,9 +224,10 @@ class _Writer:
         return _negate(found) if turned else found
 
     def lag_formula(self, variable: Factor, allowed: frozenset[int]) -> Expression:
-        """A formula: the token ``variable.lag`` places back is in one of the ``allowed`` classes.
+        """Return a formula: the token ``variable.lag`` places back is in one of the ``allowed``
+        classes.
 
-        Where BOS's class is allowed, it says instead that no token there is in another class.
+        If BOS's class is allowed, the formula says that no token there is in another class.
         """
         scene = self.machine.scenes[variable.layer]
         outside = variable.seen[-1] in allowed
@@ -234,7 +242,7 @@ class _Writer:
         )
 
     def name_line(self, term: Term, letter: str) -> Term:
-        """The name of a line that holds the term."""
+        """Return the name of a line for the term, adding the line if there is none."""
         same = [line.name for line in self.lines if line.expression == term]
         if not same:
             number = sum(line.name.startswith(letter) for line in self.lines)
@@ -245,7 +253,7 @@ class _Writer:
     def interval_formula(
         self, variable: Factor, number: Number, allowed: frozenset[int]
     ) -> Expression:
-        """A number lies in one of some intervals."""
+        """Return a formula that is true if a number is in one of the ``allowed`` intervals."""
         term = self.number(variable, number)
         natural = min(number.weights) >= 0
         last = len(number.thresholds)
@@ -257,7 +265,7 @@ class _Writer:
         return _any_of([_between(term, number.thresholds, *run, natural) for run in runs])
 
     def number(self, variable: Factor, number: Number) -> Term:
-        """The name of a line that holds the number."""
+        """Return the name of a line for the number, adding the line if there is none."""
         key = (variable.layer, number.weights)
         if key not in self.names:
             scene, weights = self.machine.scenes[variable.layer], np.array(number.weights)
@@ -272,7 +280,8 @@ class _Writer:
         return known
 
     def weighted_count(self, scene: Scene, weights: Int[np.ndarray, " row"]) -> Term:
-        """Σ over the weights that occur of weight · how many positions have it."""
+        """Return the term Σ over the weights that occur of weight · the number of positions that
+        have it."""
         rows, variables = _by_depth(scene)
         parts = weighted_sum(rows, weights, [v.size for v in variables])
         return _sum_terms(
@@ -281,14 +290,14 @@ class _Writer:
 
 
 def write_program(machine: Machine, words: Sequence[str | None]) -> Written:
-    """The answer of a machine.
+    """Write the answer of a machine as a program.
 
     Args:
         machine: See :mod:`interp.proofs.depth.decompiler.machine`.
-        words: What each id but BOS stands for; None for tokens that a program cannot name.
+        words: The token of each id but BOS; None for tokens that a program cannot name.
 
     Raises:
-        ValueError: if the machine has no end.
+        ValueError: if the machine is not complete.
     """
     if machine.end is None:
         raise ValueError("the machine has no end")
@@ -300,7 +309,7 @@ def write_program(machine: Machine, words: Sequence[str | None]) -> Written:
 
 
 def _by_depth(scene: Scene) -> tuple[Int[np.ndarray, "row variable"], list[Factor]]:
-    """The scene's rows, variables that need few layers first."""
+    """Return the scene's rows and variables, those variables first that need few layers."""
     order = sorted(range(len(scene.variables)), key=lambda v: scene.variables[v].depth)
     return scene.rows[:, order], [scene.variables[v] for v in order]
 
@@ -321,7 +330,7 @@ def _predicates(part: Expression) -> list[str]:
 
 
 def _sum_terms(parts: Sequence[tuple[int, Term]]) -> Term:
-    """Positive ones first; a sum of none is 0."""
+    """Return the sum of weighted terms, given with positive weights first; 0 for no terms."""
     total: Term | None = None
     for weight, term in parts:
         size = (
@@ -337,7 +346,7 @@ def _sum_terms(parts: Sequence[tuple[int, Term]]) -> Term:
 def _between(
     term: Term, thresholds: Sequence[int], first: int, last: int, natural: bool
 ) -> Expression:
-    """The term lies in intervals ``first`` to ``last``."""
+    """Return a formula: the term is in one of the intervals ``first`` to ``last``."""
     low = thresholds[first - 1] if first > 0 else None
     high = thresholds[last] if last < len(thresholds) else None
     if low is None and high == 1 and natural:
@@ -353,14 +362,14 @@ def _between(
 
 
 def _compare(relation: syntax.Relation, term: Term, value: int) -> Expression:
-    """Against 0 rather than against 1."""
+    """Compare a term with a value; ``>= 1`` is written as ``> 0`` and ``< 1`` as ``<= 0``."""
     if value == 1:
         return syntax.Comparison(">" if relation == ">=" else "<=", term, syntax.Constant(0))
     return syntax.Comparison(relation, term, syntax.Constant(value))
 
 
 def _runs(values: Sequence[int]) -> list[tuple[int, int]]:
-    """First and last of each run of neighbouring numbers."""
+    """Return the first and last number of each run of consecutive numbers."""
     runs: list[tuple[int, int]] = []
     for value in values:
         if runs and runs[-1][1] == value - 1:
@@ -371,7 +380,8 @@ def _runs(values: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _position(period: int, allowed: frozenset[int]) -> Expression:
-    """The position's residue is one of some, by the smallest period that tells."""
+    """Return a formula: the position's residue is in ``allowed``, for the smallest period that
+    suffices."""
     for divisor in range(2, period + 1):
         if period % divisor:
             continue
@@ -420,7 +430,7 @@ _MEASURED = 4
 
 @dataclass(frozen=True)
 class ComparisonSource:
-    """Where one comparison of a program comes from.
+    """The place in the weights that one comparison of a program was read from.
 
     Attributes:
         line: The line that holds the number.
@@ -429,7 +439,8 @@ class ComparisonSource:
         layer: The block whose network compares it.
         hidden: Number of the hidden layer in that network, from 0.
         neuron: A neuron that switches there.
-        residual: How far the neuron's coefficients are from whole multiples of one scale, at most.
+        residual: The largest distance of the neuron's coefficients from whole multiples of one
+            scale.
     """
 
     line: str
@@ -443,15 +454,15 @@ class ComparisonSource:
 
 @dataclass(frozen=True)
 class CountingProgram:
-    """What was found.
+    """The program that was found, and how often it agrees with the model.
 
     Attributes:
-        program: None if the model is of another kind.
+        program: The program; None if the model is of another kind.
         reason: Why there is no program; empty if there is one.
-        sources: Where every comparison of the program was read from.
+        sources: The neuron that every comparison of the program was read from.
         agreement: Share of decisions on fresh strings on which program and model agree, over all
             positions after BOS; NaN without a program.
-        decisions: How many those are.
+        decisions: The number of these decisions.
     """
 
     program: Program | None
@@ -468,16 +479,16 @@ def decompile_counting(
     longest: int | None = None,
     seed: int = 0,
 ) -> CountingProgram:
-    """The C-RASP program that a model computes.
+    """Find the C-RASP program that a model computes.
 
     Args:
-        model: A model whose first token is BOS, id 0. Its answer at a position is yes where the
-            output is above ½, or where the second of two outputs is larger.
-        words: What each id but 0 stands for; None for tokens that have no name, which a program can
-            only tell from all that have one.
-        longest: Most tokens of a string that the program is to be right on; None for as many as the
-            model takes.
-        seed: Seed of the strings and numbers that the model is asked about.
+        model: A model whose first token is BOS, id 0. Its answer at a position is yes if the output
+            is above ½, or if the second of two outputs is larger.
+        words: The token of each id but 0; None for tokens without a name, which a program can only
+            distinguish from all that have one.
+        longest: The largest number of tokens of a string for which the program must be right; None
+            for as many as the model takes.
+        seed: Seed of the strings and counts that the model is evaluated on.
 
     Raises:
         ArgumentError: if the words are not the model's, or ``longest`` is out of range.
@@ -505,7 +516,7 @@ def decompile_counting(
 def decisions(
     model: SequenceTransformer, ids: Int[np.ndarray, "row pos"]
 ) -> Int[np.ndarray, "row tokens"]:
-    """The model's answers, 0 or 1, at every position after BOS."""
+    """Return the model's answers, 0 or 1, at every position after BOS."""
     with torch.no_grad():
         out = model(_tokens(model, ids))[:, 1:].double().cpu().numpy()
     yes = out[..., 0] > 0.5 if out.shape[-1] == 1 else out[..., 1] > out[..., 0]
@@ -532,7 +543,7 @@ def _sources(written: Written) -> tuple[ComparisonSource, ...]:
 
 
 def _strings(generator: np.random.Generator, rows: int, length: int, tokens: int) -> np.ndarray:
-    """Strings of one length, BOS in front, each with its own frequencies of tokens."""
+    """Draw strings of one length, BOS in front, each with its own frequencies of tokens."""
     ids = np.zeros((rows, length + 1), dtype=np.int64)
     for row in ids:
         shares = generator.dirichlet(np.ones(tokens - 1))
@@ -547,7 +558,7 @@ def _agreement(
     longest: int,
     generator: np.random.Generator,
 ) -> tuple[int, int]:
-    """Decisions that agree, and all, on short strings and long ones."""
+    """Return the number of decisions that agree, and of all, on short strings and long ones."""
     tokens = len(words) + 1
     short = max(int(np.log(_SHORT_STRINGS) / np.log(max(tokens - 1, 2))), 2)
     batches = [_strings(generator, _SHORT_STRINGS // 4, min(short, longest), tokens)]

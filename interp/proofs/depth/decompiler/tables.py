@@ -1,19 +1,18 @@
-"""What a layer's network does, as a finite table: state before × comparisons → state after.
+"""What a layer's network computes, as a finite table: state before × comparisons → state after.
 
-    1  ask the network about all states, with many numbers of tokens of each class
-    2  where two numbers have different effects, compare them by the neurons that bend between them
-       (:mod:`interp.proofs.depth.decompiler.network`), until the comparisons tell all effects apart
-    3  ask again next to all comparisons found, where a mistake would show
+    1  evaluate the network on all states, with many counts of tokens of each class
+    2  where two counts have different effects, add comparisons of neurons that bend between them
+       (:mod:`interp.proofs.depth.decompiler.network`), until the comparisons separate all effects
+    3  evaluate again next to all comparisons found, where a mistake would show
     4  keep few of the comparisons, simple ones first
-    5  ask about every combination of their outcomes that some numbers have
+    5  evaluate every combination of their outcomes that some counts have
 
-The table is exact for the inputs that were asked about, and for all others as far as no comparison
-was missed in step 2 of a network that bends at comparisons alone.
+The table is exact for the counts that were evaluated. For all others it is exact if step 2 missed
+no comparison and the network bends at comparisons only.
 
-Numbers of tokens of each class: at random, next to given comparisons, and in given cells.
-
-What a feed-forward network makes of a position depends on how often each class of token came so
-far. It can be asked about any such numbers, whether or not a short string has them.
+*Counts* (how many tokens of each class came so far) are drawn at random, next to given comparisons,
+and in given cells. The network can be evaluated on any counts, whether or not a short string has
+them.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ _TOLERANCE = 1e-6
 
 
 class Codes:
-    """Vectors seen so far, numbered in the order in which they came.
+    """Distinct vectors, numbered in the order in which they were first seen.
 
     Args:
         width: Length of the vectors.
-        scale: What their size is measured by: two vectors are equal if no entry differs by more
-            than a millionth of it.
+        scale: The size of typical entries: two vectors are equal if no entry differs by more than
+            about a millionth of it.
     """
 
     def __init__(self, width: int, scale: float) -> None:
@@ -56,7 +55,7 @@ class Codes:
         return len(self.vectors)
 
     def of(self, vectors: Float[np.ndarray, "row width"]) -> Int[np.ndarray, " row"]:
-        """Each vector's number; new vectors get new ones."""
+        """Return each vector's number; new vectors get new numbers."""
         grid = np.floor(vectors / self._step + self._offset).astype(np.int64)
         _, first, inverse = np.unique(grid, axis=0, return_index=True, return_inverse=True)
         numbers = np.array([self._number(vectors[row]) for row in first], dtype=np.int64)
@@ -75,7 +74,8 @@ _SHORT = 12
 
 
 def draw_counts(rows: int, classes: int, longest: int, generator: np.random.Generator) -> Counts:
-    """Numbers with sums from 1 to ``longest``, small ones more often, most classes empty."""
+    """Draw counts of tokens with sums from 1 to ``longest``, small sums more often, most classes
+    empty."""
     counts = np.zeros((rows, classes), dtype=np.int64)
     for row in counts:
         top = longest if generator.random() < 0.5 else min(_SHORT, longest)
@@ -93,10 +93,10 @@ def at_thresholds(
     longest: int,
     generator: np.random.Generator,
 ) -> Int[np.ndarray, "moved classes"]:
-    """The starting numbers moved to where comparisons just hold or just fail to.
+    """Move starting counts to where comparisons just hold or just fail.
 
-    Each start is moved to the edge of one comparison or of one after another, by changing how many
-    tokens there are of a single class each time; moves that leave the numbers allowed stay.
+    Each start is moved to the edge of one comparison or of several in turn, each time by changing
+    the count of a single class; only moves that keep counts valid are made.
     """
     found = []
     for start in starts:
@@ -121,13 +121,14 @@ def in_cell(
     high: Sequence[float],
     longest: int,
 ) -> Int[np.ndarray, " classes"] | None:
-    """Numbers with low ≤ Σ w n ≤ high for every form; None if no string up to this length has any.
+    """Find counts with low ≤ Σ w n ≤ high for every form; None if no string up to this length has
+    any.
 
     Args:
-        weights: w of each form.
-        low: −inf for no bound.
-        high: inf for no bound.
-        longest: Largest Σ n.
+        weights: The weights w of each form.
+        low: The lower bound of each form; −inf for none.
+        high: The upper bound of each form; inf for none.
+        longest: The largest sum of counts.
     """
     classes = weights.shape[1]
     rows = np.concatenate([weights, np.ones((1, classes))])
@@ -149,11 +150,12 @@ _MOST_STATES = 256
 
 @dataclass(frozen=True)
 class Number:
-    """Σ_q weights[q] n_q and what it is compared with.
+    """The number Σ_q weights[q] n_q and the thresholds that it is compared with.
 
     Attributes:
-        weights: One a class.
-        thresholds: Rising; the number lies in interval t if it reaches the first t of them.
+        weights: One per class.
+        thresholds: The thresholds in ascending order; the number is in interval t if it reaches the
+            first t of them.
         bends: The neuron that each threshold was read from.
     """
 
@@ -162,19 +164,19 @@ class Number:
     bends: tuple[Bend, ...]
 
     def interval(self, counts: Int[np.ndarray, "row classes"]) -> Int[np.ndarray, " row"]:
-        """How many thresholds are reached."""
+        """Return how many thresholds are reached."""
         value = counts @ np.array(self.weights, dtype=np.int64)
         return np.asarray(np.searchsorted(np.array(self.thresholds), value, side="right"))
 
 
 @dataclass(frozen=True)
 class EffectTable:
-    """A layer's network.
+    """The function of a layer's network, as a table.
 
     Attributes:
-        numbers: What is compared.
-        cells: ``[cell, number]``: intervals, all combinations that were met.
-        after: ``[state, cell]``: the state after.
+        numbers: The numbers that are compared.
+        cells: The intervals of the numbers, ``[cell, number]``, in all combinations that occurred.
+        after: The state after the layer, ``[state, cell]``.
     """
 
     numbers: tuple[Number, ...]
@@ -184,7 +186,7 @@ class EffectTable:
 
 @dataclass
 class _Asked:
-    """All numbers asked about so far, and what came out."""
+    """All counts that were evaluated so far, and the resulting states."""
 
     layer: Layer
     inputs: Inputs
@@ -234,7 +236,7 @@ class _Asked:
         self.effects = np.concatenate([self.effects, np.array(effects)], axis=1)
 
     def look(self, state: int, row: int) -> bool:
-        """Read the comparisons of one input's region; whether there was a new one."""
+        """Read the comparisons in one input's linear region; return whether there was a new one."""
         before = len(self.found)
         region = bends(self.layer, self.inputs, state, self.counts[row], self.longest, self.seen)
         for bend in region:
@@ -243,14 +245,16 @@ class _Asked:
         return len(self.found) > before
 
     def bits(self) -> Bool[np.ndarray, "row forms"]:
-        """Whether each row's counts satisfy each comparison found: weights · counts ≥ threshold."""
+        """Return whether each row's counts satisfy each comparison found: weights · counts ≥
+        threshold."""
         weights = np.array([weights for weights, _ in self.found], dtype=np.int64)
         thresholds = np.array([threshold for _, threshold in self.found], dtype=np.int64)
         values = self.counts @ weights.reshape(len(weights), self.classes).T
         return np.asarray(values >= thresholds)
 
     def columns(self) -> Int[np.ndarray, " row"]:
-        """Numbers with the same effect on all states have the same value here."""
+        """Return one number per row of counts; rows with the same effect on all states have the
+        same number."""
         _, column = np.unique(self.effects, axis=1, return_inverse=True)
         return np.asarray(column.reshape(-1))
 
@@ -258,17 +262,17 @@ class _Asked:
 def tabulate(
     layer: Layer, inputs: Inputs, codes: Codes, longest: int, generator: np.random.Generator
 ) -> EffectTable:
-    """The table of a layer's network.
+    """Tabulate a layer's network.
 
     Args:
         layer: The layer whose network is tabulated.
         inputs: States before and class points.
-        codes: Numbers of the states that later layers see; new states are added.
-        longest: The most tokens.
-        generator: Random generator of the numbers that are asked about.
+        codes: Numbers of the states that later layers distinguish; new states are added.
+        longest: The largest number of tokens.
+        generator: Random generator of the counts to evaluate.
 
     Raises:
-        NotCountingError: if what it does is no table of comparisons.
+        NotCountingError: if the network is no function of comparisons of counts.
     """
     asked = _Asked(layer, inputs, codes, longest, generator)
     ones = np.eye(asked.classes, dtype=np.int64)
@@ -292,10 +296,10 @@ def tabulate(
 
 
 def _separate(asked: _Asked) -> None:
-    """Look at regions until the comparisons tell apart all numbers that differ in effect.
+    """Read linear regions until the comparisons separate all counts that differ in effect.
 
     Raises:
-        NotCountingError: if no neuron bends at a comparison that tells two of them apart.
+        NotCountingError: if no neuron bends at a comparison that separates two of them.
     """
     while (pair := _conflict(asked)) is not None:
         first, second = pair
@@ -309,7 +313,8 @@ def _separate(asked: _Asked) -> None:
 
 
 def _conflict(asked: _Asked) -> tuple[int, int] | None:
-    """Two numbers with the same outcome of all comparisons and different effects."""
+    """Return two rows of counts with the same outcome of all comparisons but different effects, or
+    None."""
     bits, column = asked.bits(), asked.columns()
     _, group = np.unique(np.packbits(bits, axis=1), axis=0, return_inverse=True)
     group = group.reshape(-1)
@@ -322,7 +327,7 @@ def _conflict(asked: _Asked) -> tuple[int, int] | None:
 
 
 def _choose(asked: _Asked) -> list[int]:
-    """Few comparisons that still tell all effects apart, simple ones kept before others."""
+    """Choose few comparisons that still separate all effects, preferring simple ones."""
     bits, column = asked.bits(), asked.columns()
     forms = list(asked.found)
     order = sorted(range(len(forms)), key=lambda f: _complexity(*forms[f]))
@@ -352,7 +357,7 @@ def _decides(key: np.ndarray, value: np.ndarray) -> bool:
 
 
 def _numbers(asked: _Asked, chosen: list[int]) -> tuple[Number, ...]:
-    """The chosen comparisons, those of the same number together."""
+    """Group the chosen comparisons by the number that they compare."""
     grouped: dict[tuple[int, ...], list[tuple[int, Bend]]] = {}
     for place, ((weights, threshold), bend) in enumerate(asked.found.items()):
         if place in chosen:
@@ -366,7 +371,7 @@ def _numbers(asked: _Asked, chosen: list[int]) -> tuple[Number, ...]:
 
 
 def _complete(asked: _Asked, numbers: tuple[Number, ...]) -> None:
-    """Ask about combinations of outcomes that no numbers had so far and some have."""
+    """Evaluate combinations of outcomes that have not occurred so far but that some counts have."""
     sizes = [len(number.thresholds) + 1 for number in numbers]
     if not numbers or np.prod(sizes, dtype=float) > _CELLS:
         return
@@ -397,7 +402,8 @@ def _table(asked: _Asked, numbers: tuple[Number, ...]) -> EffectTable:
 
 
 def overlaps(first: Number, second: Number) -> Iterator[tuple[int, int]]:
-    """Pairs of intervals, of two sets of thresholds for the same number, that share a value."""
+    """Yield pairs of intervals, of two sets of thresholds for the same number, that have a common
+    value."""
     for one in range(len(first.thresholds) + 1):
         for other in range(len(second.thresholds) + 1):
             (low, high), (low2, high2) = _bounds(first, one), _bounds(second, other)
