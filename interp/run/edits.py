@@ -428,9 +428,9 @@ class Lookup(Edit):
         reads: The site that the numbers are read from, with values ``[row, pos, d]``.
         weights: The linear map ``[d + 1, number]``; its last row is the bias.
         knots: ``[number, knot]``: the values of each number at which the table has entries,
-            ascending and evenly spaced.
-        entries: The table ``[knot ** numbers, d_site]``; the last number's knots vary fastest.
-            Without a number it has one entry.
+            ascending and evenly spaced; NaN at the end where a number has fewer than others.
+        entries: The table ``[entry, d_site]``, one entry for each combination of knots; the last
+            number's knots vary fastest. Without a number it has one entry.
         linear: ``[d, d_site]``: the linear map that is added; by default none is.
     """
 
@@ -460,8 +460,9 @@ class Lookup(Edit):
         step = (knots[:, 1] - knots[:, 0]).clamp_min(torch.finfo(stream.dtype).tiny)
         found = torch.ones_like(numbers[..., :1])
         for at, number in enumerate(numbers.unbind(-1)):
-            inside = number.clamp(knots[at, 0], knots[at, -1])
-            near = (1 - (inside[..., None] - knots[at]).abs() / step[at]).clamp_min(0)
+            own = knots[at][knots[at].isfinite()]
+            inside = number.clamp(own[0], own[-1])
+            near = (1 - (inside[..., None] - own).abs() / step[at]).clamp_min(0)
             found = (found[..., :, None] * near[..., None, :]).flatten(-2)
         return found
 

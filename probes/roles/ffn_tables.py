@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from math import prod
 
 import torch
 from jaxtyping import Bool, Float
@@ -92,12 +93,13 @@ def ffn_table(
     if explained < _LEAST:
         return None
     values = [numbers[name] for name in chosen]
-    words = _words([_in_words(name) for name in chosen], made.size(values), linear=linear)
+    entries = prod(made.sizes(values))
+    words = _words([_in_words(name) for name in chosen], entries, linear=linear)
     return words, replace(made, linear=linear).lookup(values, words)
 
 
-def _words(chosen: Sequence[str], size: int, *, linear: bool) -> str:
-    table = f"a table's entry, {size} × {len(chosen)} numbers: {', '.join(chosen)}"
+def _words(chosen: Sequence[str], entries: int, *, linear: bool) -> str:
+    table = f"a table's entry, {entries} over {len(chosen)} numbers: {', '.join(chosen)}"
     parts = ["a linear map of what it reads"] * linear + [table] * bool(chosen)
     return f"what it writes is {' and '.join(parts)}"
 
@@ -272,11 +274,13 @@ class _Table:
         seen = torch.stack([numbers[one] for one in chosen], -1) if chosen else None
         return seen is None or _linear_r2(seen, numbers[name], self.half) < _SAME
 
-    def size(self, values: Sequence[Tensor]) -> int:
-        """How many entries a table has along each number: two where each number has two values."""
-        if all(len(one.unique()) <= 2 for one in values):
-            return 2
-        return max(2, min(_WIDEST, int(_ENTRIES ** (1 / len(values)) + 1e-9)))
+    def sizes(self, values: Sequence[Tensor]) -> list[int]:
+        """How many knots a table has along each number: two where it has two values, and of the
+        others as many as the entries allow, each the same."""
+        two = [len(one.unique()) <= 2 for one in values]
+        room = _ENTRIES / 2 ** sum(two)
+        most = int(room ** (1 / max(1, len(two) - sum(two))) + 1e-9)
+        return [2 if few else max(2, min(_WIDEST, most)) for few in two]
 
     def held_out_r2(self, values: Sequence[Tensor]) -> float:
         """The r² of a table that is fitted on half of the places, at the other places: the share of
@@ -288,7 +292,7 @@ class _Table:
         Returns:
             The r²; −1 if the table would have too many entries, or if no places are left to test.
         """
-        if self.size(values) ** len(values) > _ENTRIES or not (~self.half).any():
+        if prod(self.sizes(values)) > _ENTRIES or not (~self.half).any():
             return -1.0
         table = self._fit_lookup(values, self.half)
         own, rest = self.written, ~self.half
@@ -302,16 +306,19 @@ class _Table:
 
     def _fit_lookup(self, values: Sequence[Tensor], places: Tensor, words: str = "") -> Lookup:
         stream, written = self.stream[places], self.written[places]
-        size, none = self.size(values), stream[:, :0]
+        sizes, none = self.sizes(values), stream[:, :0]
         wanted = torch.stack([one[places] for one in values], -1) if values else none
         least, most = wanted.aminmax(dim=0)
-        knots = least[:, None] + (most - least)[:, None] * torch.linspace(0, 1, size).double()
+        knots = torch.full((len(sizes), max(sizes, default=2)), torch.nan, dtype=stream.dtype)
+        for at, size in enumerate(sizes):
+            steps = torch.linspace(0, 1, size, dtype=stream.dtype)
+            knots[at, :size] = least[at] + (most[at] - least[at]) * steps
         table = Lookup(
             self.after,
             reads=self.before,
             weights=Array(linear_map(stream, wanted)),
             knots=Array(knots),
-            entries=Array(torch.zeros(size ** len(values), written.shape[-1])),
+            entries=Array(torch.zeros(prod(sizes), written.shape[-1])),
         )
         weights = table.entry_weights(stream)
         fitted = _least_squares(torch.cat([weights, stream if self.linear else none], -1), written)

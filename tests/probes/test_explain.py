@@ -113,14 +113,17 @@ def test_a_table_is_read_in_the_changed_run() -> None:
     width = shipped.model.cfg.d_model
     generator = torch.Generator().manual_seed(0)
     weights = torch.randn(width + 1, 2, generator=generator)
-    knots = torch.tensor([[-1.0, 0.0, 1.0], [0.0, 1.0, 2.0]])
-    entries = torch.randn(9, width, generator=generator)
+    axes = [torch.tensor([-1.0, 0.0, 1.0]), torch.tensor([0.0, 2.0])]
+    knots = torch.stack([axes[0], torch.cat([axes[1], torch.tensor([torch.nan])])])
+    entries = torch.randn(6, width, generator=generator)
     edit = Lookup(out, mid, Array(weights), Array(knots), Array(entries))
     other = Mean(Site(0, "z", head=0))
     changed = run.with_(other, edit).at([mid, out])
     numbers = changed[mid] @ weights[:-1] + weights[-1]
-    table = RegularGridInterpolator(knots.numpy(), entries.reshape(3, 3, width).numpy())
-    inside = numbers.clamp(knots[:, 0], knots[:, -1]).numpy()
+    table = RegularGridInterpolator(
+        [axis.numpy() for axis in axes], entries.reshape(3, 2, width).numpy()
+    )
+    inside = numbers.clamp(torch.tensor([-1.0, 0.0]), torch.tensor([1.0, 2.0])).numpy()
     np.testing.assert_allclose(changed[out].numpy(), table(inside), atol=1e-5)
     assert not torch.equal(changed[mid], run.at(mid)[mid])
     assert Edit.from_json(edit.to_json()) == edit
