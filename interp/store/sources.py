@@ -30,7 +30,7 @@ from torch import Tensor
 
 from interp.errors import ArgumentError, Problems, StoreError, refuse_unless
 from interp.reading import MOST_BYTES, open_regular, parse_json, read_json
-from interp.store.writer import Rows
+from interp.store.hdf5 import Indices
 
 Columns = dict[str, Tensor]
 _TASK_BLOCK = 256
@@ -75,7 +75,7 @@ class PartRows:
     """The rows of one part, which all have the same length."""
 
     number: int
-    rows: Rows
+    rows: Indices
     columns: Columns
 
     def sha256(self) -> str:
@@ -449,7 +449,7 @@ def parts(source: RowSource, part_rows: int) -> Iterator[PartRows]:
     Rows of other lengths wait until their part is full; what is left at the end makes one
     smaller part a length, shortest first. What waits is inputs, less than a part per length.
     """
-    waiting: dict[tuple[Any, ...], list[tuple[Rows, Columns]]] = {}
+    waiting: dict[tuple[Any, ...], list[tuple[Indices, Columns]]] = {}
     held: Counter[tuple[Any, ...]] = Counter()
     number, seen = 0, 0
     for block in source.blocks():
@@ -476,7 +476,7 @@ def parts(source: RowSource, part_rows: int) -> Iterator[PartRows]:
         number += 1
 
 
-def _join_rows(kept: list[tuple[Rows, Columns]]) -> tuple[Rows, Columns]:
+def _join_rows(kept: list[tuple[Indices, Columns]]) -> tuple[Indices, Columns]:
     rows = np.concatenate([rows for rows, _ in kept])
     names = kept[0][1]
     return rows, {name: torch.cat([columns[name] for _, columns in kept]) for name in names}

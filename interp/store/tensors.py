@@ -36,7 +36,7 @@ from torch.utils.data import Dataset
 from interp.errors import HookError, Problems
 from interp.hooks.transformer_lens_adapter import ActivationCache
 from interp.machine import need_bytes
-from interp.store.files import Indices
+from interp.store.hdf5 import Indices
 
 ActivationStore = Any
 """An :class:`interp.store.reader.ActivationStore`, which hands these out and so is not imported."""
