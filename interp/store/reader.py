@@ -26,7 +26,7 @@ import os
 from bisect import bisect_right
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,7 +73,7 @@ class SealedPart:
     name: str
     ranges: tuple[tuple[int, int], ...]
     shapes: Mapping[str, tuple[int, ...]]
-    overflows: Mapping[str, int] = field(default_factory=dict)
+    overflows: Mapping[str, int]
 
     @property
     def file(self) -> Path:
@@ -195,10 +195,10 @@ class Files:
     """The HDF5 files that this process has open, of which there are at most a few.
 
     Args:
-        folder: where they lie, if another folder that takes its place later is not to be read.
+        folder: where they lie; another folder that takes its place later is not read.
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         self._open: OrderedDict[Path, h5py.File] = OrderedDict()
         self._process = os.getpid()
         self._folder, self._identity = folder, _identity(folder)
@@ -231,12 +231,12 @@ class Files:
         return dataset(self.get(part.file), name, part.shapes[name])
 
 
-def _identity(folder: Path | None) -> tuple[int, int] | None:
+def _identity(folder: Path) -> tuple[int, int] | None:
     try:
-        found = None if folder is None else folder.stat()
+        found = folder.stat()
     except OSError:
         return None  # opening a file in it will say why
-    return None if found is None else (found.st_dev, found.st_ino)
+    return found.st_dev, found.st_ino
 
 
 def folder_parts(folder: Path) -> list[SealedPart]:
@@ -246,16 +246,12 @@ def folder_parts(folder: Path) -> list[SealedPart]:
         StoreError: if the index is damaged.
     """
     known: dict[str, Shapes] = {}
-    last: dict[str, list[int]] = {}
-    shared: Shapes = {}
     parts = []
     for entry in layout.read_index(folder):
         if entry["kind"] != "part":
             continue
-        if entry["shapes"] is not last:
-            last = entry["shapes"]
-            own = {name: tuple(shape) for name, shape in last.items()}
-            shared = known.setdefault(str(last), own)
+        shapes = {name: tuple(shape) for name, shape in entry["shapes"].items()}
+        shared = known.setdefault(str(shapes), shapes)
         ranges = tuple((start, stop) for start, stop in entry["rows"])
         overflows = entry.get("overflows") or _NONE
         parts.append(SealedPart(folder, entry["file"], ranges, shared, overflows))
@@ -475,9 +471,10 @@ class ActivationStore:
             rows: rows of one length; ``None`` for all.
             model: the model, for those of the cache's methods that need weights.
         """
-        from interp.store.tensors import activation_cache
+        from interp.hooks.transformer_lens_adapter import ActivationCache
+        from interp.store.tensors import LazyTensors
 
-        return activation_cache(self, self._index.resolve(rows), model)
+        return ActivationCache(LazyTensors(self, self._index.resolve(rows)), model)
 
     def torch_dataset(
         self, hooks: Sequence[str] | None = None, *, shuffle: int | None = None, epoch: int = 0

@@ -60,14 +60,18 @@ def attention_mask_of(source: Any) -> AttentionMask | None:
     Args:
         source: A hooked model, or an :class:`~interp.store.ActivationStore`.
     """
-    if isinstance(source, ActivationStore):
-        spec = (source.manifest["plan"].get("model") or {}).get("spec")
-    else:
-        own = getattr(source, "spec", None)
-        spec = None if own is None else own.to_dict()
+    spec = _spec_of(source)
     if not spec or "causal" not in spec:
         return None
     return AttentionMask(bool(spec["causal"]), bool(spec.get("mask_self", False)))
+
+
+def _spec_of(source: Any) -> Mapping[str, Any] | None:
+    """A model's spec as JSON data, its own or what a store's manifest has of it."""
+    if isinstance(source, ActivationStore):
+        return (source.manifest["plan"].get("model") or {}).get("spec")
+    spec = getattr(source, "spec", None)
+    return None if spec is None else spec.to_dict()
 
 
 def mask_from_patterns(patterns: Iterable[Pattern]) -> AttentionMask:
@@ -153,10 +157,11 @@ def layer_hooks(source: Any, kind: str, layers: Sequence[int] | None = None) -> 
     """
     if layers is not None:
         return [Site(layer, kind).name for layer in layers]
-    known = (*source.hooks, *source.aliases) if _is_store(source) else source.hook_dict
+    stored = isinstance(source, ActivationStore)
+    known = (*source.hooks, *source.aliases) if stored else source.hook_dict
     layered = ((Site.of(name).layer, name) for name in known)
     names = [name for layer, name in layered if layer >= 0 and Site(layer, kind).name == name]
-    if not names and not _is_store(source):
+    if not names and not stored:
         names = [Site(layer, kind).name for layer in range(source.cfg.n_layers)]
     if not names:
         raise HookError(f"{source} has no hook blocks.*.{kind}: store it")
@@ -191,7 +196,7 @@ def read_batches(
     """
     problems = Problems("read_batches")
     problems.need(batch >= 1, "batch", "must be at least 1", batch, "give a number of rows")
-    stored = _is_store(source)
+    stored = isinstance(source, ActivationStore)
     advice = "a store has its own rows" if stored else "say what the model is to run on"
     rule = "must be None for a store" if stored else "must be given for a model"
     given = type(inputs).__name__
@@ -238,13 +243,8 @@ def check_finite(rows: Rows) -> None:
     problems.raise_if_any()
 
 
-def _is_store(source: Any) -> bool:
-    return isinstance(source, ActivationStore)
-
-
 def _live(model: Any, rows: Batch, hooks: Sequence[str], batch: int) -> Iterator[Rows]:
-    device, spec = model_device(model), getattr(model, "spec", None)
-    widths = _head_counts(None if spec is None else spec.to_dict())
+    device, widths = model_device(model), _head_counts(model)
     found = survey(model, rows.inputs[:2].to(device), list(hooks))
     names = {hook: found.aliases.get(hook, hook) for hook in hooks}
     axes = {firing.name: firing.labels for firing in found.hooks}
@@ -268,9 +268,8 @@ def _widen_bfloat16(values: Tensor) -> Tensor:
 
 
 def _rows_from_store(store: ActivationStore, hooks: Sequence[str], batch: int) -> Iterator[Rows]:
-    plan = store.manifest["plan"]
-    heads = plan.get("heads")
-    widths = {} if heads else _head_counts((plan.get("model") or {}).get("spec"))
+    heads = store.manifest["plan"].get("heads")
+    widths = {} if heads else _head_counts(store)
     labels = {hook: store.labels(hook) for hook in hooks}
     seen = attention_mask_of(store)
     for chosen in store.batches(batch):
@@ -285,9 +284,9 @@ def _rows_from_store(store: ActivationStore, hooks: Sequence[str], batch: int) -
         yield Rows(inputs, mask, latents, values, kept, labels, seen)
 
 
-def _head_counts(spec: Mapping[str, Any] | None) -> dict[int, int]:
-    """Layer → number of heads, if a spec says that layers differ."""
-    heads = (spec or {}).get("n_heads")
+def _head_counts(source: Any) -> dict[int, int]:
+    """Layer → number of heads, if the spec says that layers differ."""
+    heads = (_spec_of(source) or {}).get("n_heads")
     return dict(enumerate(heads)) if isinstance(heads, list | tuple) else {}
 
 

@@ -241,11 +241,6 @@ def _move_aside(folder: Path, name: str) -> None:
     if aside.is_symlink():
         raise StoreError(f"{aside}: leads out of the store: remove it")
     aside.mkdir(exist_ok=True)
-    places = (aside / f"{name}{end}" for end in _ends())
+    ends = itertools.chain([""], (f".{number}" for number in itertools.count(2)))
+    places = (aside / f"{name}{end}" for end in ends)
     os.replace(folder / name, next(place for place in places if not os.path.lexists(place)))
-
-
-def _ends() -> Iterator[str]:
-    yield ""
-    for number in itertools.count(2):
-        yield f".{number}"
