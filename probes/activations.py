@@ -39,8 +39,7 @@ from torch import Tensor
 
 from interp.errors import ArgumentError, HookError, need
 from interp.store import ActivationStore
-from interp.store.attention_mask import attention_mask_of
-from interp.store.rows import Rows, as_batch, read_batches, scored_mask
+from interp.store.rows import Rows, as_batch, attention_mask_of, read_batches, scored_mask
 from probes.linear import FOLDS, Features, Kind, Latent, folds_of, kind_of
 
 POSITIONS = 8

@@ -24,7 +24,7 @@ from interp.attention.patterns import concentration, kernel_by_offset
 from interp.errors import Problems
 from interp.hooks.capture import model_device
 from interp.hooks.site import Site
-from interp.store.attention_mask import attention_mask_of
+from interp.store.rows import attention_mask_of
 from interp.tasks.base import Batch
 from probes.activations import sampled_positions
 from probes.linear import direction

@@ -25,8 +25,8 @@ from interp.hooks.hook_names import axis_labels, nearest
 from interp.hooks.transformer_lens_adapter import HookedModel
 from interp.interventions.components import stream_after
 from interp.store import ActivationStore
+from interp.store.pipeline import parse_positions
 from interp.store.rows import as_batch, scored_mask
-from interp.store.selection import parse_positions
 from interp.tasks.base import Batch
 from probes.activations import Samples
 

@@ -7,9 +7,9 @@ from interp.store import layout as layout
 from interp.store import plan_extraction as plan_extraction
 from interp.store import repair as repair
 from interp.store import verify as verify
-from interp.store.arrays import chunk_shape as chunk_shape
-from interp.store.attention_mask import AttentionMask as AttentionMask
+from interp.store.hdf5 import chunk_shape as chunk_shape
 from interp.store.reader import open_store as open_store
+from interp.store.rows import AttentionMask as AttentionMask
 from interp.store.rows import layer_hooks as layer_hooks
 from interp.store.rows import read_batches as read_batches
 from interp.store.rows import stored_batch as stored_batch

@@ -29,7 +29,7 @@ from interp.models.checkpoint import load_checkpoint, read_metadata
 from interp.models.placing import check_place, place_model
 from interp.models.pretrained import load_pretrained
 from interp.store import ActivationStore
-from interp.store.plan import weights_sha256
+from interp.store.pipeline import weights_sha256
 from interp.tasks.catalogue import known_task
 from interp.weights.head_weights.analysed import describe_model
 from interp.weights.head_weights.live import live_source

@@ -20,7 +20,7 @@ Two nulls, both with exact mean and variance, so that nothing is sampled; sums o
 rows are close to normal, and p is that tail:
 
     positions   each query's weights are permuted over the keys that it may attend to (causal or
-                not, its own or not: :mod:`interp.store.attention_mask`): mean c/n and variance
+                not, its own or not: :mod:`interp.store.rows`): mean c/n and variance
                 c (n−c)/(n−1) · (Σp²/n − 1/n²) for c of n keys. For ``uniform``: weights drawn
                 uniformly from the simplex, mean 1 − (1 − 1/n)^n.
     tokens      the row is paired with another row's content: rows of a batch are permuted, with
@@ -54,8 +54,14 @@ from interp.hooks.site import Site
 from interp.stats.bootstrap import RESAMPLES
 from interp.stats.head_table import head_table
 from interp.stats.nulls import others_moments
-from interp.store.attention_mask import AttentionMask, Pattern, mask_from_patterns
-from interp.store.rows import Rows, layer_hooks, read_batches
+from interp.store.rows import (
+    AttentionMask,
+    Pattern,
+    Rows,
+    layer_hooks,
+    mask_from_patterns,
+    read_batches,
+)
 
 __all__ = ["RESAMPLES", "AttentionMass", "attention_mass", "attention_table", "masses_by_row"]
 

@@ -16,7 +16,7 @@ exact moments of Hoeffding's combinatorial statistic over permutations of a batc
 
 is 1 if attention does not depend on the row's content. Queries that may attend to one key only are
 left out. Null: one row's weights are permuted over the keys that the query may attend to
-(:mod:`interp.store.attention_mask`), with exact mean and variance. Even attention has score 1 and
+(:mod:`interp.store.rows`), with exact mean and variance. Even attention has score 1 and
 effect 0: it does not depend on the content, but prefers no position either.
 
 Intervals are a Poisson bootstrap over rows, or pairs of rows (:mod:`interp.stats.bootstrap`). For a
@@ -42,8 +42,7 @@ from interp.hooks.site import Site
 from interp.stats.bootstrap import RESAMPLES, RowCounts, RowMeans
 from interp.stats.head_table import head_table, score_row
 from interp.stats.p_values import Tail
-from interp.store.attention_mask import attention_shares, mask_from_patterns
-from interp.store.rows import Rows
+from interp.store.rows import Rows, attention_shares, mask_from_patterns
 
 __all__ = ["SCALE", "Alike", "Copying", "copying_table", "positional_table"]
 

@@ -29,8 +29,7 @@ from interp.errors import Problems, refuse_unless
 from interp.hooks.site import Site
 from interp.stats.bootstrap import RESAMPLES
 from interp.stats.head_table import ANY_TARGET, head_table
-from interp.store.attention_mask import AttentionMask, Pattern, mask_from_patterns
-from interp.store.rows import layer_hooks, read_batches
+from interp.store.rows import AttentionMask, Pattern, layer_hooks, mask_from_patterns, read_batches
 
 LAGS = 32
 """Lags 0 … LAGS − 1 are measured unless the caller names others."""

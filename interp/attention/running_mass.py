@@ -27,7 +27,7 @@ from torch import Tensor
 
 from interp.stats.bootstrap import RowCounts, RowMeans
 from interp.stats.head_table import TEST, head_table, score_row
-from interp.store.attention_mask import AttentionMask, Pattern, attention_shares, mask_from_patterns
+from interp.store.rows import AttentionMask, Pattern, attention_shares, mask_from_patterns
 
 Kind = tuple[str, tuple[str, ...]]
 """A null's name, and the names of the classes of keys that it is the null of."""

@@ -16,20 +16,21 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from interp.errors import ArgumentError, OutputError, Problems, StoreError, need_path
+from interp import telling
+from interp.errors import OutputError, Problems, StoreError, need_path
 from interp.lock import LOCK
 from interp.output import CHECKED, check_output, output_folder
-from interp.ray_tasks import Backend, need_backend
+from interp.ray_tasks import Backend, need_backend, require_ray
 from interp.store import layout
 from interp.store.reader import ActivationStore
 
 if TYPE_CHECKING:
     from interp.hooks.transformer_lens_adapter import HookedModel
-    from interp.store.pipeline import Progress
-    from interp.store.plan import StorePlan
+    from interp.store.pipeline import StorePlan
     from interp.store.sources import PartRows, RowSource
 
 
@@ -53,8 +54,8 @@ def plan_extraction(
     Arguments and errors are those of :func:`extract`. An iterator that can be read once must be
     given to :func:`extract` itself.
     """
-    found = _source(model, source, rows, seed)
-    return _plan(model, found, hooks, seed, batch, dtype, positions, heads, part_rows, compression)
+    given = (hooks, rows, seed, batch, dtype, positions, heads, part_rows, compression)
+    return _plan(model, source, *given)[1]
 
 
 def extract(
@@ -118,40 +119,31 @@ def extract(
     out = Path(out)
     _check_out(out, resume, overwrite, backend)
     if backend == "ray":
-        from interp.ray_tasks import require_ray
-
         require_ray()
-    from interp.store.pipeline import Progress
+    from interp.store.pipeline import run_on_ray, write_parts
 
-    found = _source(model, source, rows, seed)
-    plan = _plan(model, found, hooks, seed, batch, dtype, positions, heads, part_rows, compression)
+    given = (hooks, rows, seed, batch, dtype, positions, heads, part_rows, compression)
+    found, plan = _plan(model, source, *given)
     if report is not None:
         report(plan.describe())
     _check_space(out, plan)
     with _place(out, overwrite) as folder, _open(folder, plan, dict(about or {})) as done:
         todo = _remaining(found, plan, done)
-        with Progress(plan, done) as progress:
-            _run(backend, todo, model, loader, plan, folder, progress)
+        with _progress(plan, done) as advanced:
+            sealed = partial(layout.append_index, folder)
+            if backend == "ray":
+                run_on_ray(todo, loader or model, plan, folder, sealed=sealed, advanced=advanced)
+            else:
+                write_parts(todo, model, plan, folder, sealed=sealed, advanced=advanced)
         _finish(folder)
     return ActivationStore(out)
 
 
-def _source(model: HookedModel, source: Any, rows: int | None, seed: int) -> RowSource:
-    from interp.hooks.transformer_lens_adapter import vocabulary_of
-    from interp.store.sources import as_source, within
-
-    problems = Problems("extract")
-    good = rows is None or rows >= 1
-    problems.need(good, "rows", "must be at least 1", rows, "give a number, or leave it out")
-    problems.need(seed >= 0, "seed", "must not be negative", seed, "use 0 or more")
-    problems.raise_if_any()
-    return within(as_source(source, rows=rows, seed=seed), vocabulary_of(model))
-
-
 def _plan(
     model: HookedModel,
-    source: RowSource,
+    source: Any,
     hooks: Sequence[str] | str,
+    rows: int | None,
     seed: int,
     batch: int,
     dtype: str | None,
@@ -159,27 +151,21 @@ def _plan(
     heads: Sequence[int] | None,
     part_rows: int | None,
     compression: str | None,
-) -> StorePlan:
-    from interp.store.plan import make_plan
-    from interp.store.selection import Selection, parse_positions
+) -> tuple[RowSource, StorePlan]:
+    from interp.hooks.transformer_lens_adapter import vocabulary_of
+    from interp.store.pipeline import make_plan
+    from interp.store.sources import as_source, within
 
-    try:
-        kept = parse_positions(positions)
-    except ValueError:
-        raise ArgumentError(
-            f"positions must be all, last or START:STOP[:STEP] with a positive step, got "
-            f"{positions!r}: write '0:8' for the first eight"
-        ) from None
-    return make_plan(
-        model,
-        source,
-        [hooks] if isinstance(hooks, str) else list(hooks),
-        seed=seed,
-        batch=batch,
-        selection=Selection(kept, None if heads is None else tuple(heads), dtype),
-        part_rows=part_rows,
-        compression=compression,
+    problems = Problems("extract")
+    good = rows is None or rows >= 1
+    problems.need(good, "rows", "must be at least 1", rows, "give a number, or leave it out")
+    problems.need(seed >= 0, "seed", "must not be negative", seed, "use 0 or more")
+    problems.raise_if_any()
+    found = within(as_source(source, rows=rows, seed=seed), vocabulary_of(model))
+    plan = make_plan(
+        model, found, hooks, seed, batch, dtype, positions, heads, part_rows, compression
     )
+    return found, plan
 
 
 def _check_out(out: Path, resume: bool, overwrite: bool, backend: str) -> None:
@@ -244,7 +230,7 @@ def _open(out: Path, plan: StorePlan, about: dict[str, Any]) -> Iterator[dict[in
                 layout.rewrite_index(out, layout.read_index(out))
             else:
                 layout.write_manifest(out, {**plan.manifest(), "about": about})
-            done = {e["part"]: e for e in layout.index_entries(out) if e["kind"] == "part"}
+            done = {e["part"]: e for e in layout.read_index(out) if e["kind"] == "part"}
         yield done
 
 
@@ -259,7 +245,7 @@ def _writing(out: Path) -> Iterator[None]:
 
 
 def _check_same(out: Path, plan: StorePlan) -> None:
-    from interp.store.plan import differences
+    from interp.store.pipeline import differences
 
     stored = dict(layout.read_manifest(out)["plan"])
     if (lanes := stored.pop("lanes", 1)) != 1:  # of stores before 0.1.0
@@ -292,31 +278,46 @@ def _remaining(
             )
 
 
-def _run(
-    backend: str,
-    todo: Iterator[PartRows],
-    model: HookedModel,
-    loader: Callable[[], HookedModel] | None,
-    plan: StorePlan,
-    out: Path,
-    progress: Progress,
-) -> None:
-    from interp.store import pipeline
+@contextmanager
+def _progress(
+    plan: StorePlan, done: Mapping[int, Mapping[str, Any]]
+) -> Iterator[Callable[[int], None]]:
+    """A progress bar on standard error, and the function that adds rows which were computed.
 
-    def append_entry(entry: dict[str, Any]) -> None:
-        layout.append_index(out, entry)
+    Args:
+        plan: says how many rows there will be and how large one is.
+        done: index entries of the parts that exist already.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    if backend == "ray":
-        pipeline.run_on_ray(
-            todo, loader or model, plan, out, sealed=append_entry, advanced=progress.advance
-        )
-    else:
-        pipeline.write_parts(todo, model, plan, out, sealed=append_entry, advanced=progress.advance)
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:,.0f} rows"),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+        transient=True,
+    ) as bar:
+        already = sum(entry["n"] for entry in done.values())
+        bar.add_task("extract", total=plan.rows, completed=already, rate="")
+        (task,) = bar.tasks
+
+        def advance(rows: int) -> None:
+            written = (task.completed + rows) * plan.row_bytes / 1e6
+            rate = f"{task.speed or 0.0:,.1f} rows/s  {written:,.0f} MB"
+            bar.update(task.id, advance=rows, rate=rate)
+            telling.count(int(task.completed), int(task.total or 0))
+
+        yield advance
 
 
 def _finish(out: Path) -> None:
     with _writing(out):
-        entries = layout.read_index(out)
+        entries = list(layout.read_index(out))
         layout.rewrite_index(out, entries)
         manifest = layout.read_manifest(out)
         manifest["rows"] = sum(e["n"] for e in entries if e["kind"] == "part")

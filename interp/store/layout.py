@@ -10,16 +10,14 @@ A store is a folder::
 A file is *sealed*: written as a draft, closed, fsynced, hashed, renamed, and only then indexed
 (:mod:`interp.output`). What the index names is finished; anything else in the folder is not part of
 the store. An index line is one ``write`` ending in a newline, so a torn last line is recognised and
-dropped. Manifest and lines are checked whenever they are read: no
-line can name a file outside the folder. An HDF5 file that is being written can be lost whole when
-its process dies; a sealed one cannot, which is why there are many files and not one.
+dropped. Manifest and lines are checked whenever they are read. A line's file name follows from its
+kind and its number or name: no line can name a file outside the store, or one of another kind. An
+HDF5 file that is being written can be lost whole when its process dies; a sealed one cannot, which
+is why there are many files and not one.
 
 Not for data that changes: a sealed part is never written again. That a store is complete and
 verifies says that its bytes are those that were written, not that the model was the right one:
 for that the manifest has the SHA-256 of the weights.
-
-A line's file name follows from its kind and number or name: no line can name a file outside the
-store, or one of another kind.
 """
 
 from __future__ import annotations
@@ -27,20 +25,25 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from interp.environment import environment
 from interp.errors import StoreError
 from interp.lock import LOCK, alone
 from interp.output import DRAFT, append_line, drop, replace_text
-from interp.reading import open_regular, parse_json, read_json
+from interp.reading import open_regular, parse_json, read_json, sha256_file
 from interp.schema import FileTable, Positive, Text, Whole, faults, fits, rule_error
 
+FORMAT = "prooflens-store"
+VERSION, _MAJOR = "1.0", 1
+MANIFEST = "manifest.json"
+INDEX = "index.jsonl"
+DAMAGED = "damaged"
+_LONGEST_LINE = 16 << 20
 NAME = r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}"
 _Digest = Annotated[str, fits("[0-9a-f]{64}", "a SHA-256 in hexadecimal")]
 _Word = Annotated[str, fits(r"[^\x00]+", "text", 4096)]
@@ -173,28 +176,6 @@ def entry_faults(entry: Any, place: str) -> list[str]:
     ]
 
 
-def read_line(line: bytes, place: str) -> tuple[dict[str, Any], list[str]]:
-    """The entry that a line of the index holds, and what is wrong with it.
-
-    Args:
-        line: The line's bytes.
-        place: What messages call the line, such as ``line 3``.
-    """
-    try:
-        entry = parse_json(line, place, StoreError)
-    except StoreError as error:
-        return {}, [str(error)]
-    return entry if isinstance(entry, dict) else {}, entry_faults(entry, place)
-
-
-FORMAT = "prooflens-store"
-VERSION = (1, 0)
-MANIFEST = "manifest.json"
-INDEX = "index.jsonl"
-DAMAGED = "damaged"
-_LONGEST_LINE = 16 << 20
-
-
 def writing(folder: Path) -> AbstractContextManager[None]:
     """Hold the store's write lock.
 
@@ -210,61 +191,39 @@ def digest(record: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def product_version() -> str:
-    """``prooflens`` and its version, as the manifest records it."""
-    return f"prooflens {environment()['prooflens']}"
-
-
 def is_store(folder: Path) -> bool:
     """Whether ``folder`` is a store, which it is if it has a manifest."""
     return (folder / MANIFEST).is_file()
-
-
-def check_version(where: Path, manifest: Mapping[str, Any]) -> None:
-    """Refuse a manifest that is not a store's, or is of a newer major version.
-
-    Raises:
-        StoreError: naming the version found and the newest one that can be read.
-    """
-    if manifest.get("format") != FORMAT:
-        raise StoreError(f"{where}: not an activation store (format {manifest.get('format')!r})")
-    found = str(manifest.get("version", ""))
-    major = found.partition(".")[0]
-    if not major.isdecimal():
-        raise StoreError(f"{where}: the store's version {found!r} is not MAJOR.MINOR")
-    if int(major) > VERSION[0]:
-        raise StoreError(
-            f"{where}: store version {found} is newer than {VERSION[0]}.x, which this prooflens "
-            "reads: install a newer prooflens"
-        )
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Read the manifest of a store.
 
     Raises:
-        StoreError: if there is none, it is damaged, or its major version is newer.
+        StoreError: if there is none, its major version is newer (the message names the version
+            found and the newest one that can be read), or it does not fit the schema.
     """
     if folder.is_file():
         raise StoreError(f"{folder}: is a file: a store is a folder, give that")
     if not is_store(folder):
         raise StoreError(f"{folder}: not an activation store (it has no {MANIFEST})")
-    manifest: dict[str, Any] = read_json(folder / MANIFEST, "manifest", StoreError)
-    check_manifest(folder, manifest)
-    return manifest
-
-
-def check_manifest(where: Path, manifest: Any) -> None:
-    """Refuse a manifest that is none, of a newer major version, or does not fit the schema.
-
-    Raises:
-        StoreError: naming every fault.
-    """
+    manifest: Any = read_json(folder / MANIFEST, "manifest", StoreError)
     if not isinstance(manifest, dict):
-        raise StoreError(f"{where}: the manifest is not a JSON object")
-    check_version(where, manifest)
+        raise StoreError(f"{folder}: the manifest is not a JSON object")
+    if manifest.get("format") != FORMAT:
+        raise StoreError(f"{folder}: not an activation store (format {manifest.get('format')!r})")
+    version = str(manifest.get("version", ""))
+    major = version.partition(".")[0]
+    if not major.isdecimal():
+        raise StoreError(f"{folder}: the store's version {version!r} is not MAJOR.MINOR")
+    if int(major) > _MAJOR:
+        raise StoreError(
+            f"{folder}: store version {version} is newer than {_MAJOR}.x, which this prooflens "
+            "reads: install a newer prooflens"
+        )
     if found := faults(_ManifestFile, manifest, "it"):
-        raise StoreError(f"{where}: the manifest is damaged: {'; '.join(found[:5])}")
+        raise StoreError(f"{folder}: the manifest is damaged: {'; '.join(found[:5])}")
+    return manifest
 
 
 def manifest_faults(manifest: Mapping[str, Any]) -> list[str]:
@@ -319,33 +278,45 @@ def index_lines(folder: Path) -> Iterator[tuple[int, bytes]]:
         raise StoreError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
-def read_index(folder: Path) -> list[dict[str, Any]]:
-    """The entries of a store's index as a list, read and checked by :func:`index_entries`.
+def index_entries(folder: Path, where: str = "") -> Iterator[tuple[dict[str, Any], list[str]]]:
+    """The entry that each whole line of the index holds, and what is wrong with it.
+
+    A line that is no entry gives an empty one; one of a file that an earlier line names is wrong.
+
+    Args:
+        folder: The store's folder.
+        where: What messages say before a line's number.
 
     Raises:
-        StoreError: if the index cannot be read or one of its entries is wrong.
+        StoreError: if the index cannot be read.
     """
-    return list(index_entries(folder))
+    seen: dict[str, int] = {}
+    for number, line in index_lines(folder):
+        place = f"{where}line {number}"
+        try:
+            entry = parse_json(line, place, StoreError)
+        except StoreError as error:
+            yield {}, [str(error)]
+            continue
+        wrong = entry_faults(entry, place)
+        name = entry.get("file") if isinstance(entry, dict) else None
+        if not wrong and isinstance(name, str):
+            if name in seen:
+                wrong = [f"{place} names {name}, as line {seen[name]} does"]
+            seen.setdefault(name, number)
+        yield entry if isinstance(entry, dict) else {}, wrong
 
 
-def index_entries(folder: Path) -> Iterator[dict[str, Any]]:
+def read_index(folder: Path) -> Iterator[dict[str, Any]]:
     """The entries of the index one by one, without a torn last line, each checked.
 
     Raises:
-        StoreError: if a line that ends in a newline is not an entry, or two are of one file.
+        StoreError: if the index cannot be read, a line that ends in a newline is not an entry, or
+            two are of one file.
     """
-    seen: set[str] = set()
-    index = str(folder / INDEX)
-    for number, line in index_lines(folder):
-        place = f"{index}: line {number}"
-        entry, faults = read_line(line, place)
-        if faults:
-            raise StoreError(f"{'; '.join(faults[:3])}: see prooflens store --verify")
-        name = entry.get("file")
-        if name in seen:
-            raise StoreError(f"{place} names {name} a second time: see prooflens store --verify")
-        if isinstance(name, str):
-            seen.add(name)
+    for entry, wrong in index_entries(folder, f"{folder / INDEX}: "):
+        if wrong:
+            raise StoreError(f"{'; '.join(wrong[:3])}: see prooflens store --verify")
         yield entry
 
 
@@ -358,10 +329,32 @@ def append_index(folder: Path, entry: Mapping[str, Any]) -> None:
     append_line(folder / INDEX, json.dumps(entry).encode())
 
 
-def rewrite_index(folder: Path, entries: list[dict[str, Any]]) -> None:
+def rewrite_index(folder: Path, entries: Iterable[dict[str, Any]]) -> None:
     """Replace the index by these entries, whole or not at all: parts in order, then tables."""
     ordered = sorted(entries, key=lambda e: (e["kind"] != "part", e.get("part", 0)))
     replace_text(folder / INDEX, "".join(json.dumps(entry) + "\n" for entry in ordered))
+
+
+def settle_replacements(folder: Path) -> None:
+    """Repair the index after a process died while it replaced a table of measurements.
+
+    The index entry then describes both the old and the new table. The one whose file is there is
+    recognised by its SHA-256, and the entry is rewritten to describe it alone.
+
+    The caller holds the store's lock.
+    """
+    entries = list(read_index(folder))
+    if not any("replaces" in entry for entry in entries):
+        return
+    settled = []
+    for entry in entries:
+        old = entry.get("replaces")
+        now = {key: value for key, value in entry.items() if key != "replaces"}
+        path = folder / str(entry.get("file"))
+        if old is not None and path.is_file() and sha256_file(path) == old["sha256"]:
+            now |= old
+        settled.append(now)
+    rewrite_index(folder, settled)
 
 
 def store_files(folder: Path) -> list[Path]:

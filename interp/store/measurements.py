@@ -47,7 +47,7 @@ def measurement_names(folder: Path) -> tuple[str, ...]:
 def _entries(folder: Path) -> dict[str, dict[str, Any]]:
     if not folder.is_dir():
         return {}
-    return {e["name"]: e for e in layout.index_entries(folder) if e["kind"] == "measurement"}
+    return {e["name"]: e for e in layout.read_index(folder) if e["kind"] == "measurement"}
 
 
 def write_measurement(
@@ -77,7 +77,7 @@ def write_measurement(
     layout.read_manifest(folder)
     with layout.writing(folder):
         layout.drop_drafts(folder)
-        settle_replacements(folder)
+        layout.settle_replacements(folder)
         if name in _entries(folder) and not overwrite:
             raise StoreError(f"{folder}: measurement {name!r} is there already: use overwrite")
         final = folder / layout.measurement_name(name)
@@ -95,13 +95,12 @@ def _seal(folder: Path, name: str, draft: Path, final: Path, rows: int) -> None:
     """Rename and index a finished draft.
 
     Where it replaces a table, the line says for a moment of both: the file is either of them
-    whenever the process dies, and :func:`settle_replacements` finds out which.
+    whenever the process dies, and :func:`interp.store.layout.settle_replacements` finds out which.
     """
-
     fsync(draft)
     entry: dict[str, Any] = {"kind": "measurement", "name": name, "file": final.name, "n": rows}
     entry |= {"bytes": draft.stat().st_size, "sha256": sha256_file(draft)}
-    entries = layout.read_index(folder)
+    entries = list(layout.read_index(folder))
     old = next((e for e in entries if e.get("name") == name), None)
     if old is None:
         settle(draft, final)
@@ -112,29 +111,6 @@ def _seal(folder: Path, name: str, draft: Path, final: Path, rows: int) -> None:
     layout.rewrite_index(folder, [both if e is old else e for e in entries])
     settle(draft, final)
     layout.rewrite_index(folder, [entry if e is old else e for e in entries])
-
-
-def settle_replacements(folder: Path) -> None:
-    """Repair the index after a process died while it replaced a table of measurements.
-
-    The index entry then describes both the old and the new table. The one whose file is there is
-    recognised by its SHA-256, and the entry is rewritten to describe it alone.
-
-    The caller holds the store's lock.
-    """
-
-    entries = layout.read_index(folder)
-    if not any("replaces" in entry for entry in entries):
-        return
-    settled = []
-    for entry in entries:
-        old = entry.get("replaces")
-        now = {key: value for key, value in entry.items() if key != "replaces"}
-        path = folder / str(entry.get("file"))
-        if old is not None and path.is_file() and sha256_file(path) == old["sha256"]:
-            now |= old
-        settled.append(now)
-    layout.rewrite_index(folder, settled)
 
 
 def _check_measurement(name: str, table: pandas.DataFrame, provenance: dict[str, Any]) -> str:
@@ -180,7 +156,7 @@ def _kind(column: pandas.Series[Any]) -> str:
 def _write_file(path: Path, table: pandas.DataFrame, text: str) -> None:
     with h5py.File(path, "w") as file:
         file.attrs["format"] = layout.FORMAT
-        file.attrs["version"] = f"{layout.VERSION[0]}.{layout.VERSION[1]}"
+        file.attrs["version"] = layout.VERSION
         if set(COLUMNS) <= set(table.columns):
             file.attrs[_TABLE] = FORMAT
         file.create_dataset("provenance", data=text, dtype=h5py.string_dtype())

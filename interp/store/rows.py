@@ -2,25 +2,117 @@
 
 A model runs up to the last hook wanted and not further; a store reads the rows' chunks. Either
 way one batch is in memory at a time. Heads that only pad a narrower layer are cut off.
+
+Which keys a query may attend to, and how its attention is shared among them:
+
+    share(i, j) = pattern(i, j) / Σ_j pattern(i, j)      over the keys that query i may attend to
+
+Nulls count these keys, so they must be known: from a model's spec, from the spec in a store's
+manifest, or, for any other model, from its patterns, where a key that is masked has exactly zero
+attention in every row, head and query. Attention on a key that should be masked, and attention that
+is not a number, are errors. Not for windows: a key masked because it is far counts as one that
+gets nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
 from interp.errors import ArgumentError, HookError, Problems
 from interp.hooks.capture import Capture, model_device, survey
 from interp.hooks.site import Site
 from interp.store import ActivationStore
-from interp.store.attention_mask import AttentionMask, attention_mask_of
 from interp.tasks.base import Batch
+
+Pattern = Float[Tensor, "row head query key"]
+
+
+@dataclass(frozen=True)
+class AttentionMask:
+    """Which keys a query may attend to.
+
+    Attributes:
+        causal: Whether keys after the query's own position are masked.
+        mask_self: Whether the query's own position is masked.
+    """
+
+    causal: bool = True
+    mask_self: bool = False
+
+    def keys(self, length: int) -> Bool[Tensor, "query key"]:
+        """True where a query may attend to a key."""
+        every = torch.ones(length, length, dtype=torch.bool)
+        seen = every.tril() if self.causal else every
+        return seen & ~torch.eye(length, dtype=torch.bool) if self.mask_self else seen
+
+
+def attention_mask_of(source: Any) -> AttentionMask | None:
+    """The attention mask that a model's spec or a store's manifest declares, or None if neither
+    says whether attention is causal.
+
+    Args:
+        source: A hooked model, or an :class:`~interp.store.ActivationStore`.
+    """
+    spec = _spec_of(source)
+    if not spec or "causal" not in spec:
+        return None
+    return AttentionMask(bool(spec["causal"]), bool(spec.get("mask_self", False)))
+
+
+def _spec_of(source: Any) -> Mapping[str, Any] | None:
+    """A model's spec as JSON data, its own or what a store's manifest has of it."""
+    if isinstance(source, ActivationStore):
+        return (source.manifest["plan"].get("model") or {}).get("spec")
+    spec = getattr(source, "spec", None)
+    return None if spec is None else spec.to_dict()
+
+
+def mask_from_patterns(patterns: Iterable[Pattern]) -> AttentionMask:
+    """What patterns show: causal if no query attends to a later key in any row, head or layer;
+    ``mask_self`` if none but the first attends to itself."""
+    causal = mask_self = True
+    for pattern in patterns:
+        most = pattern.abs().amax((0, 1))
+        causal &= not bool(most.triu(1).any())
+        mask_self &= len(most) > 1 and not bool(most.diagonal()[1:].any())
+    return AttentionMask(causal, mask_self)
+
+
+def attention_shares(
+    layer: int, pattern: Pattern, seen: Bool[Tensor, "query key"], heads: Sequence[int | str]
+) -> Float64[Tensor, "row head query key"]:
+    """Each query's attention as shares of one; zero where it attends to nothing at all.
+
+    Args:
+        layer: The layer, named in error messages.
+        pattern: Attention, normalised or not.
+        seen: Which keys a query may attend to, ``[query, key]``.
+        heads: The names of the heads.
+
+    Raises:
+        ArgumentError: if attention is not finite, or lies on keys that cannot be attended to.
+    """
+    pattern = pattern.double()
+    total = pattern.sum(-1, keepdim=True)
+    lost = (~total.isfinite()).any(dim=2).any(dim=0)[:, 0]
+    away = pattern.abs().amax(0).masked_fill(seen, 0.0).flatten(1).any(1) & ~lost
+    problems, name = Problems("attention"), Site(layer, "pattern").name
+    for wrong, rule, advice in (
+        (lost, "must be finite", "the model's weights or inputs are damaged"),
+        (away, "must be zero on the keys that are masked", "say what the model masks"),
+    ):
+        found = [head for head, bad in zip(heads, wrong.tolist(), strict=True) if bad]
+        where = f"layer {layer}, head{'s'[: len(found) > 1]} {', '.join(map(str, found))}"
+        problems.need(not found, name, rule, where, advice)
+    problems.raise_if_any()
+    return torch.where(total > 0, pattern / total.clamp_min(torch.finfo(torch.float64).tiny), 0.0)
 
 
 @dataclass(frozen=True)
@@ -65,10 +157,11 @@ def layer_hooks(source: Any, kind: str, layers: Sequence[int] | None = None) -> 
     """
     if layers is not None:
         return [Site(layer, kind).name for layer in layers]
-    known = (*source.hooks, *source.aliases) if _is_store(source) else source.hook_dict
+    stored = isinstance(source, ActivationStore)
+    known = (*source.hooks, *source.aliases) if stored else source.hook_dict
     layered = ((Site.of(name).layer, name) for name in known)
     names = [name for layer, name in layered if layer >= 0 and Site(layer, kind).name == name]
-    if not names and not _is_store(source):
+    if not names and not stored:
         names = [Site(layer, kind).name for layer in range(source.cfg.n_layers)]
     if not names:
         raise HookError(f"{source} has no hook blocks.*.{kind}: store it")
@@ -103,7 +196,7 @@ def read_batches(
     """
     problems = Problems("read_batches")
     problems.need(batch >= 1, "batch", "must be at least 1", batch, "give a number of rows")
-    stored = _is_store(source)
+    stored = isinstance(source, ActivationStore)
     advice = "a store has its own rows" if stored else "say what the model is to run on"
     rule = "must be None for a store" if stored else "must be given for a model"
     given = type(inputs).__name__
@@ -150,13 +243,8 @@ def check_finite(rows: Rows) -> None:
     problems.raise_if_any()
 
 
-def _is_store(source: Any) -> bool:
-    return isinstance(source, ActivationStore)
-
-
 def _live(model: Any, rows: Batch, hooks: Sequence[str], batch: int) -> Iterator[Rows]:
-    device, spec = model_device(model), getattr(model, "spec", None)
-    widths = _head_counts(None if spec is None else spec.to_dict())
+    device, widths = model_device(model), _head_counts(model)
     found = survey(model, rows.inputs[:2].to(device), list(hooks))
     names = {hook: found.aliases.get(hook, hook) for hook in hooks}
     axes = {firing.name: firing.labels for firing in found.hooks}
@@ -180,9 +268,8 @@ def _widen_bfloat16(values: Tensor) -> Tensor:
 
 
 def _rows_from_store(store: ActivationStore, hooks: Sequence[str], batch: int) -> Iterator[Rows]:
-    plan = store.manifest["plan"]
-    heads = plan.get("heads")
-    widths = {} if heads else _head_counts((plan.get("model") or {}).get("spec"))
+    heads = store.manifest["plan"].get("heads")
+    widths = {} if heads else _head_counts(store)
     labels = {hook: store.labels(hook) for hook in hooks}
     seen = attention_mask_of(store)
     for chosen in store.batches(batch):
@@ -197,9 +284,9 @@ def _rows_from_store(store: ActivationStore, hooks: Sequence[str], batch: int) -
         yield Rows(inputs, mask, latents, values, kept, labels, seen)
 
 
-def _head_counts(spec: Mapping[str, Any] | None) -> dict[int, int]:
-    """Layer → number of heads, if a spec says that layers differ."""
-    heads = (spec or {}).get("n_heads")
+def _head_counts(source: Any) -> dict[int, int]:
+    """Layer → number of heads, if the spec says that layers differ."""
+    heads = (_spec_of(source) or {}).get("n_heads")
     return dict(enumerate(heads)) if isinstance(heads, list | tuple) else {}
 
 

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from interp.errors import ArgumentError, Problems, StoreError, refuse_unless
 from interp.reading import MOST_BYTES, open_regular, parse_json, read_json
-from interp.store.writer import Rows
+from interp.store.hdf5 import Indices
 
 Columns = dict[str, Tensor]
 _TASK_BLOCK = 256
@@ -67,7 +67,7 @@ class RowSource:
         block = next(self.blocks(), None)
         if block is None or not len(block["inputs"]):
             raise ArgumentError("source gave no rows at its start: give one with rows")
-        return {name: values[:rows] for name, values in block.items()}
+        return _cut(block, 0, rows)
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class PartRows:
     """The rows of one part, which all have the same length."""
 
     number: int
-    rows: Rows
+    rows: Indices
     columns: Columns
 
     def sha256(self) -> str:
@@ -296,7 +296,7 @@ def _from_task(task: Any, rows: int | None, seed: int) -> RowSource:
         for block in range(-(-rows // _TASK_BLOCK)):
             drawn = np.random.SeedSequence([seed, block]).generate_state(1)[0]
             columns = _columns(task.sample(_TASK_BLOCK, seed=int(drawn)))
-            yield _cut(columns, rows - block * _TASK_BLOCK)
+            yield _cut(columns, 0, rows - block * _TASK_BLOCK)
 
     description = {
         "kind": "task",
@@ -313,7 +313,7 @@ def _from_arrays(source: Any, rows: int | None) -> RowSource:
     wanted = there if rows is None else rows
     if wanted > there:
         raise ArgumentError(f"rows must be at most the source's {there}, got {rows}: ask for less")
-    columns = _cut(columns, wanted)
+    columns = _cut(columns, 0, wanted)
     digest = PartRows(0, np.arange(wanted), columns).sha256()
     shape = list(columns["inputs"].shape)
     return RowSource(
@@ -342,7 +342,7 @@ def _from_iterable(source: Iterable[Any], rows: int | None) -> RowSource:
         left = rows
         for block in itertools.chain.from_iterable(map(_blocks, items())):
             if left is not None:
-                block = _cut(block, left)
+                block = _cut(block, 0, left)
                 left -= len(block["inputs"])
             yield block
             if left == 0:
@@ -402,8 +402,8 @@ def _blocks(item: Any) -> Iterator[Columns]:
     yield from strip_pads(ids, mask)
 
 
-def _cut(columns: Columns, rows: int) -> Columns:
-    return {name: values[:rows] for name, values in columns.items()}
+def _cut(columns: Columns, start: int, stop: int) -> Columns:
+    return {name: values[start:stop] for name, values in columns.items()}
 
 
 def _columns(item: Any) -> Columns:
@@ -449,7 +449,7 @@ def parts(source: RowSource, part_rows: int) -> Iterator[PartRows]:
     Rows of other lengths wait until their part is full; what is left at the end makes one
     smaller part a length, shortest first. What waits is inputs, less than a part per length.
     """
-    waiting: dict[tuple[Any, ...], list[tuple[Rows, Columns]]] = {}
+    waiting: dict[tuple[Any, ...], list[tuple[Indices, Columns]]] = {}
     held: Counter[tuple[Any, ...]] = Counter()
     number, seen = 0, 0
     for block in source.blocks():
@@ -463,8 +463,8 @@ def parts(source: RowSource, part_rows: int) -> Iterator[PartRows]:
         rows, columns = _join_rows(kept)
         whole = len(rows) // part_rows * part_rows
         for start in range(0, whole, part_rows):
-            at = slice(start, start + part_rows)
-            yield PartRows(number, rows[at], {name: v[at] for name, v in columns.items()})
+            stop = start + part_rows
+            yield PartRows(number, rows[start:stop], _cut(columns, start, stop))
             number += 1
         kept.clear()
         held[kind] = len(rows) - whole
@@ -476,7 +476,7 @@ def parts(source: RowSource, part_rows: int) -> Iterator[PartRows]:
         number += 1
 
 
-def _join_rows(kept: list[tuple[Rows, Columns]]) -> tuple[Rows, Columns]:
+def _join_rows(kept: list[tuple[Indices, Columns]]) -> tuple[Indices, Columns]:
     rows = np.concatenate([rows for rows, _ in kept])
     names = kept[0][1]
     return rows, {name: torch.cat([columns[name] for _, columns in kept]) for name in names}

@@ -34,9 +34,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from interp.errors import HookError, Problems
-from interp.hooks.transformer_lens_adapter import ActivationCache
 from interp.machine import need_bytes
-from interp.store.files import Indices
+from interp.store.hdf5 import Indices
 
 ActivationStore = Any
 """An :class:`interp.store.reader.ActivationStore`, which hands these out and so is not imported."""
@@ -87,17 +86,6 @@ class LazyTensors(MutableMapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._loaded)
-
-
-def activation_cache(store: ActivationStore, rows: Indices, model: Any) -> ActivationCache:
-    """A TransformerLens ``ActivationCache`` of some rows, whose tensors load when they are used.
-
-    Args:
-        store: the store to read from.
-        rows: ids of the rows, which must be of one length.
-        model: the model, for those of the cache's methods that need weights, or None.
-    """
-    return ActivationCache(LazyTensors(store, rows), model)
 
 
 class StoreDataset(Dataset[dict[str, Tensor]]):

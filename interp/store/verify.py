@@ -25,7 +25,6 @@ from interp.output import drop
 from interp.reading import sha256_file
 from interp.store import layout
 from interp.store.hdf5 import dataset, open_hdf5, reading, unwritten
-from interp.store.measurements import settle_replacements
 
 
 @dataclass(frozen=True)
@@ -63,9 +62,12 @@ def verify(path: Path | str, *, advanced: Callable[[int], None] | None = None) -
     folder = Path(path)
     manifest = layout.read_manifest(folder)
     faults = [Fault(layout.MANIFEST, "", reason) for reason in layout.manifest_faults(manifest)]
-    lines, begun = _IndexLines(folder), _edition(folder)
+    of_lines, begun = list[Fault](), _edition(folder)
     runs: list[tuple[int, int]] = []
-    for entry in lines:
+    for entry, wrong in layout.index_entries(folder):
+        if wrong:
+            of_lines += [Fault(layout.INDEX, "", reason) for reason in wrong]
+            continue
         if entry["kind"] == "part":
             runs += [(start, stop) for start, stop in entry["rows"]]
         found = _file_faults(folder, manifest, entry)
@@ -74,7 +76,7 @@ def verify(path: Path | str, *, advanced: Callable[[int], None] | None = None) -
         faults += found
         if advanced is not None:
             advanced(entry.get("bytes", 0))
-    return faults + lines.faults + list(_row_faults(manifest, runs))
+    return faults + of_lines + list(_row_faults(manifest, runs))
 
 
 def _edition(folder: Path) -> tuple[int, int]:
@@ -92,28 +94,12 @@ def _faults_now(folder: Path, manifest: dict[str, Any], entry: dict[str, Any]) -
     Another process may have replaced a table since the line was read.
     """
     name = entry.get("file")
-    lines = (line for line in _IndexLines(folder) if line.get("file") == name)
+    lines = (line for line in _good_entries(folder) if line.get("file") == name)
     return _file_faults(folder, manifest, next(lines, entry))
 
 
-class _IndexLines:
-    """The index's good lines, one by one; what is wrong with the others is kept."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.faults: list[Fault] = []
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        seen: dict[str, int] = {}
-        for number, line in layout.index_lines(self._folder):
-            entry, reasons = layout.read_line(line, f"line {number}")
-            name = str(entry.get("file", ""))
-            if not reasons and name in seen:
-                reasons = [f"line {number} names {name}, as line {seen[name]} does"]
-            self.faults += [Fault(layout.INDEX, "", reason) for reason in reasons]
-            if not reasons:
-                seen |= {name: number} if name else {}
-                yield entry
+def _good_entries(folder: Path) -> Iterator[dict[str, Any]]:
+    return (entry for entry, wrong in layout.index_entries(folder) if not wrong)
 
 
 def _file_faults(folder: Path, manifest: dict[str, Any], entry: dict[str, Any]) -> list[Fault]:
@@ -230,7 +216,7 @@ def repair(path: Path | str, *, drop_damaged: bool = False) -> list[str]:
                 "written, or extract again with overwrite=True (--overwrite)"
             )
         bad = sorted({fault.file for fault in faults} - {layout.INDEX})
-        kept = [entry for entry in _IndexLines(folder) if entry.get("file") not in bad]
+        kept = [entry for entry in _good_entries(folder) if entry.get("file") not in bad]
         runs = [(a, b) for e in kept if e["kind"] == "part" for a, b in e["rows"]]
         incomplete = any(_row_faults({**manifest, "complete": True}, runs))
         try:
@@ -239,7 +225,7 @@ def repair(path: Path | str, *, drop_damaged: bool = False) -> list[str]:
             for name in bad:
                 _move_aside(folder, name)
             layout.rewrite_index(folder, kept)
-            settle_replacements(folder)
+            layout.settle_replacements(folder)
             layout.drop_drafts(folder)
         except OSError as error:
             raise StoreError(f"{folder}: writing failed: {error.strerror or error}") from error
@@ -255,11 +241,6 @@ def _move_aside(folder: Path, name: str) -> None:
     if aside.is_symlink():
         raise StoreError(f"{aside}: leads out of the store: remove it")
     aside.mkdir(exist_ok=True)
-    places = (aside / f"{name}{end}" for end in _ends())
+    ends = itertools.chain([""], (f".{number}" for number in itertools.count(2)))
+    places = (aside / f"{name}{end}" for end in ends)
     os.replace(folder / name, next(place for place in places if not os.path.lexists(place)))
-
-
-def _ends() -> Iterator[str]:
-    yield ""
-    for number in itertools.count(2):
-        yield f".{number}"

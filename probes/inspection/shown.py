@@ -41,8 +41,7 @@ from interp.attention.key_sets import positional_key_sets, token_key_sets
 from interp.attribution.unembedding import unembedding
 from interp.interventions.ablation_effects import loss_unit
 from interp.run import Mean, Run, Site, Zero, output_site
-from interp.store.attention_mask import attention_shares, mask_from_patterns
-from interp.store.rows import Rows, layer_hooks, read_batches
+from interp.store.rows import Rows, attention_shares, layer_hooks, mask_from_patterns, read_batches
 from interp.tasks.base import Batch
 from interp.weights.head_weights import HeadWeights
 

@@ -29,8 +29,7 @@ from interp.run import Array, Run, Site, head_sites, output_site
 from interp.run.evidence import LEAST_ROWS, looks_of, row_order
 from interp.run.run import stride_of
 from interp.store import ActivationStore
-from interp.store.attention_mask import AttentionMask, attention_mask_of
-from interp.store.rows import Rows, layer_hooks, read_batches
+from interp.store.rows import AttentionMask, Rows, attention_mask_of, layer_hooks, read_batches
 from interp.tasks.base import Batch
 from probes.activations import SampledPositions, sample_positions
 from probes.roles.acting import LEAST, WITHIN, Acting, acting

@@ -28,8 +28,7 @@ from interp.errors import need, refuse_unless
 from interp.hooks.capture import evaluating
 from interp.run.gate import admit_batch
 from interp.store import ActivationStore
-from interp.store.attention_mask import attention_mask_of
-from interp.store.rows import scored_mask
+from interp.store.rows import attention_mask_of, scored_mask
 from interp.tasks.base import Batch, Memory
 from interp.tasks.counterfactual import Variable
 from probes.roles.ability import count_causes

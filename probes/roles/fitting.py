@@ -13,7 +13,7 @@ from torch import Tensor
 
 from interp.hooks.site import Site
 from interp.run import Run
-from interp.store.attention_mask import AttentionMask, attention_mask_of
+from interp.store.rows import AttentionMask, attention_mask_of
 from interp.tasks.base import Memory
 from probes.roles.selecting import Seen
 from probes.roles.views import first_alone

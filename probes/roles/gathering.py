@@ -18,7 +18,7 @@ from interp.hooks.limits import need_hooks
 from interp.hooks.site import Site
 from interp.hooks.transformer_lens_adapter import vocabulary_of
 from interp.interventions.components import Component, components, stream_after
-from interp.store.attention_mask import AttentionMask, attention_mask_of, mask_from_patterns
+from interp.store.rows import AttentionMask, attention_mask_of, mask_from_patterns
 from interp.tasks.base import Batch
 from probes.roles.evidence import Evidence
 from probes.roles.profile import Profile

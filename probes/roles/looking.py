@@ -26,8 +26,7 @@ from interp.attention.behaviour import SCALE, Alike, Copying
 from interp.attention.key_sets import positional_key_sets, token_key_sets
 from interp.attribution.unembedding import post_scale
 from interp.hooks.site import Site, output_site
-from interp.store.attention_mask import mask_from_patterns
-from interp.store.rows import Rows
+from interp.store.rows import Rows, mask_from_patterns
 from probes.roles.decision import Test
 
 

@@ -25,7 +25,7 @@ from torch import Tensor
 from interp.attribution.unembedding import unembedding
 from interp.hooks.site import Site
 from interp.run import Array, Edit, Lookup, Replace, Run
-from interp.store.attention_mask import AttentionMask
+from interp.store.rows import AttentionMask
 from probes.roles.ffn_tables import ffn_table
 from probes.roles.fitting import Fitting, pattern_of, read_places
 from probes.roles.key_classes import (

@@ -11,7 +11,7 @@ from interp.errors import ArgumentError
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.store import extract
-from interp.store.attention_mask import AttentionMask
+from interp.store.rows import AttentionMask
 from interp.tasks.base import Batch
 
 GEN = torch.Generator().manual_seed(0)

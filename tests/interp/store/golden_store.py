@@ -9,9 +9,9 @@ import torch
 
 from interp.lock import LOCK
 from interp.store import layout
+from interp.store.hdf5 import PartFile
 from interp.store.measurements import write_measurement
-from interp.store.selection import to_array
-from interp.store.writer import PartFile
+from interp.store.pipeline import to_array
 
 PATTERN = ("row", "head", "query", "key")
 EMBED = ("row", "pos", "d_model")
@@ -68,7 +68,6 @@ def main(folder: Path) -> None:
     for number, (rows, columns) in enumerate(golden_parts()):
         part = PartFile(folder, number, rows, 2, None, "")
         part.write(0, columns)
-        part.close()
         layout.append_index(folder, part.seal())
     table = pd.DataFrame({"head": [0, 1], "score": [0.5, np.nan], "role": ["induction", None]})
     write_measurement(folder, "heads", table, {"analysis": "by hand"})

@@ -14,7 +14,7 @@ from store_models import Echo, TinyTransformer
 
 from interp.errors import StoreError
 from interp.store import extract as extraction
-from interp.store import layout, writer
+from interp.store import hdf5, layout
 
 HOOKS = ["blocks.*.hook_resid_post", "blocks.*.attn.hook_pattern"]
 ROWS, BATCH, PART_ROWS = 50, 4, 12
@@ -58,9 +58,9 @@ def arrange(way: str, model: TinyTransformer) -> None:
     if way == "forward":
         model.forward = dying(model.forward, 11)
     elif way == "write":
-        writer.PartFile.write = dying(writer.PartFile.write, 8, after=True)
+        hdf5.PartFile.write = dying(hdf5.PartFile.write, 8, after=True)
     elif way == "close":
-        writer.fsync = dying(writer.fsync, 5)
+        hdf5.fsync = dying(hdf5.fsync, 5)
     elif way == "rename":
         os.replace = dying(os.replace, 4)
     elif way == "before index":

@@ -15,7 +15,7 @@ from store_killer import BATCH, HOOKS, PART_ROWS, ROWS, WAYS
 from store_models import Echo, TinyTransformer
 
 from interp.errors import OutputError, StoreError
-from interp.store import ActivationStore, extract, layout, repair, verify, writer
+from interp.store import ActivationStore, extract, hdf5, layout, repair, verify
 
 HERE = Path(__file__).parent
 
@@ -89,14 +89,14 @@ def failing(error):
 
 def full_disk(method):
     def arrange(monkeypatch, model):
-        original = getattr(writer.PartFile, method)
+        original = getattr(hdf5.PartFile, method)
 
         def full(self, *arguments):
             if self.number == 3:
                 raise OSError(errno.ENOSPC, "No space left on device")
             return original(self, *arguments)
 
-        monkeypatch.setattr(writer.PartFile, method, full)
+        monkeypatch.setattr(hdf5.PartFile, method, full)
 
     return arrange
 
@@ -212,7 +212,7 @@ def test_a_store_that_was_begun_in_lanes_goes_on_or_says_why_not(tmp_path, whole
     """Earlier versions ran forward passes at once and have their number in the plan."""
     out = tmp_path / "s"
     shutil.copytree(whole.path, out)
-    layout.rewrite_index(out, layout.read_index(out)[:2])
+    layout.rewrite_index(out, list(layout.read_index(out))[:2])
     manifest = layout.read_manifest(out)
     manifest["plan"]["lanes"] = lanes
     manifest |= {"plan_digest": layout.digest(manifest["plan"]), "complete": False}

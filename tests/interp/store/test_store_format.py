@@ -14,11 +14,10 @@ from store_models import Echo, TinyTransformer
 
 from interp.errors import StoreError
 from interp.store import ActivationStore, extract, verify
-from interp.store.arrays import CHUNK_BYTES, chunk_shape
+from interp.store.hdf5 import CHUNK_BYTES, PartFile, chunk_shape
 from interp.store.layout import INDEX, MANIFEST
-from interp.store.plan import weights_sha256
+from interp.store.pipeline import weights_sha256
 from interp.store.sources import PartRows
-from interp.store.writer import PartFile
 
 GOLDEN = Path(__file__).parent / "golden"
 HOOKS = ["blocks.0.attn.hook_pattern", "blocks.1.hook_resid_post"]
@@ -68,7 +67,6 @@ def test_golden_bytes_are_still_written(tmp_path):
     for number, (rows, columns) in enumerate(golden_parts()):
         part = PartFile(tmp_path, number, rows, 2, None, "")
         part.write(0, columns)
-        part.close()
         part.seal()
         name = f"part-{number:05d}.h5"
         assert (tmp_path / name).read_bytes() == (GOLDEN / name).read_bytes()

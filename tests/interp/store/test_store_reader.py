@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from interp.errors import ArgumentError, HookError, StoreError
 from interp.store import ActivationStore, extract, verify
-from interp.store.files import Files
+from interp.store.reader import Files
 
 PATTERN, RESID = "blocks.0.attn.hook_pattern", "blocks.0.hook_resid_post"
 LENGTHS = [4, 6, 4, 5, 6, 6, 4, 5, 4, 4]

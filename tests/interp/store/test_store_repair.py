@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from interp.errors import StoreError
 from interp.output import append_line
 from interp.store import ActivationStore, extract, repair, verify
-from interp.store.layout import INDEX, MANIFEST, read_index, rewrite_index
-from interp.store.measurements import settle_replacements, write_measurement
+from interp.store.layout import INDEX, MANIFEST, read_index, rewrite_index, settle_replacements
+from interp.store.measurements import write_measurement
 from prooflens.cli.main import app
 
 HOOKS = ["blocks.0.attn.hook_pattern", "blocks.1.hook_resid_post"]
@@ -198,7 +198,7 @@ def test_what_is_wrong_does_not_verify(store: Path, name: str) -> None:
 def test_lines_that_repeat_a_file_are_mended(store: Path) -> None:
     before = (store / INDEX).read_bytes()
     twice(store)
-    with pytest.raises(StoreError, match=r"names part-00000\.h5 a second time"):
+    with pytest.raises(StoreError, match=r"line 4 names part-00000\.h5, as line 1 does"):
         ActivationStore(store)
     assert repair(store) == []
     assert (store / INDEX).read_bytes() == before
@@ -206,11 +206,11 @@ def test_lines_that_repeat_a_file_are_mended(store: Path) -> None:
 
 
 def test_a_table_that_was_being_replaced_is_whichever_is_there(store: Path) -> None:
-    entries = read_index(store)
+    entries = list(read_index(store))
     (old,) = (e for e in entries if e["kind"] == "measurement")
     sealed = {key: old[key] for key in ("n", "bytes", "sha256")}
     new = {**old, "n": 9, "sha256": "0" * 64, "replaces": sealed}
     rewrite_index(store, [*entries[:2], new])
     assert verify(store) == []
     settle_replacements(store)
-    assert read_index(store) == entries
+    assert list(read_index(store)) == entries
