@@ -2,8 +2,8 @@
 
     python -m analyses benchmark faithfulness [--only NAME] [--seed N] [--out FILE]
 
-Roles are found, and numbers of programs fitted, on some rows of a shipped model's task; what is
-kept (``pl.roles.explain``) is measured on other rows, and on rows of another length, where the
+Roles are found on 128 rows of a shipped model's task, and numbers of programs fitted on 1,024; what
+is kept (``pl.roles.explain``) is measured on other rows, and on rows of another length, where the
 task has lengths and the model solves it there too. The least of both counts. A model is left out if
 it does not solve its task. Models without attention (baselines, and a transformer without layers)
 are not asked.
@@ -52,7 +52,7 @@ from prooflens.trained import recipes as shipped_recipes
 
 __all__ = ["Faithfulness", "faithfulness", "faithfulness_rows"]
 
-_ROWS = 128
+_ROWS, _FITTED = 128, 1024
 _ERROR = 0.05
 """Share of the targets' variance, or of wrong answers, up to which a model solves its task."""
 _FAITHFUL = 0.95
@@ -106,6 +106,7 @@ def faithfulness_rows(recipe: Recipe, seed: int | None = None) -> Iterator[Faith
     told: dict[str, Any] = {"memories": memories_of(task), "answers": answers_of(task)}
     found_on = task.sample(_ROWS, seed=1)
     roles = find_roles(model, found_on, **told, sought=role_variables(task))
+    fitted_on = task.sample(_FITTED, seed=4)
     for batch in (task.sample(_ROWS, seed=2), _other_length(task)):
         if batch is None:
             continue
@@ -115,7 +116,7 @@ def faithfulness_rows(recipe: Recipe, seed: int | None = None) -> Iterator[Faith
             continue
         other = batch.inputs.shape[1] != found_on.inputs.shape[1]
         if not other or error <= _ERROR:
-            found = explain(model, roles, found_on, judged=batch, **told)
+            found = explain(model, roles, fitted_on, judged=batch, **told)
             yield _row(name, batch, found, error)
 
 

@@ -1,9 +1,7 @@
 """Check a certificate again, without knowing how its strategies found their covers.
 
-Trusted are this file, :mod:`interp.bounds` (which bounds the model on a cell), what the task says
-of its inputs and right answers, and the machine's arithmetic. Cells and lemmas are made anew from
-the description of the cover; a claim holds if the bound found here is no worse (``prooflens certify
---check FILE``).
+Trusted: this file, :mod:`interp.bounds`, the task's inputs and answers, and arithmetic. Cells and
+lemmas are made anew from a cover; a claim holds if the bound is no worse (``certify --check FILE``).
 """
 
 from __future__ import annotations
@@ -33,16 +31,7 @@ _BROKEN = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """The result of checking one strategy.
-
-    Attributes:
-        strategy: The strategy's name.
-        claimed: The bound in the certificate.
-        found: The bound that the check found.
-        holds: Whether the claim holds.
-        note: Why it does not; empty if it does.
-        lemmas: (role, component, statement, number) of each lemma, computed anew.
-    """
+    """The check of one strategy; its lemmas anew as (role, component, statement, number)."""
 
     strategy: str
     claimed: float
@@ -54,16 +43,8 @@ class CheckResult:
 
 @np.errstate(all="ignore")
 def check(certificate: _Json, model: Any, sha256: str) -> list[CheckResult]:
-    """Check every strategy of a certificate that claims something (is not vacuous), by bounding it
-    again.
-
-    Args:
-        certificate: The certificate as JSON data.
-        model: The model.
-        sha256: The SHA-256 of the model's weights.
-
-    Returns:
-        One result for each such strategy; a single failed one if the weights are others.
+    """Bound every strategy again that claims something, on a model whose weights have the SHA-256
+    ``sha256``; with others there is one failed result.
 
     Raises:
         CheckpointError: if the certificate lacks something, or makes no sense.
@@ -115,8 +96,7 @@ def _unfit(model: Any, task: Any, domain: _Json, proof: _Json) -> str:
 
 
 def _cell_bound(model: Any, task: Any, domain: _Json, proof: _Json) -> tuple[float, float]:
-    """Return the bound over all cells, and the largest error at the centres of cells (0 for
-    accuracy)."""
+    """Return the bound over all cells, and the largest error at their centres."""
     makers = {"signs": _signs, "strings": _strings, "templates": _row_chunks, "rows": _row_chunks}
     makers |= {"averages": _averages, "addressed": _address_cells}
     worst, middle, right, total, error = 0.0, 0.0, 0, 0, proof["kind"] == "error"
@@ -139,8 +119,7 @@ def _cell_bound(model: Any, task: Any, domain: _Json, proof: _Json) -> tuple[flo
 
 
 def _signs(model: Any, task: Any, domain: _Json, proof: _Json) -> Iterator[Any]:
-    """Yield cells of sequences ±1 in which the inputs at certain lags are fixed, and all others are
-    free."""
+    """Yield cells of sequences ±1: inputs at certain lags are fixed, all others are free."""
     table, args = task.truth_table(), (0, *task.lags)
     for t in range(max(task.lags), domain["length"]):
         lags = {"points": range(t + 1), "boxes": ()} | {"cases": proof["data"].get("lags")}
@@ -173,8 +152,7 @@ def _row_chunks(model: Any, task: Any, domain: _Json, proof: _Json) -> Iterator[
 
 
 def _averages(model: Any, task: Any, domain: _Json, proof: _Json) -> Iterator[Any]:
-    """Yield cells in which the average m lies in an interval; its noise symbol comes after those of
-    the inputs."""
+    """Yield cells by intervals of the average m; its noise symbol follows those of the inputs."""
     n, size, omega = min(proof["data"].get("slices", 1), _MOST), domain["box"], task.frequency
     for t in range(task.burn_in, domain["length"]):
         rho = MemoryKernel.parse(task.kernels[0]).values(np.arange(t + 1.0))[::-1]
@@ -189,8 +167,7 @@ def _averages(model: Any, task: Any, domain: _Json, proof: _Json) -> Iterator[An
 
 
 def _address_cells(model: Any, task: Any, domain: _Json, proof: _Json) -> Iterator[Any]:
-    """Yield cells of the last and the fetched token, by address and interval of values; for boxes,
-    cells in which all but the last address is free."""
+    """Yield cells of last and fetched token; of boxes, all but the last address is free."""
     past, now = (_tokens(task, domain, proof["data"], symbol) for symbol in (1, 0))
     others = passed_on.values_of(model, past, Arithmetic(proof["arithmetic"], symbols=2))
     lengths = range(max(task.locations) + 1, domain["length"] + 1)
@@ -208,8 +185,7 @@ def _address_cells(model: Any, task: Any, domain: _Json, proof: _Json) -> Iterat
 
 
 def _tokens(task: Any, domain: _Json, data: _Json, symbol: int) -> Affine:
-    """Return all addresses in their order, each with its value in every interval, ``[cell, 1, 1 +
-    bits]``."""
+    """Return all addresses, each with its value in every interval, ``[cell, 1, 1 + bits]``."""
     ends = np.linspace(-domain["box"], domain["box"], min(data.get("pieces", 1), _MOST) + 1)
     codes = product((-1.0, 1.0), repeat=task.bits)
     centre = np.array([[((lo + hi) / 2, *code)] for code in codes for lo, hi in pairwise(ends)])
@@ -219,8 +195,7 @@ def _tokens(task: Any, domain: _Json, data: _Json, symbol: int) -> Affine:
 
 
 def _maximum(model: Any, task: Any, proof: dict[str, Any]) -> float:
-    """Return the share of right rows of the maximum task, over the rows below their caps; each free
-    position is taken at its worst token."""
+    """Return the share of right rows below their caps; free positions hold their worst token."""
     v, n, tables, right = task.vocabulary, task.length, tables_of(model, task.length), 0
     sets = [s for size in range(n) for s in combinations(range(n - 1), size)]
     for q, m in product(range(v), range(v)):
@@ -252,8 +227,7 @@ def _every_row(model: Any, task: Any) -> float:
 
 
 def _whole(model: Any, task: Any, domain: _Json, proof: _Json) -> tuple[float, Any]:
-    """Return the share of right inputs by a cover that is refined where needed, and the largest
-    attention of heads elsewhere."""
+    """Return the share right by a refined cover, and the heads' most attention elsewhere."""
     if proof["data"]["cover"] == _COUNTS:
         cells = counts_and_blocks(task, domain["length"])
         return counted.share_right(model, letters_of(task), *cells, Arithmetic()), 0.0
@@ -315,8 +289,7 @@ def _lemmas(model: Any, task: Any, domain: _Json, proof: _Json, off: Any) -> Ite
 
 
 def _lemma_mismatch(told: list[_Json], found: tuple[Any, ...]) -> str:
-    """Return how the lemmas of a certificate differ from those that were found; empty if they do
-    not."""
+    """Return how a certificate's lemmas differ from those found; empty if they do not."""
     words = [[said[key] for key in ("role", "component", "statement")] for said in told]
     if words != [list(lemma[:3]) for lemma in found]:
         return "its lemmas are not those of its cover"

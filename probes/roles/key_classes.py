@@ -337,7 +337,7 @@ def memory_classes(told: Fitting) -> Classes:
         if location is not None
         for o in _OFFSETS
     }
-    return found or lag_classes(told)
+    return {**found, **lag_classes(told)}
 
 
 def matched_classes(told: Fitting) -> Classes:

@@ -75,10 +75,10 @@ class Floors:
             must move them.
         absent: Largest r² before a layer at which a latent counts as absent there; it is not 0
             because nested locations can coincide.
-        gain: Least rise of r² for an average that is half decodable already.
         drop: Least fall of r² that counts as lost.
         stops: Least fall of r² after which a round is no longer decodable.
-        readout_gain: Least rise of r² at a readout, as a share of what was missing.
+        readout_gain: Least rise of r² at a readout, or of an average, as a share of what was
+            missing.
         readout_drop: Least fall of r² without a readout, as a share of that rise.
         written: Least share of what an FFN writes that its answer explains.
         kept: Largest fall of an argument's r² at which the argument counts as kept.
@@ -120,7 +120,6 @@ class Floors:
     determined: float = 0.8
     exchange: float = 0.9
     absent: float = 0.5
-    gain: float = 0.05
     drop: float = 0.2
     stops: float = 0.4
     readout_gain: float = 0.5

@@ -76,7 +76,10 @@ def memory_roles(of: Examined) -> list[Found]:
     reader = of.reader
     if reader is None:
         return []
-    there = [(memory, _layer_of(reader, memory)) for memory in of.memories]
+    there = [
+        (memory, (_gained_at if _is_averaged(memory) else _layer_of)(reader, memory))
+        for memory in of.memories
+    ]
     kernels = [(m, layer, kernels_of(reader, layer, m)) for m, layer in there if layer is not None]
     most: dict[int, NDArray[np.float64]] = {}
     for _, layer, kernel in kernels:
@@ -93,6 +96,29 @@ def _layer_of(reader: Reader, memory: Memory) -> int | None:
     FFN, or never."""
     site = reader.first_site(memory.name)
     return None if site is None or not site[1].endswith("resid_mid") else site[0]
+
+
+def _is_averaged(memory: Memory) -> bool:
+    return isinstance(memory.location, np.ndarray)
+
+
+def _gained_at(reader: Reader, memory: Memory) -> int | None:
+    """The first layer after whose attention an average is decodable, and whose attention gives half
+    of what was missing of it: the token itself may nearly tell it before."""
+    floors = reader.floors
+    for layer, hook in reader.sites():
+        after = reader.read(hook, memory.name).score
+        if not hook.endswith("resid_mid") or after < floors.decodable:
+            continue
+        before = reader.read(reader.before(layer), memory.name).score
+        if _share_gained(before, after) >= floors.readout_gain:
+            return layer
+    return None
+
+
+def _share_gained(before: float, after: float) -> float:
+    """The share of the variance that is missing before which is explained after."""
+    return (after - before) / max(1 - before, 1e-9)
 
 
 def _of(
@@ -115,12 +141,15 @@ def _of(
     ]
     if not group:
         return
-    averaged = isinstance(memory.location, np.ndarray)
-    new = Test("of it new here", after.score - before, floors.gain)
-    if not averaged:
+    averaged, drop = _is_averaged(memory), floors.drop
+    if averaged:
+        gained = _share_gained(before, after.score)
+        new = Test("of what was missing gained here", gained, floors.readout_gain)
+        drop = min(drop, floors.readout_drop * (after.score - before))
+    else:
         new = Test("of it not there before", 1 - before, 1 - floors.absent)
     summed = _kernel(kernels, memory, floors.concentration)
-    lost = partial(reader.drop_without, mid, memory.name, floor=floors.drop, same=averaged)
+    lost = partial(reader.drop_without, mid, memory.name, floor=drop, same=averaged)
     beyond = [_beyond_fresh(reader, mid, memory.name)] if averaged else []
     carried = (
         averaged and not holds(beyond) and holds([reader.effect_through_latent(group, memory.name)])
