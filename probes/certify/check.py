@@ -1,7 +1,7 @@
 """Check a certificate again, without knowing how its strategies found their covers.
 
 Trusted: this file, :mod:`interp.bounds`, the task's inputs and answers, and arithmetic. Cells and
-lemmas are made anew from a cover; a claim holds if the bound is no worse (``certify --check FILE``).
+lemmas are made anew from a cover; a claim holds if the bound is no worse (``certify --check``).
 """
 
 from __future__ import annotations

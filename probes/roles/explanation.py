@@ -224,7 +224,11 @@ def _fit_programs(
     confirmed: Mapping[Component, Sequence[Any]],
     of_task: tuple[Sequence[Memory], Mapping[str, Sequence[str]] | None],
 ) -> dict[Component, list[_Made]]:
-    """The programs, component by component, each fitted behind those that come before it."""
+    """Fit the programs, component by component.
+
+    Each is fitted to what its component does of what the programs before it leave: to mend what
+    other components lack is not its part.
+    """
     made: dict[Component, list[_Made]] = {}
     edits: list[Edit] = []
     for part in every:

@@ -34,17 +34,19 @@ from interp.run import Array, Lookup, Run, output_site
 
 _ENTRIES = 1000
 """The most entries of a table."""
-_WIDEST = 17
-"""The most entries along one number."""
+_WIDEST, _FINEST = 17, 65
+"""The most entries along a number, and along the first one of the table that is kept."""
+_SEEN = 8
+"""The least places for each entry that a fine table has more."""
 _MOST = 9
 """The most numbers: of two values each they have half of the entries."""
-_GAIN, _ENOUGH = 0.005, 0.99
+_GAIN, _ENOUGH = 0.002, 0.999
 """The least share of the write that a further number must explain, and a share that is all."""
 _HALVED = 0.5
 """A linear map is added where no more than this share of what a table misses is then missed."""
 _LEAST = 0.5
 """The least share of the write that a table must explain to stand for the FFN."""
-_PAIRS = 0.02
+_PAIRS = 0.005
 """The least share that two further numbers must explain together."""
 _READABLE, _SAME = 0.9, 0.99
 """The least r² of a number that is read, and of one that follows from others."""
@@ -63,29 +65,25 @@ def ffn_table(
     layer: int,
     names: Sequence[str],
     latents: Mapping[str, Tensor],
-    *,
-    changed: Run | None = None,
 ) -> tuple[str, Lookup] | None:
     """Fit a table, and a linear map where that helps, to what an FFN writes at scored positions.
 
     Args:
-        run: The model on the rows that it is fitted on.
+        run: The run whose rows it is fitted on; components before the FFN may be changed in it.
         layer: The FFN's layer.
         names: Latents that are known to be its arguments.
         latents: Name → values ``[row, pos]``, or ``[row, pos, number]``.
-        changed: The run whose stream is read, where what comes before the FFN is changed; what is
-            to be written is that of ``run``.
 
     Returns:
         The program in words, and as an edit; None where it explains less than half of what the FFN
         writes at places that it was not fitted on.
     """
     before, after = read_by_ffn(run.model, layer), Site(layer, "mlp_out")
-    scored, seen = run.batch.mask, changed or run
+    scored = run.batch.mask
     half = halves(scored)
-    stream = seen.at([before])[before].double().cpu()[scored]
+    stream = run.at([before])[before].double().cpu()[scored]
     written = run.at([after])[after].double().cpu()[scored]
-    every = dict(_numbers(seen, layer, latents))
+    every = dict(_numbers(run, layer, latents))
     numbers = {name: values for name, values in every.items() if can_read(stream, values, half)}
     told = [name for name in numbers if name.split(".")[0] in names][:_MOST]
     made = _Table(before, after, stream, written, half)
@@ -93,9 +91,9 @@ def ffn_table(
     if explained < _LEAST:
         return None
     values = [numbers[name] for name in chosen]
-    entries = prod(made.sizes(values))
-    words = _words([_in_words(name) for name in chosen], entries, linear=linear)
-    return words, replace(made, linear=linear).lookup(values, words)
+    sizes = made.sizes(values, fine=True)
+    words = _words([_in_words(name) for name in chosen], prod(sizes), linear=linear)
+    return words, replace(made, linear=linear).lookup(values, sizes, words)
 
 
 def _words(chosen: Sequence[str], entries: int, *, linear: bool) -> str:
@@ -274,13 +272,23 @@ class _Table:
         seen = torch.stack([numbers[one] for one in chosen], -1) if chosen else None
         return seen is None or _linear_r2(seen, numbers[name], self.half) < _SAME
 
-    def sizes(self, values: Sequence[Tensor]) -> list[int]:
-        """How many knots a table has along each number: two where it has two values, and of the
-        others as many as the entries allow, each the same."""
-        two = [len(one.unique()) <= 2 for one in values]
-        room = _ENTRIES / 2 ** sum(two)
-        most = int(room ** (1 / max(1, len(two) - sum(two))) + 1e-9)
-        return [2 if few else max(2, min(_WIDEST, most)) for few in two]
+    def sizes(self, values: Sequence[Tensor], *, fine: bool = False) -> list[int]:
+        """Return how many knots a table has along each number.
+
+        A number of two values has two. The others have as many as the entries allow, each the same
+        and at most 17; a fine table has as many more of the first as there is room for, at most 65,
+        and places to fit them on.
+        """
+        sizes = [2 if len(one.unique()) <= 2 else 0 for one in values]
+        many = [at for at, size in enumerate(sizes) if not size]
+        room = _ENTRIES // 2 ** (len(sizes) - len(many))
+        for at in many:
+            sizes[at] = max(2, min(_WIDEST, int(room ** (1 / len(many)) + 1e-9)))
+        if fine and many:
+            first = many[0]
+            more = min(_ENTRIES, len(self.stream) // _SEEN) * sizes[first] // prod(sizes)
+            sizes[first] = max(sizes[first], min(_FINEST, more))
+        return sizes
 
     def held_out_r2(self, values: Sequence[Tensor]) -> float:
         """The r² of a table that is fitted on half of the places, at the other places: the share of
@@ -292,21 +300,24 @@ class _Table:
         Returns:
             The r²; −1 if the table would have too many entries, or if no places are left to test.
         """
-        if prod(self.sizes(values)) > _ENTRIES or not (~self.half).any():
+        sizes = self.sizes(values)
+        if prod(sizes) > _ENTRIES or not (~self.half).any():
             return -1.0
-        table = self._fit_lookup(values, self.half)
+        table = self._fit_lookup(values, sizes, self.half)
         own, rest = self.written, ~self.half
         missed = table.instead(own[rest], self.stream[rest]) - own[rest]
         spread = (own[rest] - own[self.half].mean(0)).square().sum().clamp_min(1e-30)
         return 1 - float(missed.square().sum() / spread)
 
-    def lookup(self, values: Sequence[Tensor], words: str) -> Lookup:
+    def lookup(self, values: Sequence[Tensor], sizes: Sequence[int], words: str) -> Lookup:
         """The table, fitted on all places."""
-        return self._fit_lookup(values, torch.ones_like(self.half), words)
+        return self._fit_lookup(values, sizes, torch.ones_like(self.half), words)
 
-    def _fit_lookup(self, values: Sequence[Tensor], places: Tensor, words: str = "") -> Lookup:
+    def _fit_lookup(
+        self, values: Sequence[Tensor], sizes: Sequence[int], places: Tensor, words: str = ""
+    ) -> Lookup:
         stream, written = self.stream[places], self.written[places]
-        sizes, none = self.sizes(values), stream[:, :0]
+        none = stream[:, :0]
         wanted = torch.stack([one[places] for one in values], -1) if values else none
         least, most = wanted.aminmax(dim=0)
         knots = torch.full((len(sizes), max(sizes, default=2)), torch.nan, dtype=stream.dtype)
@@ -321,9 +332,11 @@ class _Table:
             entries=Array(torch.zeros(prod(sizes), written.shape[-1])),
         )
         weights = table.entry_weights(stream)
-        fitted = _least_squares(torch.cat([weights, stream if self.linear else none], -1), written)
+        middle = written.mean(0)  # an entry that no place tells of is the mean
+        terms = torch.cat([weights, stream if self.linear else none], -1)
+        fitted = _least_squares(terms, written - middle)
         entries, linear = fitted.split([weights.shape[-1], fitted.shape[0] - weights.shape[-1]])
-        table = replace(table, entries=Array(entries, words or "a table"))
+        table = replace(table, entries=Array(entries + middle, words or "a table"))
         return replace(table, linear=Array(linear, "fitted")) if self.linear else table
 
 

@@ -204,7 +204,7 @@ def mean_classes(told: Fitting) -> Classes:
     Queries behind the last that was seen have the attention of that one, as far back; keys still
     farther back have that of its first key.
     """
-    pattern = pattern_of(told.run, told.role.layer, told.role.head)
+    pattern = pattern_of(told.changed, told.role.layer, told.role.head)
     logarithm = pattern.mean(0).clamp_min(_LITTLE).log()
     last = len(logarithm) - 1
 
@@ -279,7 +279,7 @@ def product_classes(told: Fitting) -> Classes:
 def _coordinates(told: Fitting) -> ByRun:
     """A run → ``[row, pos, direction]``: coordinates along the main directions of the stream that a
     head reads, each with variance one where the programs before it were fitted."""
-    normed = Site.of(f"blocks.{told.role.layer}.ln1.hook_normalized")
+    normed = Site(told.role.layer, "ln1.hook_normalized")
     known = normed.name in told.run.model.hook_dict
     site = normed if known else Site(told.role.layer, "resid_pre")
     stream = told.changed.at([site])[site].double().cpu()

@@ -2,13 +2,15 @@
 
     where it looks    attention ∝ exp(Σ_c a_c · [key in class c])    one number a class of keys
     what it writes    what it writes of a key is c · (the logit of the key's token), or a table
-    what it computes  a table over numbers that an FFN reads off its stream
-                      (:mod:`probes.roles.ffn_tables`)
+    what it computes  a table over numbers that an FFN reads off its stream, and a linear map of the
+                      stream where that helps (:mod:`probes.roles.ffn_tables`)
 
 A role names the classes, the tokens or the numbers (:class:`Surrogate`); how strong each is, is
 fitted on some rows (:func:`fit_roles`), and holds for all others. Beside a role's classes there are
 always two, the query itself and the first position, so that a head may rest somewhere. Heads whose
-scores are not normalised get a level as well. Roles of one component are fitted together.
+scores are not normalised get a level as well. Roles of one component are fitted together, to what
+the component does behind the programs before it, at positions from which a scored output can be
+reached. A class may also be graded: a number for each query and key in place of 0 or 1.
 """
 
 from __future__ import annotations
@@ -123,7 +125,7 @@ def _looking(named: Classes, told: Fitting) -> Fitted:
     }
     mask, classes = told.mask, dict[str, Any](named) | always
     layer, head = told.role.layer, told.role.head
-    pattern = pattern_of(told.run, layer, head)
+    pattern = pattern_of(told.changed, layer, head)
     columns, allowed = _columns(classes, told.changed, mask)
     level = bool((pattern.sum(-1) - 1).abs().max() > 1e-2)
     read = read_places(told.run, layer)
@@ -253,7 +255,7 @@ def _writing(found: Sequence[tuple[str, Any]], told: Fitting) -> Fitted:
     layer, head, model = told.role.layer, told.role.head, told.run.model
     site, meant = Site(layer, "v", head), partial(_target_tokens, dict(found))
     tokens = meant(told.changed).flatten()
-    values = told.run.at(site)[site].double().cpu().flatten(0, 1)
+    values = told.changed.at(site)[site].double().cpu().flatten(0, 1)
     mean, words = values.mean(0), "what it writes of a token is a table's entry"
     values, tokens = values[tokens >= 0], tokens[tokens >= 0]
     read = unembedding(model).double().cpu()
@@ -305,9 +307,9 @@ ANSWER, COMPUTED = Surrogate("ffn", _arguments), Surrogate("ffn", lambda told: [
 
 
 def _computing(names: Sequence[str], told: Fitting) -> Fitted | None:
-    layer, run = told.role.layer, told.run
+    run = told.changed
     lags = lagged_contents(run.batch, told.memories)
-    table = ffn_table(run, layer, names, {**run.batch.latents, **lags}, changed=told.changed)
+    table = ffn_table(run, told.role.layer, names, {**run.batch.latents, **lags})
     if table is None:
         return None
     words, lookup = table
