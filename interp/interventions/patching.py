@@ -252,9 +252,9 @@ def _reaches(model: Any, part: Component, receiver: Receiver) -> bool:
     directly."""
     at = model.cfg.n_layers if receiver.input == "logits" else receiver.layer
     ffn = receiver.input == "ffn"
-    after_heads = ffn and read_by_ffn(model, at) == Site(at, "resid_mid")  # no parallel block
     enters = part.kind == "position" and part.layer <= min(at, model.cfg.n_layers - 1)
-    same_layer = after_heads and part.kind == "head" and part.layer == at
+    same_layer = ffn and part.kind == "head" and part.layer == at
+    same_layer = same_layer and read_by_ffn(model, at) == Site(at, "resid_mid")  # not in parallel
     if getattr(getattr(model, "spec", None), "residual", True):
         return enters or same_layer or (part.kind != "position" and part.layer < at)
     last = "ffn" if at > 0 and has_ffn(model, at - 1) else "head"

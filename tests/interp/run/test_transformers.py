@@ -256,6 +256,12 @@ def test_an_ffn_receives_paths_from_the_heads_of_its_layer_that_it_reads(pair: A
     assert reads == (not bridge.cfg.parallel_attn_mlp)
     heads = [part for part in senders(bridge, Receiver("ffn", layer=1)) if part.kind == "head"]
     assert {part.layer for part in heads} == ({0, 1} if reads else {0})
+    path = Through(Site(1, "mlp_in"), Zero(Site(1, "z", 0)))
+    if reads:
+        assert Run(bridge, TOKENS).rise(path).abs().max() > 0
+    else:
+        with pytest.raises(HookError, match="mlp_in does not read the heads of its own layer"):
+            Run(bridge, TOKENS).rise(path)
 
 
 def test_a_stream_that_the_bridge_does_not_pass_on_is_refused(pair: Any) -> None:
