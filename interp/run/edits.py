@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from interp.errors import Problems, refuse_unless
-from interp.hooks.site import Site
+from interp.hooks.site import STREAM, Site, stream_site
 
 _NOTHING = 1e-6
 """A query whose other keys have less than this share of its attention spreads it evenly."""
@@ -379,25 +379,7 @@ class Add(Edit):
         return own + self.times * fetched.to(own)
 
 
-def stream_site(site: Site) -> Site | None:
-    """Return the site at which a change at ``site`` reaches the residual stream of its layer.
-
-    It is ``attn_out`` for places in attention, ``mlp_out`` for places in the FFN (its input and its
-    hidden layers), and ``site`` itself in the stream; None for other places, such as embeddings or
-    norms.
-    """
-    if site.layer < 0:
-        return None
-    rest = site.name.removeprefix(f"blocks.{site.layer}.")
-    if rest.startswith("attn.") or site.kind == "attn_in":
-        return Site(site.layer, "attn_out")
-    if rest.startswith("mlp.") or site.kind == "mlp_in":
-        return Site(site.layer, "mlp_out")
-    return site if site.kind in _STREAM else None
-
-
-_STREAM = ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
-_BEFORE = {"mlp_in": _STREAM[:3], "resid_post": _STREAM}
+_BEFORE = {"mlp_in": STREAM[:3], "resid_post": STREAM}
 """Receiver → where a sender of its layer may write; for inputs of heads ``resid_pre`` alone."""
 
 
@@ -411,7 +393,8 @@ class Through(Edit):
         site: The receiver: ``q_input``, ``k_input`` or ``v_input`` of a head, ``mlp_in`` of a
             layer, or ``resid_post`` of the last layer.
         sender: An edit of a head, an FFN or the residual stream that comes before the receiver. The
-            receiver sees how it changes what is read at :func:`stream_site` of its site.
+            receiver sees how it changes what is read at the :func:`~interp.hooks.site.stream_site`
+            of its site.
 
     Raises:
         ArgumentError: if the sender is at another place, or does not come before the receiver.
