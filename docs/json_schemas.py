@@ -9,6 +9,7 @@ writes.
 
 import json
 import types
+from inspect import cleandoc
 from pathlib import Path
 from typing import (
     Annotated,
@@ -61,7 +62,7 @@ def object_of(row: type) -> dict[str, Any]:
     plain = {n: get_args(hint)[0] if n in optional else hint for n, hint in hints.items()}
     return {
         "title": row.__name__,
-        "description": (row.__doc__ or "").strip(),
+        "description": cleandoc(row.__doc__ or ""),
         "type": "object",
         "properties": {name: schema_of(hint) for name, hint in plain.items()},
         "required": [name for name in hints if name not in optional],

@@ -106,7 +106,12 @@ _REFUSALS = {
 
 
 def check_output(
-    out: Path, *, overwrite: bool, marker: str | None = None, inputs: Sequence[Path | str] = ()
+    out: Path,
+    *,
+    overwrite: bool,
+    marker: str | None = None,
+    inputs: Sequence[Path | str] = (),
+    resume: bool = False,
 ) -> None:
     """Refuse a target that may not be written, before any work is done.
 
@@ -117,24 +122,41 @@ def check_output(
         overwrite: Whether an existing one may be replaced.
         marker: A file that a folder must hold to be replaced; None for files.
         inputs: Files and folders that the work reads; names that are no path are ignored.
+        resume: Whether an interrupted result of the same kind may be continued there.
 
     Raises:
-        OutputError: if the target exists and may not be replaced, is or contains an input, or its
-            parent cannot be a folder.
+        OutputError: if the target exists and may not be replaced or continued, is or contains an
+            input, or no folder or file can be made where it should be.
     """
     with _refusals_of(out):
         need_name(out)
         out = _real(out)
         parent = next((p for p in out.parents if p.exists()), None)
-        if parent is not None and not (parent.is_dir() and os.access(parent, os.W_OK)):
+        if parent is not None and not _takes_files(parent):
             raise OutputError(
-                f"cannot write to {out.parent}: {parent} is no folder that can be written"
+                f"cannot write to {out.parent}: {parent} is no folder that can be written; choose "
+                "another place"
             )
         if out.parent.is_dir():
             sweep(out.parent)
         if os.path.lexists(out):
-            _check_replaceable(out, overwrite, marker)
+            _check_replaceable(out, overwrite, marker, resume)
         _check_apart(out, inputs)
+
+
+def _takes_files(place: Path) -> bool:
+    """Return whether a place is a folder in which a file can be made.
+
+    It is tried: for root every folder seems to be one, those of ``/proc`` and of read-only file
+    systems too.
+    """
+    if not (place.is_dir() and os.access(place, os.W_OK)):
+        return False
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            return True
+    except OSError:
+        return False
 
 
 def need_name(out: Path) -> None:
@@ -156,8 +178,8 @@ def _check_apart(out: Path, inputs: Sequence[Path | str]) -> None:
             )
 
 
-def _check_replaceable(out: Path, overwrite: bool, marker: str | None) -> None:
-    if not overwrite:
+def _check_replaceable(out: Path, overwrite: bool, marker: str | None, resume: bool) -> None:
+    if not (overwrite or resume):
         raise OutputError(
             f"{out} exists: choose another name or allow it with overwrite=True (--overwrite)"
         )
@@ -169,6 +191,11 @@ def _check_replaceable(out: Path, overwrite: bool, marker: str | None) -> None:
     elif not out.is_dir():
         raise OutputError(f"{out} is not a folder: name one")
     elif any(out.iterdir()) and not (out / marker).exists():
+        if resume:
+            raise OutputError(
+                f"{out} holds nothing to resume, but other things and no {marker}: name the folder "
+                "of the interrupted run, or another one without resume=True (--resume)"
+            )
         raise OutputError(
             f"{out} is not replaced: it holds other things and no {marker}; choose another folder"
         )

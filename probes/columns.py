@@ -11,6 +11,7 @@ of real runs.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from inspect import cleandoc
 from typing import Annotated, Literal, NotRequired, TypedDict
 
 Component = Annotated[str, "head, ffn, layer, position or group."]
@@ -23,6 +24,9 @@ Chance = Annotated[float | None, "Probability of so large a score under the null
 Adjusted = Annotated[float | None, "p with false discovery controlled over its family."]
 Low = Annotated[float | None, "Lower end of the 95 % interval; unknown where none was taken."]
 High = Annotated[float | None, "Upper end of that interval."]
+RoundModel = Annotated[
+    str, "this model; or constructed, with its values and lags if they are not the task's."
+]
 
 
 class RoleRow(TypedDict):
@@ -175,7 +179,7 @@ class AttentionRow(TypedDict):
 class RoundRow(TypedDict):
     """Where a latent of a nested memory is first decodable, in this model or the construction."""
 
-    model: Annotated[str, "this model, or the construction."]
+    model: RoundModel
     latent: Annotated[str, "Name of the latent."]
     layer: Annotated[int, "Where it first is decodable; −1 for nowhere."]
     after: Annotated[str, "embedding, attention, FFN or nowhere."]
@@ -189,7 +193,7 @@ class RoundReadableRow(TypedDict):
     """Which latents of a nested memory are decodable at one place: one column for each latent."""
 
     place: Annotated[str, "Where it is read."]
-    model: Annotated[str, "this model, or the construction."]
+    model: RoundModel
 
 
 class RoundKernelRow(TypedDict):
@@ -201,7 +205,7 @@ class RoundKernelRow(TypedDict):
 
     layer: Annotated[str, "The layer, in words."]
     memory: Annotated[str, "Name of the latent."]
-    model: Annotated[str, "this model, or the construction."]
+    model: RoundModel
 
 
 class ShownTokenRow(TypedDict):
@@ -304,7 +308,7 @@ class TableColumns:
     @property
     def about(self) -> str:
         """A sentence that says what a row is."""
-        return (self.row.__doc__ or "").strip()
+        return cleandoc(self.row.__doc__ or "")
 
 
 TABLES = {
@@ -323,7 +327,9 @@ TABLES = {
         RoundReadableRow, "^(?!place$|model$)", "Held-out r² of this latent."
     ),
     "rounds-kernels": TableColumns(
-        RoundKernelRow, r"^[+-]\d+$", "Share of attention at this offset."
+        RoundKernelRow,
+        r"^[+-]\d+$",
+        "Signed weight at this offset, as a share of the absolute weight over all keys.",
     ),
     "shown-rows": TableColumns(ShownTokenRow),
     "shown-heads": TableColumns(ShownHeadRow),

@@ -291,7 +291,8 @@ def inspect(
     how |= {"device": device, "dtype": dtype, "adapter": adapter}
     asked: dict[str, Any] = {"seed": seed, "effects": effects, "backend": backend}
     asked |= {"step": step or (lambda words: None), "watch": watch or list, "resume": resume}
-    place = _check_folder(out, (model, rows, tokens_from, mapping, adapter), overwrite or resume)
+    read = model, rows, tokens_from, mapping, adapter
+    place = _check_folder(out, read, overwrite=overwrite, resume=resume)
     store = _store(model)
     if store is None:
         given |= _quick_rows(count, length) if quick else {}
@@ -307,12 +308,14 @@ def _quick_rows(count: int | None, length: int) -> dict[str, Any]:
     return {"rows": rows, "length": min(length, QUICK_LENGTH), "templates": False}
 
 
-def _check_folder(out: str | Path | None, sources: Sequence[Any], replace: bool) -> Path | None:
+def _check_folder(
+    out: str | Path | None, sources: Sequence[Any], *, overwrite: bool, resume: bool
+) -> Path | None:
     """Return the requested folder; raise OutputError if it may not be written."""
     if out is None:
         return None
     read = [one for one in sources if isinstance(one, str | Path)]
-    check_output(Path(out), overwrite=replace, marker=MARKER, inputs=read)
+    check_output(Path(out), overwrite=overwrite, marker=MARKER, inputs=read, resume=resume)
     return Path(out)
 
 

@@ -99,7 +99,7 @@ def inspect_over_training(
     problems.raise_if_any()
     if place.is_dir() and (place / MARKER).exists():
         raise OutputError(f"{place} holds an inspection of one checkpoint: name another folder")
-    check_output(place, overwrite=overwrite or resume, marker=_SERIES, inputs=[whole])
+    check_output(place, overwrite=overwrite, resume=resume, marker=_SERIES, inputs=[whole])
     with inspection_folder(place, resume=resume, overwrite=overwrite, marker=_SERIES) as folder:
         measured = dict[str, Measurements]()
         for name, (source, revision) in places.items():

@@ -348,7 +348,8 @@ def attention_outside(model: Any, length: int, layer: int, head: int, lags: Sequ
     ar = Arithmetic("real", budget=0, symbols=length)
     x = embed_inputs(model, box(np.zeros((1, length, 1)), np.ones((length, 1))), ar)
     high = attention_bounds(model, x, layer, ar)[1][0, head]
-    return float(np.delete(high, [length - 1 - lag for lag in lags if 0 <= lag < length]).sum())
+    rest = np.delete(high, [length - 1 - lag for lag in lags if 0 <= lag < length])
+    return float(rest.sum() * UP)
 
 
 def _looks(

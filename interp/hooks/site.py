@@ -39,6 +39,8 @@ _SHORT = re.compile(r"L([0-9]+)(?:H([0-9]+))?(?: (.+))?")
 _RAW = ":"
 """Begins a kind that is the rest of a name as it is, where the rest alone would read as a kind."""
 
+STREAM = ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
+"""Kinds that are in the residual stream or added to it, in the order of a layer."""
 _BY_HEAD = {"q", "k", "v", "z", "result", "rot_q", "rot_k", "q_input", "k_input", "v_input"}
 _BY_QUERY = {"pattern", "attn_scores", "score"}
 """Kinds with values ``[row, pos, head, …]``, and with ``[row, head, query, key]``."""
@@ -174,6 +176,23 @@ def _kind_of(rest: str, known: dict[str, str]) -> str:
     if kind is not None and kind in known:
         return kind
     return _RAW + rest if rest in known or rest == "score" or rest.startswith(_RAW) else rest
+
+
+def stream_site(site: Site) -> Site | None:
+    """Return the site at which a change at ``site`` reaches the residual stream of its layer.
+
+    It is ``attn_out`` for places in attention, ``mlp_out`` for places in the FFN (its input and its
+    hidden layers), and ``site`` itself in the stream; None for other places, such as embeddings or
+    norms.
+    """
+    if site.layer < 0:
+        return None
+    rest = _IN_LAYER.get(site.kind, site.kind.removeprefix(_RAW))
+    if rest.startswith("attn.") or site.kind in ("attn_in", "score"):
+        return Site(site.layer, "attn_out")
+    if rest.startswith("mlp.") or site.kind == "mlp_in":
+        return Site(site.layer, "mlp_out")
+    return site if site.kind in STREAM else None
 
 
 def head_sites(model: Any) -> tuple[Site, ...]:

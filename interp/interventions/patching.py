@@ -16,10 +16,12 @@ A sender is
                before the layer, the embedding included
 
 and a receiver is a head's query, key or value input, an FFN's input, or the final norm
-(``logits``). Inputs are changed before the norm, which is recomputed. Changes add up: those of all
-positions of layer l and of every head and FFN from l on together give the receiver the input that
-it has in the run that the values come from. Blocks without a residual connection pass on only the
-output of their last sublayer: there, the only senders are those that the receiver reads directly.
+(``logits``). In parallel blocks (GPT-J, GPT-NeoX) heads of an FFN's own layer are no senders to it,
+as it does not read them. Inputs are changed before the norm, which is recomputed. Changes add up:
+those of all positions of layer l and of every head and FFN from l on together give the receiver the
+input that it has in the run that the values come from. Blocks without a residual connection pass on
+only the output of their last sublayer: there, the only senders are those that the receiver reads
+directly.
 
 Pair the rows so that they differ in one thing: only then does an effect say what the component
 carries. An effect shows that the model uses the component or path on these rows. No effect may mean
@@ -48,6 +50,7 @@ from interp.interventions.components import (
     every_component,
     has_ffn,
     named_components,
+    read_by_ffn,
 )
 from interp.interventions.replacement import need_rows, replacement
 from interp.run.edits import Array, Edit, Through
@@ -251,6 +254,7 @@ def _reaches(model: Any, part: Component, receiver: Receiver) -> bool:
     ffn = receiver.input == "ffn"
     enters = part.kind == "position" and part.layer <= min(at, model.cfg.n_layers - 1)
     same_layer = ffn and part.kind == "head" and part.layer == at
+    same_layer = same_layer and read_by_ffn(model, at) == Site(at, "resid_mid")  # not in parallel
     if getattr(getattr(model, "spec", None), "residual", True):
         return enters or same_layer or (part.kind != "position" and part.layer < at)
     last = "ffn" if at > 0 and has_ffn(model, at - 1) else "head"

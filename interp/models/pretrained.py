@@ -39,7 +39,7 @@ from interp.weights.head_weights.calling_transformers import one_line, quiet_tra
 from interp.weights.head_weights.config import check_sizes
 from interp.weights.head_weights.gguf_files import SUFFIX
 from interp.weights.head_weights.hub import fetch_if_there
-from interp.weights.head_weights.layouts import SINKS
+from interp.weights.head_weights.layouts import SINKS, check_own_keys
 from interp.weights.head_weights.live import live_source
 from interp.weights.head_weights.source import TensorSource, find_source
 
@@ -209,6 +209,7 @@ def _check_config(source: TensorSource, trust_remote_code: bool) -> None:
     if words := refusal(source.config):
         raise CheckpointError(f"{source.name} {words}")
     check_sizes(source.name, source.config)
+    check_own_keys(source.config)
     if kind in CONFIG_MAPPING or trust_remote_code:
         return
     if source.config.get("auto_map"):

@@ -251,7 +251,7 @@ def keys(
     vocabulary: Vocabulary,
 ) -> Bool[np.ndarray, "row query key"]:
     """Return the keys ``[row, query, key]`` up to and including each query that satisfy a
-    condition.
+    condition, or that a count counts; ``#> φ`` counts keys from each query on.
 
     Args:
         lines: The program lines that the condition may refer to.
@@ -442,7 +442,9 @@ class _Evaluator:
         """Return the keys ``[row, query, key]`` that satisfy a condition or that ``# φ`` counts."""
         if isinstance(where, syntax.Count):
             guard = True if where.guard is None else self._guarding(where.guard) > 0
-            return np.asarray(self._holds_inside(where)[:, None, :] & self.visible_keys & guard)
+            n = self.rows.shape[1]
+            counted = np.triu(np.ones((n, n), bool)) if where.future else self.visible_keys
+            return np.asarray(self._holds_inside(where)[:, None, :] & counted & guard)
         return np.asarray(self.value(where, pair=True) & self.visible_keys)
 
     def _pick_value(self, part: syntax.Pick) -> Values:

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from interp.errors import Problems, refuse_unless
-from interp.hooks.site import Site
+from interp.hooks.site import STREAM, Site, stream_site
 
 _NOTHING = 1e-6
 """A query whose other keys have less than this share of its attention spreads it evenly."""
@@ -379,6 +379,10 @@ class Add(Edit):
         return own + self.times * fetched.to(own)
 
 
+_BEFORE = {"mlp_in": STREAM[:3], "resid_post": STREAM}
+"""Receiver → where a sender of its layer may write; for inputs of heads ``resid_pre`` alone."""
+
+
 @dataclass(frozen=True)
 class Through(Edit):
     """Path patching: applies another edit, the sender, but lets only this edit's site, the
@@ -388,19 +392,25 @@ class Through(Edit):
     Attributes:
         site: The receiver: ``q_input``, ``k_input`` or ``v_input`` of a head, ``mlp_in`` of a
             layer, or ``resid_post`` of the last layer.
-        sender: An edit of a head, an FFN or the residual stream that comes before the receiver.
+        sender: An edit of a head, an FFN or the residual stream that comes before the receiver. The
+            receiver sees how it changes what is read at the :func:`~interp.hooks.site.stream_site`
+            of its site.
 
     Raises:
-        ArgumentError: if the sender does not come before the receiver.
+        ArgumentError: if the sender is at another place, or does not come before the receiver.
     """
 
     sender: Edit
 
     def __post_init__(self) -> None:
         problems, where = Problems("Through"), self.sender.site
-        late = self.site.kind in ("mlp_in", "resid_post") or where.kind == "resid_pre"
-        same = late and where.layer == self.site.layer
-        same &= where.kind != "mlp_out" or self.site.kind == "resid_post"
+        written = stream_site(where)
+        rule = "must be at a head, an FFN or the residual stream of a layer"
+        advice = "take z, pattern, mlp_out or resid_pre"
+        problems.need(written is not None, "sender", rule, str(where), advice)
+        problems.raise_if_any()
+        earlier = _BEFORE.get(self.site.kind, ("resid_pre",))
+        same = where.layer == self.site.layer and written is not None and written.kind in earlier
         rule = f"must come before the receiver, {self.site}"
         before = where.layer < self.site.layer or same
         problems.need(before, "sender", rule, str(where), "take an earlier part")

@@ -159,20 +159,25 @@ def gather_evidence(
         exhaustive: Whether to run every edit on every row, with one look.
         cheap: Every edit is also run on every row if edits times rows is at most this number and
             ``most`` is not given.
-        most: The largest number of rows that an edit is run on; all by default.
+        most: The largest number of rows that an edit is run on, at least 2; all by default. It does
+            not go with ``exhaustive`` unless it is all rows.
         seed: Seed for the random order in which rows are run.
 
     Returns:
         One finding per edit, in the order of ``many``.
 
     Raises:
-        ArgumentError: if a floor is not above 0, or alpha is not between 0 and 1.
+        ArgumentError: if a floor is not above 0, alpha is not between 0 and 1, or ``most`` is below
+            the number of rows of an exhaustive run.
     """
     problems, measured, count = Problems("gather_evidence"), as_metric(metric), len(run)
     floors, sides = np.broadcast_to(floor, len(many)), np.broadcast_to(alpha, 2)
     problems.need(bool((floors > 0).all()), "floor", "must be above 0", floor, "such as 0.1 nats")
     good = bool(((sides > 0) & (sides < 1)).all())
     problems.need(good, "alpha", "must be between 0 and 1", alpha, "such as 0.05")
+    enough = not exhaustive or most is None or most >= count
+    rule = f"must be all {count} rows where exhaustive=True"
+    problems.need(enough, "most", rule, most, "leave one of the two out")
     problems.raise_if_any()
     order = row_order(count, seed)
     exhaustive = exhaustive or (most is None and len(many) * count <= cheap)

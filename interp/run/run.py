@@ -32,10 +32,18 @@ from torch import Tensor
 
 from interp.errors import ArgumentError, HookError, Problems, need
 from interp.hooks.capture import evaluating, model_device
-from interp.hooks.site import Site
+from interp.hooks.site import Site, stream_site
 from interp.machine import keep_large_blocks_apart
 from interp.ray_tasks import Backend, need_backend
-from interp.run.edits import Array, Edit, Edits, Fetched, as_edits, sentence
+from interp.run.edits import (
+    Array,
+    Edit,
+    Edits,
+    Fetched,
+    Through,
+    as_edits,
+    sentence,
+)
 from interp.run.gate import admit_batch, need_finite, not_finite
 from interp.run.layers import Acts, Layers, run_whole
 from interp.run.metrics import Loss, Metric, Places, as_metric
@@ -125,7 +133,7 @@ class Run:
             HookError: if an edit at ``resid_mid`` would not reach the residual stream of a bridge.
         """
         for edit in edits:
-            self._need_reach(edit)
+            _need_reach(self.model, edit)
         changed = copy.copy(self)  # what is remembered is shared
         changed.edits = edits if only else (*self.edits, *edits)
         return changed
@@ -187,7 +195,7 @@ class Run:
             return
         all_ = [(*self.edits, *as_edits(edits)) for edits in many]
         for edit in {edit for edits in many for edit in as_edits(edits)}:
-            self._need_reach(edit)
+            _need_reach(self.model, edit)
         self._fill([self.edits, *all_], measured, which)
         before = self._dense(self._values[self.edits, measured], which)
         for edits in all_:
@@ -323,14 +331,19 @@ class Run:
         return self._last[1]
 
     def write_difference(self, edit: Edit, rows: Tensor) -> Tensor:
-        """Return the change that an edit makes to what its own part writes to the residual stream.
+        """Return the change that an edit makes to what its own part writes to the residual stream:
+        that at :func:`~interp.hooks.site.stream_site` of its site.
 
-        For a site other than ``resid_pre``, ``resid_post``, ``attn_out`` and ``mlp_out`` this is
-        the change at ``attn_out`` of the same layer.
+        Raises:
+            ArgumentError: if the edit is at no head, FFN or residual stream of a layer.
+            HookError: if an edit at ``resid_mid`` would not reach the residual stream of a bridge.
         """
-        site = edit.site.every_head
-        if site.kind not in ("resid_pre", "resid_post", "attn_out", "mlp_out"):
-            site = Site(site.layer, "attn_out")
+        _need_reach(self.model, edit)
+        written = stream_site(edit.site.every_head)
+        rule = "must be at a head, an FFN or the residual stream of a layer"
+        good, advice = written is not None, "take z, pattern, mlp_out or resid_pre"
+        need("Run.write_difference", good, "edit", rule, str(edit.site), advice)
+        site = written or edit.site
         return self._read([site], rows, (edit,))[site] - self._read([site], rows, ())[site]
 
     def _other(self, inputs: Array) -> Run:
@@ -355,14 +368,6 @@ class Run:
         """Split rows into even pieces of at most ``tokens / share`` positions or of one row."""
         most = max(1, self.tokens // share // self.batch.inputs.shape[1])
         return list(rows.tensor_split(-(-len(rows) // most))) if len(rows) else []
-
-    def _need_reach(self, edit: Edit) -> None:
-        """Refuse an edit at ``resid_mid`` of a bridge, where the hook feeds the FFN alone."""
-        if edit.site.kind == "resid_mid" and getattr(self.model, "spec", None) is None:
-            raise HookError(
-                f"{edit.site.name} may only be read in {type(self.model).__name__}, where what is "
-                "changed there does not reach the stream: change attn_out"
-            )
 
     def _runner(self, sites: Sequence[Site]) -> Layers | None:
         """Return the fastest way to run with functions at sites; None for the model as a whole."""
@@ -655,6 +660,24 @@ class Run:
             held += size
         if group:
             yield group
+
+
+def _need_reach(model: Any, edit: Edit) -> None:
+    """Refuse an edit at ``resid_mid`` of a bridge, where the hook feeds the FFN alone; and a path
+    from a head to the FFN of its parallel block, which does not read it."""
+    if edit.site.kind == "resid_mid" and getattr(model, "spec", None) is None:
+        raise HookError(
+            f"{edit.site.name} may only be read in {type(model).__name__}, where what is changed "
+            "there does not reach the stream: change attn_out"
+        )
+    if isinstance(edit, Through) and edit.site.kind == "mlp_in":
+        layer, own = edit.site.layer, stream_site(edit.sender.site)
+        parallel = getattr(getattr(model, "cfg", None), "parallel_attn_mlp", False)
+        if own == Site(layer, "attn_out") and parallel:
+            raise HookError(
+                f"{edit.site.name} does not read the heads of its own layer in "
+                f"{type(model).__name__}, whose blocks are parallel: take an earlier part"
+            )
 
 
 def stride_of(layers: int) -> int:

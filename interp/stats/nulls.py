@@ -114,9 +114,9 @@ def balanced_accuracy(
     """Return the mean recall over classes, rescaled so that chance is 0 and no mistake is 1.
 
     It is 0 if there is one class only. ``classes`` are the classes that count; by default those of
-    ``actual``.
+    ``actual``. A class that ``actual`` does not have has no recall and does not count.
     """
-    classes = np.unique(actual) if classes is None else classes
+    classes = _classes_of(actual, classes)
     if len(classes) < 2:
         return 0.0
     found = np.mean([(predicted[actual == c] == c).mean() for c in classes])
@@ -128,7 +128,7 @@ def accuracy_null(
 ) -> Null:
     """Return the null of :func:`balanced_accuracy` when the rows of ``actual`` are permuted; its
     mean and variance are exact."""
-    classes = np.unique(actual) if classes is None else classes
+    classes = _classes_of(actual, classes)
     if len(classes) < 2:
         return Null(0.0, 0.0, 1.0, "rows")
     paired = np.zeros((len(actual), len(actual)))
@@ -140,6 +140,11 @@ def accuracy_null(
     least = permutations_least(len(paired))
     p = from_moments(float(np.trace(paired)), mean, std, least=least).p
     return Null((mean - chance) / (1 - chance), std / (1 - chance), p, "rows")
+
+
+def _classes_of(actual: Predictions, classes: Classes | None) -> Float[np.ndarray, " _"]:
+    """Return the classes that ``actual`` has, of the given ones if there are any, ascending."""
+    return np.unique(actual) if classes is None else np.intersect1d(classes, actual)
 
 
 def swaps_null(

@@ -105,7 +105,7 @@ def outside_lags(
             "memory-location" if len(lags) == 1 else "memory-mixture",
             f"head {layer}.{head}",
             f"attention outside lag {' and '.join(map(str, lags))} is at most this",
-            max(attention_outside(model, n, layer, head, lags) for n in lengths) * UP,
+            max(attention_outside(model, n, layer, head, lags) for n in lengths),
         )
         for layer, head, lags in heads
     )

@@ -44,9 +44,15 @@ class Fidelity:
     gain: float
 
     @property
-    def or_match(self) -> float:
-        """The gain, or the match where the table makes no mistake on these rows."""
+    def gain_or_match(self) -> float:
+        """The gain; where the table makes no mistake, so that it is not defined, the match."""
         return self.gain if np.isfinite(self.gain) else self.match
+
+    @property
+    def strict_gain(self) -> float:
+        """The gain; where the table makes no mistake, so that it is not defined, 1 for a perfect
+        match and else 0."""
+        return self.gain if np.isfinite(self.gain) else float(self.match >= 1.0)
 
 
 def run_of(model: Any, rows: TokenRows) -> Run:
@@ -211,7 +217,7 @@ class DecisionTrial:
     def gain(self, found: NDArray[Any]) -> float:
         """Return the gain of some decisions against the model's; the match where the table makes no
         mistake."""
-        return self.table.fidelity(self.rows, self.truth, found).or_match
+        return self.table.fidelity(self.rows, self.truth, found).gain_or_match
 
 
 def disagreements(

@@ -85,13 +85,13 @@ class Judged:
     def score(self) -> float:
         """The smallest gain on held-out rows, longer rows and, if they are known, all strings."""
         known = [] if isnan(self.every.match) else [self.every]
-        return min(_or_match(one) for one in (self.held, self.longer, *known))
+        return min(one.strict_gain for one in (self.held, self.longer, *known))
 
     @property
     def worth(self) -> float:
         """The score, plus a part of the gain off the task, minus a cost for the program's
         length."""
-        off = min(max(_or_match(self.off_task), 0.0), 1.0)
+        off = min(max(self.off_task.strict_gain, 0.0), 1.0)
         reading = _A_NODE * self.program.nodes + _A_TABLE * self.program.unnamed
         return self.score + _OFF_TASK * off - reading
 
@@ -227,7 +227,7 @@ class Judge:
     def enough(self, tried: Sequence[Judged]) -> bool:
         """Return whether a program is nearly perfect on all rows, including those off the task, so
         that no head needs to be examined."""
-        return any(min(one.score, _or_match(one.off_task)) >= _ENOUGH for one in tried)
+        return any(min(one.score, one.off_task.strict_gain) >= _ENOUGH for one in tried)
 
     def plain(self, tried: Sequence[Judged]) -> bool:
         """Return whether the best of some programs is good and short.
@@ -329,14 +329,6 @@ def answer(best: Judged, table: tuple[float, float]) -> Answer:
     if by_table or (best.is_found and best.program.pointwise):
         return "no attention needed"
     return "found" if best.is_found else "not found"
-
-
-def _or_match(fidelity: Fidelity) -> float:
-    """Return the gain; where the table makes no mistake, so that gain is not defined, 1 for a
-    perfect match and else 0."""
-    if np.isfinite(fidelity.gain):
-        return fidelity.gain
-    return 1.0 if fidelity.match >= 1.0 else 0.0
 
 
 _TASK, _ELSE = ("fit", "held", "longer"), ("queries", "off_task")

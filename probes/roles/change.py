@@ -5,6 +5,18 @@ against zero. A squared change of the output is never negative, and it is above 
 changed: tested against zero, every component of an untrained model would be significant. It is
 therefore tested against half of the floor that it must reach (:func:`beyond`), which is also as far
 down as its interval may reach.
+
+Where only some of the rows were run, p pays for having looked early, by the rule that stopped:
+
+    rises of the loss     :func:`~interp.run.evidence.gather_evidence`: the looks before the last
+                          share a tenth of the level, so p is multiplied by ten times their number
+                          (:func:`from_finding`)
+    changes, controls     :meth:`~probes.roles.evidence.Evidence.odds`: p must be at most the level
+                          (for the share of heads that pass) divided by the number of looks; p is
+                          multiplied by that number before (:func:`over_rows`). So k looks spend at
+                          most (k − 1)/k² of that level, a quarter, beyond what all rows spend
+
+Neither rule changes the p of what all rows decide.
 """
 
 from __future__ import annotations
@@ -71,7 +83,8 @@ def over_rows(
         than: The value that the mean is tested against.
         of: The number of rows in all, if ``rows`` holds only the first of them. The interval is
             then Student's instead of a bootstrap's, and p is multiplied by the number of times at
-            which a decision may be made (:func:`looks_at`).
+            which a decision may be made (:func:`looks_at`): these tests stop at an even share of
+            the level, not by the rule that :func:`from_finding` pays for.
 
     Returns:
         The mean; :data:`NONE` if it is below 1e-9 in size or there are fewer than two rows.
@@ -96,7 +109,7 @@ def from_finding(one: Finding, of: int) -> RowMean:
     Returns:
         The mean with Student's 95 % interval. Its p-value is that of a one-sided t test against
         zero, multiplied by :func:`~interp.run.evidence.early_price` to correct for deciding before
-        all rows were seen.
+        all rows were seen, as the looks that made the finding share a tenth of the level.
     """
     if abs(one.rise) < 1e-9:
         return NONE

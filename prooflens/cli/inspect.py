@@ -128,7 +128,8 @@ def inspect(
     files = (text, data, tokens_from, mapping, adapter)
     read = [model, *(given for given in files if given is not None)]
     if revisions is None:  # a series has folders of its own, and checks them
-        check_output(out, overwrite=overwrite or resume, marker=".prooflens-inspect", inputs=read)
+        marker = ".prooflens-inspect"
+        check_output(out, overwrite=overwrite, marker=marker, inputs=read, resume=resume)
     if rows is not None and rows < 4:
         from interp.errors import ArgumentError
 

@@ -31,10 +31,11 @@ def tests_of(row: Any) -> list[Fitting]:
 
 def passes(test: Fitting, level: float) -> bool:
     """Return whether a test passes: its score reaches the floor, its q is below the level, and its
-    interval does not reach below half the floor."""
-    score, low, floor = test["score"], test["low"], test["floor"]
-    reached = score is not None and score >= floor
-    return bool(reached and test["q"] < level and (low is None or low >= floor / 2))
+    interval does not reach below half the floor; none of the first three is unknown."""
+    score, low, floor, q = test["score"], test["low"], test["floor"], test["q"]
+    if score is None or floor is None or q is None:  # what is unknown does not pass
+        return False
+    return bool(score >= floor and q < level and (low is None or low >= floor / 2))
 
 
 def in_short(row: Any) -> str:
@@ -141,7 +142,7 @@ def _decides(test: Fitting) -> bool:
 
 def _could_be_made(test: Fitting) -> bool:
     """Return whether a test could be made: one that could not has a score of 0 and p = 1."""
-    return bool(test["score"] or test["p"] < 1)
+    return bool(test["score"] or (test["p"] is not None and test["p"] < 1))
 
 
 def _all_pass(tests: Sequence[Fitting]) -> str:
@@ -159,15 +160,17 @@ def _nearest(tests: Sequence[Fitting]) -> str:
 def against(test: Fitting) -> str:
     """Return a test in words: what it measures, its score, and the floor that the score must
     reach."""
-    return f"{_score_in_words(test)}, where {test['floor']:.3g} is asked"
+    asked = "an unknown floor" if test["floor"] is None else f"{test['floor']:.3g}"
+    return f"{_score_in_words(test)}, where {asked} is asked"
 
 
 def _unsure(test: Fitting) -> str:
     """Return why a test does not pass: its score, or what makes a score above the floor unsure."""
     told = against(test)
-    if test["score"] is None or test["score"] < test["floor"]:
+    if None in (test["score"], test["floor"]) or test["score"] < test["floor"]:
         return told
-    return f"{told}, not surely (q {test['q']:.2g}" + (
+    q = "unknown" if test["q"] is None else f"{test['q']:.2g}"
+    return f"{told}, not surely (q {q}" + (
         ")" if test["low"] is None else f", 95 % from {test['low']:.2g})"
     )
 

@@ -32,6 +32,19 @@ def test_a_test_passes_by_its_score_its_q_and_its_interval() -> None:
     assert passes(SHARE | {"low": 0.15}, LEVEL)
 
 
+def test_what_is_unknown_does_not_pass_and_is_told() -> None:
+    """The schema allows null for the numbers of a test."""
+    for name in ("score", "floor", "q"):
+        assert not passes(SHARE | {name: None}, LEVEL)
+    unknown = SHARE | {"p": None, "q": None}
+    assert how_sure(role("rejected", unknown), LEVEL).endswith(
+        "0 of 1 tests pass; share of attention 0.90, where 0.3 is asked, not surely (q unknown)."
+    )
+    assert in_short(role("candidate", unknown | {"score": 0.0})) == "share of attention"
+    no_floor = how_sure(role("rejected", SHARE | {"floor": None}), LEVEL)
+    assert no_floor.endswith("share of attention 0.90, where an unknown floor is asked.")
+
+
 def test_in_short_a_role_is_its_behaviour_and_what_is_lost() -> None:
     told = in_short(role("rejected", SHARE, scored_test("behaviour", "more", 1.0, 0.1), LOSS))
     assert told == "share of attention 0.90; without the head the loss rises by 0.0496 nats"

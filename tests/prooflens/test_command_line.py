@@ -51,7 +51,7 @@ REFUSED = [
     ("inspect depth-L3-layers0", "depth-L3-layers0 has no attention heads"),
     ("inspect none --task no_such", "kind must be one of"),
     ("inspect induction-attention --out folder", "exists: choose another name"),
-    ("inspect induction-attention --out folder --resume", "is not replaced"),
+    ("inspect induction-attention --out folder --resume", "holds nothing to resume, but other thi"),
     ("inspect induction-attention --out folder --overwrite", "is not replaced"),
     ("inspect induction-attention --task own --data rows.jsonl", "must be a task's or your own"),
     ("inspect induction-attention --profile x", "'x' is not one of 'task', 'language'"),

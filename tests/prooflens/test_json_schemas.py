@@ -19,6 +19,7 @@ from prooflens.cli.main import app, command_names
 from prooflens.inspection import Inspected, Measurements, inspect
 from trained.loading import load
 
+ABOUTS = [table.about for table in TABLES.values()]
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs/schemas"
 
@@ -34,6 +35,11 @@ def test_the_files_are_what_the_script_writes() -> None:
     assert sorted(command_names()) == sorted(n[:-5] for n in made if "/" not in n)
     for name in made:
         jsonschema.Draft202012Validator.check_schema(json.loads(made[name]))
+
+
+def test_descriptions_have_no_indentation() -> None:
+    written = [path.read_text() for path in FOLDER.rglob("*.json")]
+    assert not any("\\n " in text for text in (*written, *map(json.dumps, ABOUTS)))
 
 
 def test_head_tables_have_one_list_of_columns() -> None:

@@ -244,8 +244,10 @@ class Family:
             tied: Whether the unembedding is the embedding.
 
         Raises:
-            CheckpointError: if a size is missing or not a positive integer.
+            CheckpointError: if a size is missing or not a positive integer, or
+                :func:`check_own_keys` refuses the configuration.
         """
+        check_own_keys(config)
         at = prefix + self.mark.partition(".0.")[0] + ".{layer}."
         said = [_stated_entry(config, keys) for keys in self.sizes]
         layers, heads, width = (count(config, said[i]) for i in (0, 1, 3))
@@ -264,6 +266,27 @@ class Family:
             notes=tuple(filter(None, notes)),
         )
         return self.fitted(config, plain)
+
+
+def check_own_keys(config: Config) -> None:
+    """Refuse another ``num_key_value_heads`` than heads in a family whose heads share no keys.
+
+    Nothing in these families reads the entry, except for tools that take it for the number of heads
+    that share keys.
+
+    Raises:
+        CheckpointError: if the entry is stated and is another number.
+    """
+    family, stated = FAMILIES.get(str(config.get("model_type"))), config.get("num_key_value_heads")
+    if family is None or stated is None or family.sizes[2] or family.fitted is _falcon:
+        return
+    entry = _stated_entry(config, family.sizes[1])
+    if stated != config.get(entry):
+        raise CheckpointError(
+            f"num_key_value_heads in the model's configuration must be {entry}, "
+            f"{config.get(entry)}, as heads of {family.name or 'this family'} share no keys, got "
+            f"{stated!r}: correct it or leave it out"
+        )
 
 
 def _stated_entry(config: Config, keys: str) -> str:

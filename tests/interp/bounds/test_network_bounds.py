@@ -1,5 +1,6 @@
 """Bounds on models: no input's output, in float32 or float64, is ever outside."""
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -7,9 +8,11 @@ import pytest
 import torch
 from certified_models import shaken
 
-from interp.bounds.affine import Arithmetic, exactly, span
+from interp.bounds.affine import Arithmetic, box, exactly, span
 from interp.bounds.network import (
     apply_norm,
+    attention_bounds,
+    attention_outside,
     embed_inputs,
     margins,
     not_covered,
@@ -48,6 +51,15 @@ def run(model: Any, x: np.ndarray, dtype: torch.dtype) -> np.ndarray:
         found = model(torch.from_numpy(x).to(dtype))[:, -1].double().numpy()
     model.float()
     return found
+
+
+def test_attention_outside_lags_is_not_below_the_exact_sum_of_its_bounds() -> None:
+    model, ar = model_with({"d_in": 1, "n_ctx": 64}, 1, 0), Arithmetic("real", budget=0)
+    for length in range(8, 64, 5):
+        x = embed_inputs(model, box(np.zeros((1, length, 1)), np.ones((length, 1))), ar)
+        high = attention_bounds(model, x, 0, ar)[1][0, 1]
+        exact = sum(Fraction(float(one)) for at, one in enumerate(high) if at != length - 2)
+        assert Fraction(attention_outside(model, length, 0, 1, [1])) >= exact
 
 
 @pytest.mark.parametrize("layers", [1, 2])

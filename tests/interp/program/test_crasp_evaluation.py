@@ -9,7 +9,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from interp.errors import ArgumentError
-from interp.program.evaluation import accepts, evaluate, evaluate_codes
+from interp.program.decision_parser import parse as parse_decisions
+from interp.program.evaluation import (
+    NONE,
+    Vocabulary,
+    accepts,
+    evaluate,
+    evaluate_codes,
+    keys,
+    line_values,
+)
 from interp.program.parser import parse_program as parse
 from interp.program.predicates import binary, unary
 from interp.program.syntax import Program
@@ -78,6 +87,20 @@ def test_a_guard_cannot_reach_the_future() -> None:
     anywhere = binary("anywhere", lambda i, j: True)
     program = parse('#import anywhere\nn = #[anywhere] "a"', [anywhere])
     assert evaluate(program, ["aaa"]).values["n"].tolist() == [[1, 2, 3]]
+
+
+@pytest.mark.parametrize("sign", ["#", "#>"])
+def test_the_keys_of_a_count_are_those_that_it_counts(sign: str) -> None:
+    """In rows with BOS, one of which ends early."""
+    program = parse_decisions(f'n = {sign} "a"\nnext = "a" if n == 1 else "b"')
+    rows = np.array([[2, 0, 1, 0, 0], [2, 1, 0, 1, NONE]])
+    vocabulary = Vocabulary(("a", "b", "<bos>"))
+    found = keys([], program.lines[0].expression, rows, vocabulary)
+    for row, query, key in np.ndindex(found.shape):
+        seen = key <= query if sign == "#" else key >= query
+        assert found[row, query, key] == (seen and rows[row, key] == 0)
+    counted = line_values(program.lines, rows, vocabulary)["n"]
+    assert counted.tolist() == found.sum(-1).tolist()
 
 
 def test_the_future_ends_where_the_string_ends() -> None:

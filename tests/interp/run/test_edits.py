@@ -70,6 +70,12 @@ def test_what_is_no_edit_is_refused() -> None:
         Edit.from_json({"edit": "Meant"})
     with pytest.raises(ArgumentError, match="sender must come before the receiver, L1H0 q_input"):
         Through(Site(1, "q_input", 0), Mean(Z))
+    for late in ("mlp_in", "post", "mlp_out", "resid_post"):
+        with pytest.raises(ArgumentError, match="must come before the receiver, L1 mlp_in, got"):
+            Through(Site(1, "mlp_in"), Zero(Site(1, late)))
+    for other in (Site(-1, "embed"), Site(0, "ln2.hook_scale")):
+        with pytest.raises(ArgumentError, match="must be at a head, an FFN or the residual stream"):
+            Through(Site(1, "mlp_in"), Zero(other))
 
 
 def test_arrays_compare_by_content_and_keep_it() -> None:

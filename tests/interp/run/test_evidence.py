@@ -219,6 +219,15 @@ def test_odds_of_one_side_do_not_move_the_other() -> None:
                if one.rows == other.rows)  # fmt: skip
 
 
+def test_an_exhaustive_run_of_some_rows_is_refused() -> None:
+    rises, slopes = draw("normal", 5, 32)
+    for most in (1, 31):
+        with pytest.raises(ArgumentError, match="most must be all 32 rows where exhaustive=True"):
+            gather_from(rises, slopes, exhaustive=True, most=most)
+    found, _ = gather_from(rises, slopes, exhaustive=True, most=32)
+    assert {one.rows for one in found} == {32}
+
+
 def test_no_more_rows_than_the_most_are_run() -> None:
     rises, slopes = draw("student", 50, 32)
     found, run = gather_from(rises + FLOOR, slopes, most=LEAST_ROWS)

@@ -223,6 +223,34 @@ def test_a_path_is_seen_by_its_receiver_alone(receiver: str) -> None:
     assert not model.cfg.use_split_qkv_input
 
 
+@pytest.mark.parametrize("inside", ["mlp_in", "pre", "post"])
+def test_a_path_from_inside_an_ffn_is_that_of_what_the_ffn_writes(inside: str) -> None:
+    model = model_of()
+    model.set_use_hook_mlp_in(True)
+    out, at = "blocks.0.hook_mlp_out", Site(0, inside).name
+    with torch.no_grad():
+        _, own = model.run_with_cache(TOKENS)
+        with model.hooks(fwd_hooks=[(at, lambda value, hook: torch.zeros_like(value))]):
+            _, changed = model.run_with_cache(TOKENS)
+    change = changed[out] - own[out]
+    expected = by_hand(model, ("blocks.2.hook_mlp_in", lambda value: value + change))
+    model.set_use_hook_mlp_in(False)
+    path = Through(Site(2, "mlp_in"), Zero(Site(0, inside)))
+    torch.testing.assert_close(Run(model, TOKENS).rise(path), expected)
+    assert expected.abs().max() > 1e-6
+
+
+def test_a_path_from_the_stream_between_heads_and_ffn_is_its_change() -> None:
+    model, where = model_of(), Site(2, "resid_mid")
+    stream = Run(model, TOKENS).at(where)[where]
+    path = Through(Site(2, "mlp_in"), Zero(where))
+    model.set_use_hook_mlp_in(True)
+    expected = by_hand(model, ("blocks.2.hook_mlp_in", lambda value: value - stream))
+    model.set_use_hook_mlp_in(False)
+    torch.testing.assert_close(Run(model, TOKENS).rise(path), expected)
+    assert expected.abs().max() > 1e-6
+
+
 def test_all_receivers_of_a_change_see_what_the_run_sees() -> None:
     model = model_of("attention only", n_layers=2, n_heads=2)
     run, sender = Run(model, TOKENS), Mean(Site(0, "z", 1))

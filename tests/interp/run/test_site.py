@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interp.errors import ArgumentError, HookError
+from interp.hooks.site import stream_site
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.run import Site, ffn_sites, head_sites
@@ -102,3 +103,16 @@ def test_sites_of_heads_and_ffns() -> None:
     assert ffn_sites(model) == (Site(0, "mlp_out"),)
     with pytest.raises(HookError, match="does not say how many layers"):
         head_sites(torch.nn.Linear(2, 2))
+
+
+def test_a_change_reaches_the_stream_where_its_part_writes() -> None:
+    in_attention = ("z", "pattern", "q", "k_input", "rot_k", "result", "attn_in")
+    in_ffn = ("mlp_in", "pre", "post", "pre_linear", "mlp.hidden.0.hook_pre")
+    for kind in (*in_attention, *in_ffn):
+        wanted = Site(2, "attn_out" if kind in in_attention else "mlp_out")
+        assert stream_site(Site(2, kind)) == wanted, kind
+    assert stream_site(Site(2, "score", 1, "t")) == Site(2, "attn_out")
+    for kind in ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out"):
+        assert stream_site(Site(2, kind)) == Site(2, kind)
+    for other in (Site(-1, "embed"), Site(2, "ln1.hook_scale"), Site(2, "ln2.hook_normalized")):
+        assert stream_site(other) is None

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from interp.errors import HookError
 from interp.hooks.transformer_lens_adapter import TransformerBridge
+from interp.interventions.patching import Receiver, senders
 from interp.models.pretrained import load_pretrained
 from interp.run import (
     Array,
@@ -242,6 +243,25 @@ def test_inputs_of_heads_are_changed_through_the_bridge(pair: Any) -> None:
     if getattr(bridge.original_model.config, "final_logit_softcapping", None):
         logits = 3 * torch.tanh(logits / 3)
     torch.testing.assert_close(run.rise(edit), nats(logits) - before, rtol=1e-3, atol=1e-4)
+
+
+def test_an_ffn_receives_paths_from_the_heads_of_its_layer_that_it_reads(pair: Any) -> None:
+    """In parallel blocks it reads none: what it reads stays when they write something else."""
+    _, bridge = pair
+    read, z = "blocks.1.mlp.hook_in", "blocks.1.attn.hook_z"
+    _, clean = bridge.run_with_cache(TOKENS, names_filter=[read])
+    with bridge.hooks(fwd_hooks=[(z, lambda value, hook: value + 1)]):
+        _, changed = bridge.run_with_cache(TOKENS, names_filter=[read])
+    reads = not torch.equal(clean[read], changed[read])
+    assert reads == (not bridge.cfg.parallel_attn_mlp)
+    heads = [part for part in senders(bridge, Receiver("ffn", layer=1)) if part.kind == "head"]
+    assert {part.layer for part in heads} == ({0, 1} if reads else {0})
+    path = Through(Site(1, "mlp_in"), Zero(Site(1, "z", 0)))
+    if reads:
+        assert Run(bridge, TOKENS).rise(path).abs().max() > 0
+    else:
+        with pytest.raises(HookError, match="mlp_in does not read the heads of its own layer"):
+            Run(bridge, TOKENS).rise(path)
 
 
 def test_a_stream_that_the_bridge_does_not_pass_on_is_refused(pair: Any) -> None:

@@ -72,6 +72,16 @@ def test_accuracy_null_is_that_of_permuted_rows() -> None:
     assert null.p >= 1 / 120
 
 
+def test_a_class_that_no_sample_has_does_not_count() -> None:
+    rng = np.random.default_rng(4)
+    actual, predicted = (rng.integers(3, size=(5, 8)).astype(float) for _ in range(2))
+    for score in (balanced_accuracy, accuracy_null):
+        found = score(predicted, actual, classes=np.arange(4.0))
+        assert found == score(predicted, actual, classes=np.arange(3.0))
+    assert balanced_accuracy(actual, actual, classes=np.arange(4.0)) == 1
+    assert balanced_accuracy(actual, actual, classes=np.array([0.0, 7.0])) == 0  # one class alone
+
+
 def test_swaps_null_is_exceeded_only_by_a_difference() -> None:
     y, noise, more = RNG.normal(size=(3, 40, 6))
     good = y + 0.1 * noise

@@ -119,6 +119,11 @@ EIGHT_BITS = {"h.0.attn.c_proj.weight": torch.ones(6, 6, dtype=torch.int8)}
         (without_a_shard, False, r"1 of 2 shards are missing.*part-2"),
         (rewritten(n_head=10**9), False, "1000000000 heads do not fit into a width of 6"),
         (rewritten(**NOVEL), False, r"'novel' is not known.*never runs.*h\.0\.attn.*mapping"),
+        (
+            rewritten(num_key_value_heads=1),
+            False,
+            r"must be n_head, 2, .*share no keys, got 1:",
+        ),
         (rewritten(n_layer=3), False, r"lacks 4 attention tensors.*h\.2"),
         (rewritten(UNREAD), False, r"h\.0\.attn\.q_norm\.weight.*change the circuits"),
         (rewritten(n_embd=8), True, r"c_attn.*\[6, 18\].*does not fit"),
