@@ -40,10 +40,12 @@ from probes.roles.reinit_null import Beyond, beyond
 
 _DRAWS, _FIRST = 250, 50
 _CHANCE = 0.1
-"""A p, after the first draws, from which on the others would not help."""
+"""If p is at least this after the first draws, the other draws are not made: they would hardly
+bring it below the level."""
 _TINY = 1e-12
 _PADDED = ("W_in", "W_out")
-"""Matrices of ours that may have more hidden units than the layer uses, which stay zero."""
+"""Weight matrices of our own FFNs that may have more hidden units than the layer uses. The entries
+of the others are zero and stay zero in fresh FFNs."""
 
 Stream = Float[Tensor, "row pos d_model"]
 Scored = Bool[Tensor, "row pos"]

@@ -70,18 +70,21 @@ from probes.roles.registry import ROLES, Role
 from probes.roles.views import ELSEWHERE, other_routes
 
 _FEWEST = 8
-"""The least number of rows on which both sides are compared."""
+"""Least number of rows that both sides of a comparison must have."""
 
 _LARGEST = 1 / 4
-"""The largest share of what all controls weigh that those of one row may have."""
+"""Largest share of the total weight of the controls that may come from one row, so that no single
+row decides."""
 
 _BAND = 1.0
-"""Nats of clean loss that lie in one band."""
+"""Width, in nats, of a band of the loss that the model itself expects (its entropy). In a band, the
+mean clean losses of event and controls may also differ by at most this."""
 
 _SAME_WRITE = "cause: what it writes is the same on every row, so that no other can take its place"
 
 _COVERED = 0.5
-"""The least share of a role's positions that must have controls for these to be matched."""
+"""Least share of an event's positions that must have controls; otherwise the controls count as
+unmatched."""
 
 Marks = Bool[Tensor, "row pos"]
 Numbers = Float[Tensor, "row pos"]
@@ -122,7 +125,7 @@ def with_controls(found: Sequence[Found], effects: Effects) -> list[Found]:
 
 
 _Key = tuple[str, tuple[Place, ...], str]
-"""A role, the heads that may play it, and the kind of rows of their cause."""
+"""A role, the heads that may play it, and the kind of rows on which its cause was tested."""
 
 
 def _case_of(one: Found) -> _Key | None:
