@@ -177,7 +177,11 @@ def _patterns(task: TemplateTask, asked: tuple[Bit, ...]) -> Iterator[tuple[tupl
 
 
 class Slots:
-    """An allocator of coordinates of the residual stream, in order."""
+    """Hands out slices of the residual stream's coordinates, one after the other.
+
+    Attributes:
+        width: The number of coordinates handed out so far.
+    """
 
     def __init__(self) -> None:
         self.width = 0

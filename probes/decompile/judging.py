@@ -252,7 +252,11 @@ class Judge:
         return held, longer
 
     def right(self, best: Judged) -> Rightness:
-        """Return how often model and program are right, on held-out and longer rows with labels."""
+        """Return how often the model and a program give the labelled answer, and which of
+        the two the program follows where the model errs.
+
+        Held-out and longer rows are counted together. Without labels all shares are NaN.
+        """
         labels, model, program = [], [], []
         for name, part in (("held", self.data.held), ("longer", self.data.longer)):
             if part.labels is None:

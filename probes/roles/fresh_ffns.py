@@ -103,9 +103,17 @@ class FreshFFNs:
 
     @torch.no_grad()
     def writes(self, layer: int, stream: Stream, written: Stream) -> bool:
-        """Whether that is what the FFN writes for a stream: not where the block does more, such as
-        a norm behind the FFN, or a choice among several FFNs that it returns as well; nor where its
-        FFN cannot be called by itself."""
+        """Return whether a layer's FFN, called by itself on a stream, gives what it wrote in a
+        full pass.
+
+        It does not if the block does more, such as a norm behind the FFN or a choice among several
+        FFNs, or if the FFN cannot be called by itself. Fresh FFNs cannot be compared with it then.
+
+        Args:
+            layer: The layer.
+            stream: The residual stream before the FFN's norm.
+            written: What the layer's FFN added to that stream in the full pass.
+        """
         try:
             found = self._run(layer, stream)
         except torch.OutOfMemoryError:

@@ -110,8 +110,12 @@ class Seen:
         )
 
     def periodic(self) -> Chosen:
-        """Return the period and shift whose keys the attention, averaged over rows, is closest
-        to."""
+        """Return the predicate that selects every p-th position, with the period p and the shift
+        to which attention, averaged over rows, is closest.
+
+        The measure is the module's closeness. The shift is counted from the query's own position
+        or from position 0.
+        """
         counted = self.counted.double()
         mean = (self.pattern * counted[..., None]).sum(0) / counted.sum(0).clamp_min(1)[:, None]
         scores, shifts = self._by_period(mean), _shifts(len(mean))

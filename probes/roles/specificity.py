@@ -603,19 +603,22 @@ def match_controls(
 ) -> tuple[Numbers, Numbers, str] | None:
     """Weight the positions of an event and control positions so that the two are alike.
 
-    Controls are tried in this order: of the same band of loss at the same positions, of the same
-    band, at the same positions, all. The first kind that covers half of the event's positions is
-    taken.
+    Positions are sorted into bands of one nat by the entropy of the model's prediction, which is
+    the loss that the model itself expects. Four kinds of controls are tried in turn: of the same
+    band at the same position, of the same band, at the same position, all. A band counts only if
+    the mean clean losses of the event's positions and of the controls in it differ by at most one
+    nat. The first kind that covers half of the event's positions is taken.
 
     Args:
-        happens: True where the event happens.
+        happens: True where the event happens, ``[row, pos]``.
         absent: True at positions that may serve as controls.
-        losses: The clean loss.
-        expected: The entropy of the model's prediction.
+        losses: The clean loss at each position, in nats.
+        expected: The entropy of the model's prediction, in nats.
 
     Returns:
         The weights ``[row, pos]`` of the event's positions and of the controls, and the kind of
-        controls in words. None if no kind has at least eight rows of both.
+        controls in words. None if no kind has enough controls: half of the event's positions
+        covered, eight rows on both sides, and at most a quarter of the weight from one row.
     """
     place = torch.arange(happens.shape[1]).expand(happens.shape)
     bands = (expected / _BAND).long()
