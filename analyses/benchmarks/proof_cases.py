@@ -135,7 +135,7 @@ TUNED_DECOYS: tuple[Case, ...] = tuple(
 
 
 def _template(task: TemplateTask, **options: Any) -> Case:
-    """A named case: a task with the options of its construction."""
+    """Return a case with a name: a template task with the options of its construction."""
     name = "-".join([task.name, *(f"{k}={v}" for k, v in options.items())])
     return Case(name, partial(construct_template, task, **options))
 
@@ -174,14 +174,15 @@ def compiled_case(
     *,
     membership: bool = False,
 ) -> Case:
-    """A question about strings of a language, with its compiled program as the model.
+    """Return a case whose model is the compiled program that answers a question about strings of a
+    language.
 
     Args:
         language: The name of the language.
         bins: The ranges of lengths, (shortest, longest).
         precision: How the compiled program computes bits: ``ramp`` or ``sign``.
-        membership: Ask at the end whether the string is in the language, not at every position of
-            one that is.
+        membership: Whether the question is asked once, at the end: is the string in the language?
+            By default the strings are in the language and every position asks for what may follow.
 
     Returns:
         The case; the ``task`` of its construction is the question.
@@ -217,7 +218,8 @@ PROGRAMS = (
 
 
 def _coupling_tasks() -> list[tuple[PodCoupling, int]]:
-    """Tasks and head widths for scoring detectors: truncated, exact, and wider than the rank."""
+    """Return pairs of a task and a head width on which detectors are scored. Width 1 truncates the
+    kernel, the kernel's rank is exact, and width 8 is wider than that."""
     ranks = [PodCoupling(2), PodCoupling(6), PodCoupling(4, left="sine", right="cosine")]
     ranks += [PodCoupling(3, left="legendre", right="legendre"), PodCoupling(6, mask_self=True)]
     exact = [replace(task, features=8) for task in ranks]
