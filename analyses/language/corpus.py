@@ -77,7 +77,8 @@ def python_sources(*, held_out: int = 20, folder: Path | None = None) -> SourceC
 
 
 def _texts(folder: Path) -> Iterator[tuple[str, str]]:
-    """Digest and text of every source below a folder that is neither a test nor installed."""
+    """Yield digest and text of every source file below a folder, without tests and installed
+    packages."""
     for file in folder.rglob("*.py"):
         if set(file.relative_to(folder).parts) & set(_TESTS) or not file.is_file():
             continue
