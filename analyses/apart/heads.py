@@ -28,10 +28,11 @@ Heads = Sequence[tuple[int, int]]
 """Layer and head of some."""
 
 _SPARED = 512
-"""Ids at both ends of the vocabulary, which are often not words."""
+"""Number of token ids at each end of the vocabulary that are never drawn, because they are often
+not words."""
 
 _SCORED = 128
-"""Positions that are unembedded at once."""
+"""Number of positions whose logits are computed at once. It bounds memory."""
 
 
 def repeated_rows(

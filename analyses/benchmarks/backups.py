@@ -43,11 +43,12 @@ _JOBS = (
     ("previous-copy", 0, "previous-token"),
     ("window-copy", 0, "positional"),
 )
-"""Circuit, layer and role of the jobs that are shared."""
+"""The jobs that several heads share: circuit, layer of the job, and its role."""
 
 _SIZES = ((20, 20), (26, 24), (32, 22))
 _TUNED = ((22, 21),)
-"""Vocabulary and length: of two models of pairs and one of triples, and of those tuned on."""
+"""(Vocabulary, length) of each model. Of the scored sizes the first two are models in which two
+heads share a job, and the third one in which three do; the tuned size is used for both."""
 
 
 @dataclass(frozen=True)

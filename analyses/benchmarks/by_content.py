@@ -47,13 +47,15 @@ from prooflens.tasks import Batch
 __all__ = ["PLANTED", "decoys", "finish_model", "lookup_rule", "subjects"]
 
 _PUSH = 6.0
-"""Nats by which a wrong prediction raises a logit."""
+"""Number of nats by which a wrong prediction raises a logit."""
 
 _FAINT = 0.1
-"""The factor on what is not read or constant: too small to change a norm."""
+"""Factor on what a decoy's head writes if nothing reads it or it is the same from every key. It is
+too small to change a norm."""
 
 _BESIDE = 0.2
-"""By how much of a push a decoy's head raises the token that it attends to."""
+"""Factor, as a share of a push, by which the head of this kind of decoy raises the logit of the
+token that it attends to."""
 
 Value = tuple[Tensor, Tensor, float]
 
@@ -205,10 +207,11 @@ PLANTED: Mapping[str, Callable[[str, Sizes, int, str], tuple[SequenceTransformer
     "successor": _successor,
     "bos-gated": _construct_gate,
 }
-"""Role → what builds its models: kind, sizes, seed and wiring → the model and who plays what."""
+"""Role → the function that builds its models: from kind, sizes, seed and wiring to the model and
+the parts with a role."""
 
 _CHAINED = ("next", "map")
-"""The kinds of models that have rows of their own, for which alone they are of use."""
+"""Kinds of models that need rows of their own: their circuits lower the loss on no others."""
 
 _SCORED: Mapping[tuple[str, str], tuple[tuple[int, int, int, bool], ...]] = {
     ("copy-suppression", "bigram"): ((11, 24, 2, True), (14, 28, 3, True), (12, 30, 1, True)),
@@ -228,14 +231,15 @@ _TUNED: Mapping[tuple[str, str], tuple[tuple[int, int, int, bool], ...]] = {
     ("bos-gated", "class"): ((15, 25, 2, True),),
     ("bos-gated", "came-before"): ((16, 24, 2, True),),
 }
-"""Vocabulary, length, heads per layer, and whether token 0 begins every row."""
+"""(Role, kind) → sizes of its models: vocabulary, length, heads per layer, and whether token 0
+begins every row."""
 
 _ALIKE: Mapping[str, tuple[str, ...]] = {
     "copy-suppression": ("previous",),
     "successor": ("copy", "random", "beside"),
     "bos-gated": ("half",),
 }
-"""Role → the kinds of its models that look alike and are something else."""
+"""Role → kinds of decoys for it, which look like models with the role and do something else."""
 
 _WIRINGS = ("unread", "silent", "constant")
 

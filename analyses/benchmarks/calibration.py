@@ -61,7 +61,8 @@ _WEIGHTS = {"weights": "trace_share", "composition": "k_composition"}
 _SHUFFLED = " of shuffled labels"
 _LEANING = ("decodability", "ablation")
 _LEARNED, _STEPS, _TOGETHER = 16, 300, 50
-"""Rows that are learned by heart, in so many steps; models that are trained together."""
+"""How models learn random targets by heart: number of rows, number of steps, and number of models
+trained in one stack."""
 
 
 @dataclass(frozen=True)

@@ -54,10 +54,10 @@ from prooflens.tasks import (
 __all__ = ["Subject", "decoys", "subjects"]
 
 _FEW_POSITIONS = 512
-"""How many rows are drawn of a task that is scored at one position."""
+"""Number of rows that are drawn of a task that is scored at a single position of each row."""
 
 _AT_THE_END = ("dyck-1", "anbncn")
-"""Languages whose programs are asked at a string's last position only."""
+"""Languages whose programs are asked at the last position of a string only."""
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,8 @@ _TOGETHER: list[tuple[str, _Options]] = [
     ("templates", {"n_heads": (1, 2)}),
     ("strings", {"ffn": (5,), "norm": "rmsnorm", "n_heads": 1}),
 ]
-"""Models after the first two hundred: both layers are bounded together."""
+"""Kinds and options of the models after the first two hundred. They have two layers, which are
+bounded together."""
 _TEMPLATES = (
     TemplateTask(("αα", "αβ"), (1.0, -1.0), train=(0, 5), test=(5, 10)),
     TemplateTask(("αβα", "αββ"), ("α", "β"), train=(0, 4), test=(4, 8)),

@@ -48,13 +48,17 @@ __all__ = [
 Wiring = Literal["used", "unread", "silent", "constant"]
 _STRENGTH = 40.0
 _TIMES = {"recent": 3.0, "periods": 3.0}
-"""The strength with which windows write, in units of the mean over their keys."""
+"""Rule of attention → strength with which its head writes, as a multiple of the mean over its keys.
+A head that attends to a window writes the mean over its keys, in which a single key counts for
+less."""
 
 _UNREAD = 0.1
-"""The factor on one-hot entries that are not read: too small to change a norm."""
+"""Factor on what imitating heads write into coordinates that nothing reads. It is too small to
+change a norm."""
 
 _FAINT = 0.5
-"""By how many nats a decoy's logits differ: its effect on the norms must not matter."""
+"""Number of nats by which a decoy's logits differ, so little that its effect on the norms does not
+matter."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +143,7 @@ CIRCUITS: Mapping[str, _Circuit] = {
     "window-copy": _one("periods", "positional", _wins),
     "window-negative": _one("recent", "positional", _lowers),
 }
-"""The name of each circuit → the job of each layer."""
+"""Name of each circuit → the job of one head in each layer."""
 
 
 @dataclass(frozen=True)

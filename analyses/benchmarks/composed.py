@@ -45,23 +45,25 @@ from prooflens.tasks import Batch, RepeatedTokens
 __all__ = ["decoys", "subjects"]
 
 _PUSH = 6.0
-"""Nats by which a wrong prediction raises a logit."""
+"""Number of nats by which a wrong prediction raises a logit."""
 
 _UNREAD = 0.3
-"""The factor on what is written where nobody reads: small, so that norms hardly differ."""
+"""Factor on what is written into coordinates that nothing reads. It is small, so that norms hardly
+differ."""
 
 _READ = "unscored:read by "
-"""Begins what is said of the head that a reader of some role reads."""
+"""Prefix of the role of a head whose output is read by a head with the role that follows. It is not
+scored."""
 
 _LAGS = ((1, 2), (2, 1), (0, 2))
-"""How far the later head looks back, and how far the earlier one."""
+"""How far the later head looks back, and how far the earlier one; the seed chooses the pair."""
 
 _V, _EQUAL = "virtual-copying", "composed-equality"
 _OPEN = ("previous-token", "positional", "copying", "duplicate-token", "bos-gated", "sink")
-"""Roles that a model's heads may be found to have or not."""
+"""Roles that are exempt from scoring for all heads of these models."""
 
 _FAINT = 0.1
-"""The factor on an answer that is not read, or constant."""
+"""Factor on a decoy's answer that nothing reads, or that is the same from every key."""
 
 Made = tuple[SequenceTransformer, list[Part]]
 
@@ -254,7 +256,8 @@ _ROWS: Mapping[str, Callable[[str, Sizes, int], Batch]] = {
     "window": _periodic,
     "pointed": _pairs,
 }
-"""The kinds of models that have rows of their own, for which alone they are of use."""
+"""Kinds of models that need rows of their own → the function that draws them. These models are of
+no use on other rows."""
 
 _SCORED: Mapping[str, tuple[tuple[int, int, int, bool], ...]] = {
     "lags": ((14, 24, 2, True), (20, 28, 3, False), (26, 22, 1, True)),
@@ -276,10 +279,11 @@ _TUNED: Mapping[str, tuple[tuple[int, int, int, bool], ...]] = {
     "own": ((13, 24, 2, False),),
     "pointed": ((15, 25, 2, True),),
 }
-"""Vocabulary, length, heads per layer, and whether token 0 begins every row."""
+"""Kind → sizes of its models: vocabulary, length, heads per layer, and whether token 0 begins every
+row."""
 
 _ALIKE = ("window", "own", "pointed")
-"""The kinds that look alike and are something else."""
+"""Kinds of decoys, which look like models with the role and do something else."""
 
 _WIRINGS = ("unread", "silent", "constant")
 

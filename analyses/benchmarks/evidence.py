@@ -47,7 +47,7 @@ __all__ = ["CASES", "TABLES", "KeptRises", "main"]
 
 TABLES = Path(__file__).parents[1] / "tables"
 CASES = Path("out/cases")
-"""The folder of finished language cases."""
+"""Default folder in which finished language cases are kept."""
 
 _NAMES = ("mean", "previous", "after_same", "first")
 _FLOOR, _MISSED = 0.1, 0.05

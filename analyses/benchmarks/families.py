@@ -57,7 +57,7 @@ REASONS: Mapping[str, str] = {
     "renamed tensors": r"\d+ go by other names",
     "no tokenizer": r"as the model has no tokenizer",
 }
-"""Name of a reason → what a refusal for it says."""
+"""Name of a reason for refusing a checkpoint → regular expression that the refusal must match."""
 
 
 def measure_case(case: FamilyCase) -> Iterator[tuple[str, str]]:
@@ -212,7 +212,7 @@ _WORDS = {
     "renamed tensors": "the wrapping has split matrices that the format stores joined",
     "no tokenizer": "the folder holds none",
 }
-"""Name of a reason → what it means, for the page."""
+"""Name of a reason for refusing a checkpoint → its explanation on the page."""
 
 
 def page_of(table: Mapping[str, Mapping[str, str]]) -> str:

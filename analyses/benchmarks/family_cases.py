@@ -356,7 +356,7 @@ _NO_DECODERS: Mapping[str, Mapping[str, Written]] = {
         "LFM 2": ("Lfm2ForCausalLM", {**_LLAMA, "layer_types": ["conv", "full_attention"]}),
     },
 }
-"""Why they must be refused → what they are."""
+"""Reason for which a model must be refused → {name of the case: its class and configuration}."""
 
 _OTHER_HEADS: Mapping[str, Written] = {
     "GPT-2, classifier": ("GPT2ForSequenceClassification", {**_GPT2, **_LABELS}),
@@ -548,7 +548,7 @@ _REFUSED = {
     "not wrapped": ("BioGPT", "Ministral", "Gemma 3n", "Phi", "Phi MoE", "Falcon 40B", "Persimmon",
                     "Helium", "DiffLlama", "dots 1", "CTRL", "Qwen 2.5 VL", "Qwen 3 VL"),
 }
-"""Why decoders must be refused: reason → their names."""
+"""Reason for which a decoder must be refused → names of the cases."""
 
 _LACKING = {
     ("weights", "unknown layout"): (
@@ -564,7 +564,8 @@ _LACKING = {
     ("export", "renamed tensors"): ("GPT-BigCode", "CodeGen", "MPT"),
     ("texts", "no tokenizer"): ("Qwen 2",),
 }
-"""What must be refused of models that are loaded: (operation, reason) → their names."""
+"""(Operation, reason) → names of the cases that load, but for which the operation must be
+refused."""
 # fmt: on
 
 

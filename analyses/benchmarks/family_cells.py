@@ -302,7 +302,7 @@ OPERATIONS: Mapping[str, Callable[[FamilyModel], float]] = {
     "roles": roles,
     "export": export,
 }
-"""The columns of the table."""
+"""Name of an operation, which is a column of the table → the function that runs and compares it."""
 
 
 def _child(module: nn.Module, names: Sequence[str]) -> nn.Module:

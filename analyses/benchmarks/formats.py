@@ -36,7 +36,7 @@ _TUNED: Mapping[str, tuple[tuple[int, int, int, int], ...]] = {
     "duplicate-negative": ((9, 22, 2, 0),),
     "first-negative": ((15, 31, 2, 0),),
 }
-"""For each circuit: vocabulary, length, heads a layer, idle layers."""
+"""Circuit → sizes of its models: vocabulary, length, heads per layer, and idle layers."""
 
 _NEEDED, _NEEDED_TUNED = ((16, 30, 4, 0), (20, 34, 4, 1)), ((15, 31, 4, 0),)
 _WIRED = ("induction", "previous-copy", "duplicate-negative")

@@ -43,7 +43,8 @@ KINDS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "stablelm": ("StableLmForCausalLM", _turning(1e4, 0.25)),
     "nemotron": ("NemotronForCausalLM", _turning(1e4, 0.5)),
 }
-"""Architecture → class of transformers, and what of its configuration is not as in the others."""
+"""Architecture → its class in transformers, and the entries of its configuration that are special
+to it."""
 
 
 def decoder(kind: str = "llama", **changes: Any) -> Any:

@@ -42,13 +42,14 @@ _PACKAGES = {
 _ROLES = {"previous-token": "previous", "induction": "followed"}
 _SHARES = tuple(_ROLES.values())
 LEAST_SHARE, LEAST_LOSS = 0.3, 0.05
-"""The floors of prooflens: a share of attention, and a rise of the loss in nats."""
+"""The floors that prooflens uses: a share of attention, and a rise of the loss in nats."""
 
 _FEW = 8
-"""Rows on which heads are measured that have less than half of either behaviour."""
+"""Number of rows on which heads are measured that give less than half of ``LEAST_SHARE`` of their
+attention to the keys of either behaviour."""
 
 _MORE = {"rows": 32, "length": 64}
-"""Rows on which heads are measured again that stay undecided."""
+"""Number and length of the rows on which heads that are still undecided are measured again."""
 
 Row = dict[str, Any]
 

@@ -82,16 +82,17 @@ PICTURE = Path(__file__).parents[2] / "docs" / "images" / "heads-as-programs.png
 
 _SHARES = (0.0, 0.125, 0.25, 0.375, 0.5, 1.0)
 _LOOSE = 0.01
-"""What of a trivial pattern is spread evenly, so that its kl is finite."""
+"""Share of a trivial pattern that is spread evenly over the keys, so that the KL divergence from it
+is finite."""
 _FEW = 6
-"""Rows on which each head is replaced, to put heads in order."""
+"""Number of rows on which heads are replaced one by one to put them in order."""
 _STEPS = 8
-"""In how many steps heads are put in order."""
+"""Number of steps in which heads are put in order; each adds an eighth of them."""
 _DRAWS = 2000
 _FAINT = 1e-6
-"""The least attention of which a logarithm is taken."""
+"""Smallest attention whose logarithm is taken; smaller values are set to it."""
 _TOGETHER = 45
-"""How many heads are fitted at a time."""
+"""Number of heads that are fitted together. It bounds memory."""
 
 
 @dataclass(frozen=True)

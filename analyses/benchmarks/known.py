@@ -14,7 +14,7 @@ from prooflens.tasks import Batch
 __all__ = ["Built", "Claim", "LanguageSubject", "load_back"]
 
 Claim = tuple[str, int, int, str, str]
-"""What is claimed of a component: component, layer, head, role, target."""
+"""A role of a component: component, layer, head, role, target."""
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,8 @@ _TUNED: Mapping[str, tuple[tuple[int, int, int, bool], ...]] = {
     "window-copy": ((48, 22, 2, False),),
     "window-negative": ((18, 22, 2, False),),
 }
-"""For each circuit: vocabulary, length, heads per layer, whether token 0 begins every row."""
+"""Circuit → sizes of its models: vocabulary, length, heads per layer, and whether token 0 begins
+every row."""
 
 _MORE: Mapping[str, tuple[tuple[int, int, int, bool], ...]] = {
     "induction": ((14, 18, 2, False), (28, 30, 4, True)),
@@ -68,11 +69,11 @@ _MORE: Mapping[str, tuple[tuple[int, int, int, bool], ...]] = {
     "window-copy": ((44, 26, 2, False), (50, 20, 3, True)),
     "window-negative": ((18, 24, 2, True), (22, 20, 1, False)),
 }
-"""The same, of models that were added after all floors had been chosen."""
+"""The same for models that were added after all floors had been chosen."""
 
 _NEEDED = ((14, 22, 2), (16, 24, 3), (12, 20, 4))
 _NEEDED_TUNED = ((13, 21, 3),)
-"""Vocabulary, length and heads of models with a head that is needed for everything."""
+"""(Vocabulary, length, heads) of models with a head that is needed for everything."""
 
 _STEPS = 1200
 

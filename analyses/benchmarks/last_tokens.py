@@ -26,7 +26,7 @@ from prooflens.run import Array, Replace, Run, Site
 __all__ = ["patterns_of_last_tokens", "spans_of"]
 
 _ROWS = 256
-"""How many short rows are run at once."""
+"""Number of short rows in one forward pass. It bounds memory."""
 
 
 def spans_of(

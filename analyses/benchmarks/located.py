@@ -21,7 +21,7 @@ from prooflens.tasks import Batch
 __all__ = ["locate_roles"]
 
 _UNLOCATED = ("copying", "positional", "bos-gated", *COMPOSED)
-"""Roles that are not located."""
+"""Roles whose heads are not located by this method. They are exempt."""
 
 
 @torch.no_grad()

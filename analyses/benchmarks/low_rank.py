@@ -47,11 +47,12 @@ from prooflens.tasks import Batch
 __all__ = ["LowRank", "low_rank", "plant_low_rank"]
 
 _SCORED, _TUNED = 7000, 9000
-"""The first seed of the models that judge, and of those that settings were looked at on."""
+"""First seed of the models that are scored, and of those on which settings were tuned."""
 
 _ROWS, _LENGTH, _TOKENS, _HEADS = 96, 20, 8, 4
 _NOISE, _SHARP, _WRITES = 0.2, 2.0, 10.0
-"""Noise as a share of the weights' size; the sizes of queries, and of what is written."""
+"""Size of the noise as a share of that of the weights; size of the queries; size of what is
+written."""
 
 _KINDS = ("random", "moved", "classes", "avoided")
 _ROLES = ("symbol-equality", "copying")

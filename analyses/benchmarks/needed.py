@@ -43,10 +43,11 @@ from prooflens.architectures import SequenceTransformer
 __all__ = ["NEEDED", "all_but", "blank", "construct_needed", "own_and_first", "write_head"]
 
 _PUSH = 6.0
-"""Nats by which the wrong push raises a logit."""
+"""Number of nats by which the wrong push raises a logit."""
 
 _FAINT = 0.6
-"""Nats by which the head that copies raises what it attends to."""
+"""Number of nats by which the head with the role ``copying`` raises the token that it attends
+to."""
 
 Rule = Callable[[CircuitLayout], tuple[Tensor, Tensor]]
 
@@ -97,10 +98,11 @@ _ONE_LAYER: Mapping[str, tuple[Rule, float]] = {
     "positional": (_same_and_recent, 0.3),
     "duplicate-token": (_same_or_own, 1.0),
 }
-"""Role → where the head looks, and the share of it that takes back the push."""
+"""Role that one head seems to have → the rule by which it attends, and the share of its attention
+that takes back the wrong push."""
 
 NEEDED = (*_ONE_LAYER, "induction", "copying")
-"""The roles of which a head looks as if it had them."""
+"""Roles for which there is such a decoy: its head attends as the role says."""
 
 
 @torch.no_grad()

@@ -49,15 +49,16 @@ KINDS = {
     "heads passed on": "passing-on",
     "token passed on": "passing-on",
 }
-"""What is planted → the role that it is."""
+"""Kind of planted FFN → the role that it has."""
 
 DECOYS = ("unread", "random", "erasing")
 _OF_SIGNS = ("unmixing", "sharpening")
-"""What is planted for inputs of ±1."""
+"""Kinds that are planted in models with inputs ±1."""
 
 _LENGTH, _WIDTH, _HIDDEN, _NOISE, _SHARP = 16, 24, 32, 0.02, 30.0
 _NOW, _GATE, _FIRST, _SECOND, _OUT = 0, 1, 4, 5, 8
-"""Coordinates: the channels, what the two heads write, and what the FFN writes."""
+"""Coordinates of the residual stream: the two input channels, the outputs of the two heads, and the
+output of the FFN."""
 
 _OPTIONS: dict[str, Any] = {
     "n_heads": 2,

@@ -45,7 +45,7 @@ __all__ = [
 
 _SIZES = ((10, 14, 2), (12, 17, 3), (16, 24, 1), (20, 21, 4), (15, 28, 2))
 _TUNED_SIZES = ((11, 15, 2), (13, 22, 3))
-"""The number of symbols, the length and the heads per layer of the cases used for tuning."""
+"""(Number of symbols, length, heads per layer) of the scored cases and of those used for tuning."""
 
 _VALUES = ("copy", "negative", "relabel", "classes")
 _KEPT: dict[str, str] = {
@@ -63,7 +63,8 @@ _KEPT: dict[str, str] = {
     "periodic": "copy",
     "all-but-first": "copy",
 }
-"""The value of each relation that is passed on in tuning cases only."""
+"""Relation → the value that heads pass on in tuning cases. Scored cases of the relation use the
+other values."""
 
 
 def _relation(
@@ -103,14 +104,16 @@ _IN_THREE: tuple[str, ...] = (
     "periodic",
     "all-but-first",
 )
-"""Relations of roles that another relation shows as well, or that one size tells as much of."""
+"""Relations that are scored in three sizes instead of all: another relation tests the same role, or
+more sizes would test nothing new."""
 
 RELATIONS: tuple[Case, ...] = tuple(
     _relation(relation, _other_value(relation, number + place), size, 500 + number)
     for place, relation in enumerate(_KEPT)
     for number, size in enumerate(_SIZES[: 3 if relation in _IN_THREE else None])
 )
-"""Every relation in every size, some in three; the value that is passed on alternates."""
+"""A scored case for every relation in every size, or in three sizes (``_IN_THREE``). The value that
+is passed on alternates."""
 
 TUNED_RELATIONS: tuple[Case, ...] = tuple(
     _relation(relation, _KEPT[relation], size, 300 + number)
@@ -126,7 +129,7 @@ DECOYS: tuple[Case, ...] = tuple(
     for place, relation in enumerate(_KEPT)
     for size in (_SIZES[place % len(_SIZES)],)
 )
-"""Models with the right attention pattern for every relation, on which nothing depends."""
+"""For every relation, models with the right attention pattern on which nothing depends."""
 
 TUNED_DECOYS: tuple[Case, ...] = tuple(
     _relation(relation, _KEPT[relation], _TUNED_SIZES[place % 2], 400 + place, _UNUSED[place % 3])
@@ -164,7 +167,8 @@ TEMPLATES = (
     _template(_NAMED["identity-rules"](**_SMALL), readout_layers=2),
     _template(random_task(4, 4, wildcards=3, symbolic=True, seed=2, **_SMALL)),
 )
-"""The constructions: all but the three copying tasks have equality heads, the last nine copy."""
+"""Constructions for template tasks. All have equality heads except the three copying tasks; the
+last nine copy."""
 
 
 def compiled_case(
@@ -214,7 +218,8 @@ PROGRAMS = (
     compiled_case("L_6", ((40, 40),)),
     compiled_case("L_6", ((64, 64),), "sign"),
 )
-"""Depth 1: majority and L_3; 2: L_4, Dyck-1 and aⁿbⁿcⁿ; 3: L_5 and J_abba; 4: L_6 and J_abab."""
+"""Compiled programs. Depth 1: majority and L_3; 2: L_4, Dyck-1 and aⁿbⁿcⁿ; 3: L_5 and J_abba; 4:
+L_6 and J_abab."""
 
 
 def _coupling_tasks() -> list[tuple[PodCoupling, int]]:
@@ -227,4 +232,4 @@ def _coupling_tasks() -> list[tuple[PodCoupling, int]]:
 
 
 COUPLINGS: list[tuple[PodCoupling, int]] = _coupling_tasks()
-"""Tasks and head widths m_h to build with :func:`prooflens.proofs.construct_pod`."""
+"""Tasks and head widths m_h, for :func:`prooflens.proofs.construct_pod`."""

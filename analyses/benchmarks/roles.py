@@ -68,10 +68,10 @@ _SAME = {
     "memory-correction": "memory-location",
     "coupling": "dense",
 }
-"""Roles of mechanisms → the roles that they count as."""
+"""Role in a mechanism → the role that counts as the same in scoring."""
 
 _BY_RULE = ("fixed-position", "token-comparison", "positional-periodic", "bos-gated")
-"""Roles whose target is a rule in words, which mechanisms do not tell."""
+"""Roles whose target is a rule in words. Mechanisms do not name it, so that it is not compared."""
 
 
 def truth_of(construction: Construction) -> tuple[set[Claim], set[tuple[str, int, int]]]:

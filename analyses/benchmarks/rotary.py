@@ -46,20 +46,22 @@ __all__ = [
 
 
 _SHARP = 40.0
-"""How much the score of a key that a rule names is above that of others, about."""
+"""About how much higher the score of a key that a rule selects is than the scores of others."""
 
 _FAINT = 0.5
-"""By how many nats a decoy's logits differ."""
+"""Number of nats by which a decoy's logits differ."""
 
 _UNREAD = 0.1
-"""The factor on what is written where nobody reads."""
+"""Factor on what is written into coordinates that nothing reads."""
 
 _NEVER = 10.0
-"""Nats by which BOS, which never comes again, is less likely than all else."""
+"""Number of nats by which BOS, which never comes again, is made less likely than every other
+token."""
 
 _SEEKING, _AVOIDING = 0.02, 0.09
-"""The least angle a step of the coordinates that tell lags: slow ones keep far lags apart, and are
-left out where only the lag itself is to be avoided."""
+"""Smallest angle per position of the rotary coordinates that tell lags apart: for rules that attend
+to a lag, and for those that avoid one. Slow coordinates keep far lags apart. They are left out
+where only the lag itself is to be avoided."""
 
 
 @dataclass(frozen=True)
@@ -107,17 +109,18 @@ ROTARY: Mapping[str, tuple[tuple[_RotaryHead, ...], float]] = {
     "duplicate-negative": ((_RotaryHead(_SAME, "answer", ("duplicate-token", "copying")),), -1.0),
     "first-negative": ((_RotaryHead(_FIRST, "answer", ("sink",)),), -1.0),
 }
-"""The name of each circuit → the job of each layer, and whether the answer is raised."""
+"""Name of each circuit → the job of one head in each layer, and the sign with which the answer
+changes its token's logit."""
 
 ROTARY_NEEDED: Mapping[str, tuple[_Rule, float]] = {
     "previous-token": (_Rule(lag=0.5, lagged=1.0), 0.5),  # as near to lag 0 as to lag 1
     "duplicate-token": (_Rule("tokens", "tokens", lag=0, lagged=-0.3), 1.0),
 }
-"""Role of which a head looks as if it had it → where it looks, and the share of its attention that
-takes back a wrong push on the query's token (as in :mod:`analyses.benchmarks.needed`)."""
+"""Role that one head seems to have → the rule by which it attends, and the share of its attention
+that takes back a wrong push on the query's token (as in :mod:`analyses.benchmarks.needed`)."""
 
 _PUSH = 6.0
-"""Nats by which the wrong push raises a logit."""
+"""Number of nats by which the wrong push raises a logit."""
 
 
 class _Layout:

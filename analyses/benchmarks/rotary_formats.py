@@ -21,7 +21,8 @@ Format = Literal["llama", "pythia"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
 BASE = {"llama": 1e6, "pythia": 1e4}
-"""The slowest coordinate turns by about one part in this from one place to the next."""
+"""Base of the rotary angles (``rope_theta``). The slowest coordinate turns by about 1 / BASE
+radians from one position to the next."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,8 @@ Place = tuple[str, int, int, str, str, str]
 """What a row is about: component, layer, head, group, role, target."""
 
 _RANK = {"none": 0, "rejected": 1, "candidate": 1, "necessary, not specific": 2, "confirmed": 3}
-"""How much a status claims: without a cause a candidate claims no more than what is rejected."""
+"""How much each status claims; a higher number claims more. Without a tested cause a candidate
+claims no more than a rejected role."""
 
 
 def statuses(roles: pd.DataFrame) -> dict[Place, str]:

@@ -25,34 +25,34 @@ _UNTOLD = (
     "sharpening",
     "passing-on",
 )
-"""Roles of the task profile that no construction is said to have: ``memory-correction`` counts as
-``memory-location``, and FFNs other than readouts are planted in models of their own
-(:mod:`analyses.benchmarks.planted_ffns`)."""
+"""Roles of the task profile that are not scored, because no construction has them:
+``memory-correction`` counts as ``memory-location``, and FFNs other than readouts are planted in
+models of their own (:mod:`analyses.benchmarks.planted_ffns`)."""
 
 ROLES = tuple(role.name for role in SHIPPED if "task" in role.profiles and role.name not in _UNTOLD)
-"""The roles of the task profile."""
+"""Roles of the task profile that are scored."""
 
 LANGUAGE_ROLES = tuple(
     role.name for role in SHIPPED if "language" in role.profiles and role.name not in _UNTOLD
 )
-"""The roles of the language profile."""
+"""Roles of the language profile that are scored."""
 
 COMPOSED = ("virtual-copying", "composed-equality")
-"""The roles of heads that read what earlier heads wrote, whose target names these."""
+"""Roles of heads that read what earlier heads wrote. Their target names the earlier head."""
 
 PEERS = {
     "previous-token": "previous_token_head",
     "duplicate-token": "duplicate_token_head",
     "induction": "induction_head",
 }
-"""Role → the name that TransformerLens' detector has for it."""
+"""Role → the name of the same pattern in TransformerLens' ``detect_head``."""
 
 _ATTENDING = ("previous-token", "sink", "local", "dense")
-"""Roles that say where a head looks whatever the tokens are."""
+"""Roles that only say at which positions a head looks, whatever the tokens are."""
 _FEWEST = 5
 
 Claim = tuple[str, int, int, str, str]
-"""What is claimed of a component: component, layer, head, role, target."""
+"""A role of a component: component, layer, head, role, target."""
 
 
 class Outcome(dict[str, Any]):

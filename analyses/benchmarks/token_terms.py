@@ -34,17 +34,19 @@ from torch.nn.functional import normalize, one_hot
 __all__ = ["KINDS", "Terms", "TokenTerms", "attention", "fit_strengths", "kind_of", "program_words"]
 
 _KNOTS = (*range(9), 10, 12, 16, 24, 32, 48, 64, 96, 128)
-"""The lags at which the table of lags has entries."""
+"""Lags at which the table of lags has entries."""
 
 _COMMON = 16
 _DIRECTIONS, _PAIRED = 32, 16
-"""How many directions tokens have by themselves, and in pairs of query and key."""
+"""Number of embedding directions that are terms by themselves, and number of those that also form
+products of query and key."""
 _FLAT = 1e-3
-"""Tokens do not vary in a direction with less than this share of the largest's size."""
+"""A direction with a singular value of at most this share of the largest is left out: tokens hardly
+vary in it."""
 
 _STEPS, _RATE = 200, 0.1
 _PRICE = 3e-4
-"""What the square of a strength costs, in nats a query."""
+"""Penalty on the square of a strength in the fit, in nats per query."""
 
 _SIGNS = (
     ("stop", ".!?;:"),

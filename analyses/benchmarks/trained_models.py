@@ -30,8 +30,8 @@ __all__ = [
 ]
 
 SCORED, TUNED = tuple(range(100, 200)), (200, 201)
-"""Seeds that judge, the first five if nothing else is asked, and seeds that floors were looked at
-on; no other model of theirs is scored."""
+"""Seeds of the models that are scored (the first five by default), and of those on which floors
+were tuned. No model of a tuning seed is scored."""
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,8 @@ TRAINED_ROLES = (
 _ROWS, _PAIRS = 96, 192
 _COUNTED = ("models", "claims", "mistakes")
 _READ = 5.0
-"""Seconds: a pair of models that is read from the folder takes less."""
+"""Number of seconds below which a pair of models must have been read from its folder instead of
+measured. Such pairs are left out of the estimate of the time left."""
 _TARGETED = ("memory-location", "readout", "nested-round")
 
 

@@ -45,7 +45,7 @@ _GROUPS: Mapping[str, tuple[str, str]] = {
     "label": ("attention", "symbol-equality"),
     "answer": ("output", "copying"),
 }
-"""Latent of a template task → how heads hold it, and their role."""
+"""Latent of a template task → the kind of circuit that carries it, and the role of its heads."""
 
 
 def claims_of(table: pd.DataFrame, task: Any) -> tuple[set[Claim], set[Where], set[Claim]]:

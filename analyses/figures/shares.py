@@ -24,10 +24,11 @@ Counts = tuple[int, int, int]
 """Models, those that solve the task, those that work as the proof does."""
 
 _BRIGHT = 0.6
-"""Cells with a share above this are light, so that their counts are written dark."""
+"""Share from which on a cell's colour is light, so that the counts in it are written in black."""
 _A_ROW = 4
 _LONG = 7
-"""Labels of more characters than these are turned."""
+"""Number of characters up to which labels are written horizontally; if one is longer, all are
+turned."""
 
 
 @dataclass(frozen=True)

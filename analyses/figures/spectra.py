@@ -14,7 +14,7 @@ __all__ = ["spectra_by_input", "spectra_by_width"]
 
 _FLOOR = 1e-6
 _SHOWN = 8
-"""How many singular values of an input are drawn."""
+"""Number of singular values of an input that are drawn."""
 
 
 def spectra_by_input(spectra: Mapping[str, NDArray[np.floating]]) -> Figure:

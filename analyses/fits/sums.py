@@ -63,7 +63,8 @@ _FAR = 4096
 _KERNEL_LAGS = 20_000
 _NOTHING = 1e4  # e to the minus this is below every float
 _ROUNDINGS = 8
-"""Roundings per term: in the exponent, its exponential, the value, product and running sum."""
+"""Number of roundings that affect one term: in the exponent, its exponential, the value, the
+product and the running sum."""
 
 
 def lag_error(
@@ -261,7 +262,8 @@ def _eliminate(gram: Integers, right: Integers) -> Integers:
 PRECISIONS = {"float64": 2.0**-53, "float32": 2.0**-24}
 _NEAR = 40
 _FINE, _COARSE = (1.4, 20), (2.5, 7)
-"""How lags far back are grouped, (fine, coarse): growth of a block and number of blocks."""
+"""How lags far back are grouped into blocks, in a fine and a coarse way: the growth factor of a
+block, and the number of blocks."""
 _DENSE, _BETWEEN = 40, 4
 _SPREAD = {"lin": 0.0, "log": 0.37}
 

@@ -25,7 +25,7 @@ from prooflens.errors import ArgumentError
 __all__ = ["LIBRARY", "SourceCorpus", "python_sources"]
 
 LIBRARY = "the standard library of "
-"""What the origin of a text begins with where it is the interpreter's own."""
+"""Beginning of a corpus' origin if it is the interpreter's own standard library."""
 
 _TESTS = ("test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__")
 

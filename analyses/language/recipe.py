@@ -27,7 +27,7 @@ from prooflens.files import read_toml
 __all__ = ["RECIPE", "LanguageRecipe", "LanguageTraining", "Stage", "read_language_recipe"]
 
 RECIPE = Path(__file__).parent / "code-lm.toml"
-"""The recipe of the shipped language model."""
+"""Path of the recipe of the shipped language model."""
 
 _MOST_BYTES, _MOST = 1 << 20, 1 << 40
 _EXPECTED = ("gap", "induction", "previous")

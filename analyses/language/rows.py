@@ -22,7 +22,7 @@ from analyses.language.tokens import BEGIN
 __all__ = ["IGNORED", "rows_of"]
 
 IGNORED = -100
-"""The target at positions that are not scored, as in PyTorch's cross-entropy."""
+"""Target at positions that are not scored; the value that PyTorch's cross-entropy ignores."""
 
 _SHORTEST = 8  # tokens of a repeated passage
 

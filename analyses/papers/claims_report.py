@@ -30,14 +30,14 @@ __all__ = ["LARGEST", "MODELS", "REPORT", "write_report"]
 
 REPORT, MODELS = "report.html", "models"
 LARGEST = 15_000_000
-"""The largest size of a report, in bytes."""
+"""Largest size of a report in bytes (15 MB). A larger one is refused."""
 
 _FLAT = re.compile(r"[\[{][^\[\]{}]*[\]}]")
-"""Matches a JSON list or object with no other one inside, which is shown on one line."""
+"""Matches a JSON list or object without another one inside; it is shown on one line."""
 _STATUSES = (*get_args(Status), "stopped")
 _SEEDS = 3  # fewer tell nothing of how results spread
 _ENOUGH = 7
-"""The fewest seeds that decide a verdict which rounding alone may move."""
+"""Least number of seeds with which a verdict counts as decided if rounding alone may change it."""
 _TITLES = {
     "memory": "memory: long but sparse memories",
     "template": "template: abstract symbols",

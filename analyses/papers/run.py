@@ -41,7 +41,7 @@ from prooflens.machine import check_device, cores, need_backend
 __all__ = ["Failure", "Order", "run_claims"]
 
 _SETTING = "setting.json"
-"""In a claim's working folder: the seeds and options that it was begun with."""
+"""Name of the file in a claim's working folder with the seeds and options of the run."""
 
 
 @dataclass(frozen=True)

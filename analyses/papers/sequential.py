@@ -27,7 +27,7 @@ from scipy.stats import binom
 __all__ = ["ERROR", "in_turn", "seeds_missing"]
 
 ERROR = 0.05
-"""The largest probability that a verdict is another than that of all seeds."""
+"""Largest probability that a verdict differs from that of all seeds because seeds were left out."""
 
 _SHARES = np.linspace(0, 1, 401)
 _Cell = TypeVar("_Cell")

@@ -27,7 +27,7 @@ __all__ = ["attention_by_lag", "picture_in_words", "write_drawing", "write_pictu
 _NAMES = {"trained": "fixed-memory-multiplexer", "mixed": "fixed-memory-multiplexer-mixed"}
 _LAGS, _ROWS, _SEED = 6, 256, 1
 _LOOKS = 0.1
-"""The least share at a lag that is told in words."""
+"""Least share of attention at a lag that the description mentions."""
 
 
 def attention_by_lag() -> dict[str, pd.DataFrame]:

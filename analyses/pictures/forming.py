@@ -25,7 +25,7 @@ __all__ = ["forming_in_words", "induction_by_checkpoint", "write_forming"]
 
 _ROWS, _LENGTH, _SEED = 64, 64, 1
 _LEAST = 0.3
-"""The least share that is told in words."""
+"""Least share that the description mentions."""
 
 
 def induction_by_checkpoint() -> dict[str, pd.DataFrame]:

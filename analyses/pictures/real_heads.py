@@ -36,7 +36,7 @@ from prooflens.run import Array, DropKeys, Run, Site
 __all__ = ["MODELS", "falls", "keep", "page", "picture", "picture_in_words", "read_tables", "write"]
 
 MODELS = {"smollm2-135m": "SmolLM2-135M", "gemma3-270m": "Gemma-3-270M"}
-"""Name of a model → as the page calls it."""
+"""Name of a model → its name on the page."""
 
 _TABLES = Path(__file__).parents[1] / "tables"
 _PAIRS = {"induction": "after_same", "previous-token": "previous"}
@@ -59,11 +59,12 @@ _FIELDS = (
 )
 _ROWS = re.compile(r"loss on (\w+) rises")
 _FRESH, _SEED = 32, 1
-"""Rows on which readers are measured, and their seed; an inspection's is 0."""
+"""Number of rows on which readers are measured, and their seed. An inspection uses seed 0, so that
+these rows are new."""
 
 _COLOURS = {"confirmed": "#0072B2", "other": "#999999"}
 _NAMED = 4
-"""How many heads of a panel are named."""
+"""Number of heads of a panel that are labelled with their names."""
 
 _FIRST = """\
 Inspected at default settings, on rows of random tokens that repeat. Every number of this page is

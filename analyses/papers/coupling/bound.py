@@ -46,10 +46,10 @@ __all__ = ["coupling_bound", "judge_bound", "network_complexity", "spectrum_part
 
 _ROWS, _SEED = 128, 2**62 + 4
 _AT_ONCE = 2**19
-"""How many activations of the input network are computed together."""
+"""Number of activations of the input network that are computed in one pass. It bounds memory."""
 
 _ROUNDING = 1e-12
-"""What single precision leaves of an error that is zero, squared and summed."""
+"""Largest squared error that counts as zero: float32 rounding, squared and summed."""
 
 _ALPHAS = tuple(0.5 + np.geomspace(0.01, 64, 400))
 _WRITTEN, _SQUARED = "bound as written", "bound with C_1² / (2α − 1)"

@@ -51,7 +51,7 @@ from prooflens.crasp import block_symbol, evaluate, prediction_program
 from prooflens.errors import Problems
 
 Runs = list[tuple[int, int]]
-"""Classes of a string's positions, each with how many positions in a row it has."""
+"""A string as runs of positions of the same class: (class, number of positions)."""
 
 __all__ = ["block_lengths", "check", "run", "same_ends", "swapped_pair"]
 

@@ -39,7 +39,8 @@ __all__ = ["measure_induction", "run", "stages"]
 
 _FALLEN, _LATER, _SEEDS = 0.9, 1.5, 0.8
 _NONE, _SOME = (0.1, 0.3), (0.5, 1.0)
-"""Attention and cost below which a head does no induction, and from which on it does."""
+"""(Attention, cost) of a head. With less than ``_NONE`` it does no induction (the attention is then
+counted above even attention), with ``_SOME`` or more it does."""
 _JUDGED = 10**9
 
 

@@ -34,7 +34,8 @@ __all__ = ["run"]
 
 _CIRCUITS = {"QK": "symbol equality (W_K W_Qᵀ)", "OV": "copying (W_V W_Oᵀ)"}
 _SHARE, _RISE, _P = 0.95, 0.05, 0.01
-"""The rule's numbers: least share of matched sets beaten, least rise in nats, largest p."""
+"""Numbers of the claim's rule: least share of matched sets of heads that must cost less, least rise
+of the loss in nats, largest p."""
 
 
 def run(setting: Setting) -> Verdict:

@@ -53,10 +53,11 @@ __all__ = ["RulePair", "kinds_of", "mean_layers", "right_rows", "rule_rows", "ru
 
 _KINDS = ("abstraction", "induction", "retrieval")
 _ABLE, _P = 0.75, 0.01
-"""The least share of rows with the right one of the two answers, and the largest p of guessing."""
+"""When a model can do the task: least share of rows on which it prefers the right one of the two
+answers, and largest p of guessing as well."""
 
 _Q, _SHARE = 0.05, 0.05
-"""What makes a head one of a kind: the largest q, and the least share of the gap."""
+"""When a head is of a kind: largest q, and least share of the gap between the two answers."""
 
 _RESAMPLES = 2000
 _WORD = re.compile(r" [A-Za-z]{3,}")

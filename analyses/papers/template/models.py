@@ -30,7 +30,8 @@ __all__ = [
 ]
 
 FITTED = 0.99
-"""The least training accuracy from which on a run says something about generalisation."""
+"""Least training accuracy of a run that counts. A run that does not fit its training strings says
+nothing about generalisation."""
 
 NAMES = {"": "plain", "a": "+ aI", "b": "+ bI", "ab": "+ aI + bI"}
 

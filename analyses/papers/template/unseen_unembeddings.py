@@ -44,18 +44,19 @@ from prooflens.trained import Fit, TrainingRun, folder_of
 __all__ = ["collapse", "mean_cosine", "shared_move"]
 
 _COLLAPSED, _RESTORED = 0.9, 0.3
-"""The rule's mean cosine of a collapse, and the rise in accuracy of what it is a cause of."""
+"""Numbers of the claim's rule: mean cosine from which unembeddings count as collapsed, and rise in
+accuracy with which the collapse counts as the cause of a failure."""
 
 _DIRECTION = 0.5
-"""The share of that rise which directions alone must bring."""
+"""Least share of that rise that must come from the directions alone."""
 
 _AS_HIGH = 0.05
-"""A cosine that is lower by no more than this counts as equally high."""
+"""A cosine that is lower by at most this counts as equally high."""
 
 _ROWS = 512
 _OTHERS, _SPARED = 200, 300
-"""How many tokens of Gemma's vocabulary are compared; the first ones, which are control tokens, are
-left out."""
+"""Number of tokens of Gemma's vocabulary that are compared, and number of tokens at its beginning
+that are left out because they are control tokens."""
 
 
 def collapse(setting: Setting) -> Verdict:

@@ -55,7 +55,7 @@ _WORDS = {
     "d_model": "width",
     "spare": "layers beyond k − 2",
 }
-"""Options whose names are not the words that readers know."""
+"""Name of an option → the words for it in the diagram, where they differ."""
 
 
 def adaptive(setting: Setting) -> Verdict:

@@ -34,7 +34,7 @@ Builder = Callable[[Mapping[str, Any], int], Sought]
 """From a profile's options, with a setting's in their place, and a seed to what is sought there."""
 
 MEASURED = ("solved", "found", "weakest", "done_in", "statements")
-"""Columns of what is measured, besides the metric; no option may have such a name."""
+"""Columns of measurements, beside the metric. No option may have one of these names."""
 
 _FILE = "models.csv"
 _TRAINING = (
@@ -48,7 +48,7 @@ _TRAINING = (
 )
 _UNTRAINED = 2
 _SEED = 10**6
-"""Rows that models are measured on have seeds from here on, which no training has."""
+"""First seed of the rows on which models are measured. No training uses a seed this large."""
 
 
 def models_of(

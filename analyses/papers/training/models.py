@@ -38,7 +38,8 @@ POSITIONS: Mapping[str, Mapping[str, Any]] = {
     "sines": {"score": "dot", "positions": "sinusoidal"},
     "no positions": {"score": "dot"},
 }
-"""How positions come into the scores: the name on the page → the spec's options."""
+"""Name on the page of a way in which positions enter the attention scores → the options of the
+spec."""
 
 
 @dataclass(frozen=True)
