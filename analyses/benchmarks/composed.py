@@ -69,7 +69,8 @@ Made = tuple[SequenceTransformer, list[Part]]
 
 
 class _Model:
-    """A model of two layers that is being written, with the order in which heads get their jobs."""
+    """Writes the weights of a two-layer model head by head; heads get their jobs in a random
+    order."""
 
     def __init__(self, sizes: Sizes, seed: int) -> None:
         self.layout, self.sizes = CircuitLayout(sizes), sizes
@@ -88,7 +89,16 @@ class _Model:
         write: Tensor,
         factor: float = 1.0,
     ) -> int:
-        """Let the next head of a layer attend by a rule, and write what it reads; its number."""
+        """Give the next free head of a layer a rule of attention and a write; return the head's
+        number.
+
+        Args:
+            layer: The layer.
+            rule: Queries and keys.
+            read: The block that is read at the keys.
+            write: The block that it is written into.
+            factor: Factor on what is written.
+        """
         place = self.order[layer][self._next[layer]]
         self._next[layer] += 1
         start = 0 if read is self.layout.positions else int(self.sizes.bos)
@@ -99,7 +109,8 @@ class _Model:
     def reader(
         self, rule: tuple[Tensor, Tensor], read: Tensor, wiring: str, factor: float = 1.0
     ) -> int:
-        """The head of the second layer that reads what the first wrote, and answers."""
+        """Let a head of the second layer read what the first layer wrote and write the answer;
+        return its number."""
         write = self.layout.answer
         if wiring == "unread":
             write = self.slot
@@ -110,22 +121,28 @@ class _Model:
 
     @property
     def slot(self) -> Tensor:
-        """Where a token is written for a later head."""
+        """The block into which a token is written for a later head."""
         return self.layout.slot[:, : self.sizes.vocabulary]
 
     def lag(self, layer: int, back: int, read: Tensor, write: Tensor, factor: float = 1.0) -> int:
-        """The same for a head that looks some positions back."""
+        """Do the same as :meth:`head`, for a head that attends ``back`` positions back."""
         rule = by_lag(lambda lag: lag == back)(self.layout)
         return self.head(layer, rule, read, write, factor)
 
     def imitators(self, back: int) -> None:
-        """Let a head of the first layer that has no job fetch what lies some positions back."""
+        """Let one head of the first layer without a job, if there is one, attend ``back`` positions
+        back and write what nothing reads."""
         if self._next[0] < self.sizes.heads:
             self.lag(0, back, self.layout.tokens, self.layout.unread, _UNREAD)
 
     def model_and_parts(self, reader: int, read: Mapping[str, tuple[str, int]]) -> Made:
-        """The model, and the reader's roles: what the target begins with, and the head that is
-        read."""
+        """Return the model and its mechanism.
+
+        Args:
+            reader: The head of the second layer that reads earlier heads.
+            read: Role of the reader → (how its target begins, the head of the first layer that it
+                reads).
+        """
         parts = [Part("head", 1, reader, role, begins) for role, (begins, _) in read.items()]
         parts += [Part("head", 0, head, _READ + role, "") for role, (_, head) in read.items()]
         for layer in range(2):
@@ -135,7 +152,7 @@ class _Model:
 
 
 def _says(made: _Model, push: float) -> None:
-    """Let the unembedding read the answer."""
+    """Set the unembedding so that it reads the answer."""
     made.model.unembed.W_U.copy_(sqrt(4 / made.layout.width) * push * made.layout.answer)
 
 
@@ -145,7 +162,7 @@ def _wins(sizes: Sizes) -> float:
 
 @torch.no_grad()
 def _relaying(kind: str, sizes: Sizes, seed: int, wiring: str) -> Made:
-    """The models of virtual copying, and what looks alike."""
+    """Build a model with virtual copying, or one that looks alike."""
     made = _Model(sizes, seed)
     layout, (ahead, back) = made.layout, _LAGS[seed % 3]
     if kind == "own":
@@ -169,7 +186,8 @@ def _relaying(kind: str, sizes: Sizes, seed: int, wiring: str) -> Made:
 
 @torch.no_grad()
 def _lookup(kind: str, sizes: Sizes, seed: int, wiring: str) -> Made:
-    """Keys are found by one earlier head, and another one's token is relayed from them."""
+    """Build a model in which one earlier head finds the keys, and the token that another head wrote
+    there is relayed."""
     made = _Model(sizes, seed)
     finder = made.lag(0, 2, made.layout.tokens, made.layout.unread)
     writer = made.lag(0, 1, made.layout.tokens, made.slot)
@@ -181,7 +199,7 @@ def _lookup(kind: str, sizes: Sizes, seed: int, wiring: str) -> Made:
 
 @torch.no_grad()
 def _comparing(kind: str, sizes: Sizes, seed: int, wiring: str) -> Made:
-    """The models of composed equality, and what looks alike."""
+    """Build a model with composed equality, or one that looks alike."""
     made, back = _Model(sizes, seed), 2 + seed % 2
     layout = made.layout
     if kind == "pairs":
@@ -211,21 +229,23 @@ def _comparing(kind: str, sizes: Sizes, seed: int, wiring: str) -> Made:
 
 
 def _same(layout: CircuitLayout) -> tuple[Tensor, Tensor]:
-    """Equal tokens elsewhere, else the first position."""
+    """Return queries and keys for attention to equal tokens at other positions, and to the first
+    position if there are none."""
     queries, keys = lookup_rule(layout, layout.tokens, layout.tokens)
     own = layout.positions
     return torch.cat([queries, own], dim=1), torch.cat([keys, -2 * own], dim=1)
 
 
 def _periodic(kind: str, sizes: Sizes, seed: int) -> Batch:
-    """Rows in which the token comes next that the two heads fetch together."""
+    """Return rows in which the next token is the one that the two heads together fetch."""
     period, bos = sum(_LAGS[seed % 3]) + 1, 0 if sizes.bos else -1
     task = RepeatedTokens(sizes.vocabulary, sizes.length, (period, period), bos=bos)
     return task.sample(32, seed=seed)
 
 
 def _pairs(kind: str, sizes: Sizes, seed: int) -> Batch:
-    """Rows of triples (a, f, b), and then of the pairs (a, b) in another order: predict b."""
+    """Return rows with triples (a, f, b) followed by the pairs (a, b) in another order; b is to be
+    predicted."""
     first, generator = int(sizes.bos), torch.Generator().manual_seed(seed)
     count = min((sizes.length + 1 - first) // 5, (sizes.vocabulary - first) // 3)
     rows = []
@@ -289,7 +309,7 @@ _WIRINGS = ("unread", "silent", "constant")
 
 
 def subjects(*, tuning: bool = False) -> list[LanguageSubject]:
-    """Every model, plain and in a random basis with random gains."""
+    """Return every model with the roles, as it is and in a random basis with random gains."""
     start, found = 2_000 if tuning else 67_000, []
     for number, (kind, sizes) in enumerate((_TUNED if tuning else _SCORED).items()):
         if kind in _ALIKE:
@@ -302,7 +322,8 @@ def subjects(*, tuning: bool = False) -> list[LanguageSubject]:
 
 
 def decoys(*, tuning: bool = False) -> list[LanguageSubject]:
-    """The same with an answer that is of no use, and what looks alike."""
+    """Return the decoys: the same models with an answer that has no effect, and models that look
+    alike."""
     start, found = 2_500 if tuning else 69_000, []
     for number, (kind, sizes) in enumerate((_TUNED if tuning else _SCORED).items()):
         tried = [(wiring, Sizes(*sizes[0])) for wiring in _WIRINGS]
