@@ -18,7 +18,7 @@ _SHOWN = 8
 
 
 def spectra_by_input(spectra: Mapping[str, NDArray[np.floating]]) -> Figure:
-    """Violin plots of each singular value over inputs, one panel per model.
+    """Draw violin plots of each singular value over inputs, one panel per model.
 
     Args:
         spectra: Model → its singular values, ``[input, value]``.
@@ -45,7 +45,7 @@ def spectra_by_width(
     *,
     reference: NDArray[np.floating] | None = None,
 ) -> Figure:
-    """The spectra of models with heads of growing width, with their range over seeds.
+    """Draw the spectra of models with heads of growing width, with their range over seeds.
 
     Args:
         spectra: The head width m_h → singular values ``[seed, value]``.
