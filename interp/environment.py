@@ -19,7 +19,7 @@ from typing import Any
 from threadpoolctl import threadpool_info
 
 ENVIRONMENT = "environment.json"
-"""The file that a folder of results tells it in."""
+"""Name of the file in a folder of results that holds :func:`environment_json`."""
 
 _PACKAGES = (
     "prooflens",

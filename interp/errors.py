@@ -87,7 +87,9 @@ def need_path(argument: str, path: Any) -> None:
 
 
 _NAMED, _LONGEST, _SHORT = 24, 1000, 60
-"""Problems that one message names; characters of a value that it repeats, and of a short one."""
+"""Limits that keep an error message readable: the number of problems that one message names, and
+the number of characters of a received value that is shown, in a collected message and in a short
+one."""
 
 
 class Problems:

@@ -22,7 +22,8 @@ from typing import Any, Literal, get_args
 from interp.errors import MissingDependencyError, Problems, ProoflensError
 
 Backend = Literal["local", "ray"]
-"""Where independent pieces of work are done: on this machine, or as tasks of a Ray cluster."""
+"""Where independent pieces of work run: ``local`` on this machine, ``ray`` as tasks of a Ray
+cluster."""
 
 _RETRIES = 3
 _built: dict[str, Any] = {}

@@ -28,7 +28,8 @@ _DEEPEST = 64
 _LARGEST = 2**64 - 1
 _LONG = re.compile(r"\d{19}")
 _FLAGS = sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
-"""Not every system has each of them."""
+"""Flags with which files are opened: do not wait (for a pipe, say), do not pass the file to child
+processes, do not translate line ends. A system that lacks one of them goes without it."""
 
 Error = type[ProoflensError]
 

@@ -39,14 +39,14 @@ from interp.errors import Problems
 Thing = TypeVar("Thing")
 LARGEST = 2**63 - 1
 Whole = Annotated[int, Field(ge=0, le=LARGEST)]
-"""A whole number from 0 on, of at most 64 bits."""
+"""A whole number ≥ 0 that fits into 64 bits."""
 Positive = Annotated[int, Field(ge=1, le=LARGEST)]
-"""A whole number from 1 on, of at most 64 bits."""
+"""A whole number ≥ 1 that fits into 64 bits."""
 Text = Annotated[str, Field(max_length=1 << 20)]
 """Text of at most 2^20 characters."""
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False, frozen=True)
 _LONGEST = 80
-"""The most characters of a value that a sentence repeats."""
+"""Number of characters of a wrong value that an error message repeats."""
 
 
 class FileTable(BaseModel):
@@ -260,9 +260,11 @@ _BOUNDS = {
     "too_short": ("min_length", "must have at least {} entries", "add some"),
     "string_too_long": ("max_length", "must have at most {} characters", "shorten it"),
 }
-"""Kind of error → its bound in the error's context, the rule with the bound, what to do."""
+"""pydantic's kind of error → (the key of the bound in the error's context, the rule in which the
+bound is filled in, what the user should do)."""
 _TOO_MUCH = ("less_than", "less_than_equal", "too_long")
-"""Errors after which nothing is computed with a value."""
+"""pydantic's kinds of errors about values that are too large. After one of them nothing is computed
+with the values."""
 
 
 def _bound(error: ErrorDetails) -> tuple[str, str] | None:
@@ -299,7 +301,7 @@ _TYPES = {
     "dict_type": "a table",
     "model_type": "a table",
 }
-"""Kind of error → what the value must be."""
+"""pydantic's kind of error → what the value must be, in words."""
 _KEYS = {
     "missing": ("must be given", "add it"),
     "extra_forbidden": ("must be a known key", "remove it"),

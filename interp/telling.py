@@ -20,7 +20,8 @@ from contextvars import ContextVar
 from typing import Any
 
 _MINUTE = 120
-"""From how many seconds on times are told in minutes."""
+"""Number of seconds from which a duration is given in minutes. Shorter durations are given in
+seconds."""
 
 
 class Doing:

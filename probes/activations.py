@@ -43,7 +43,7 @@ from interp.store.rows import Rows, as_batch, attention_mask_of, read_batches, s
 from probes.linear import FOLDS, Features, Kind, Latent, folds_of, kind_of
 
 POSITIONS = 8
-"""How many positions of a row are sampled by default."""
+"""Number of positions of each row whose activations are sampled by default."""
 
 _NEARLY, _ENOUGH, _DRAWS = 0.9, 0.75, 20
 

@@ -338,4 +338,5 @@ TABLES = {
     "raised": TableColumns(RaisedRow),
     "facts": TableColumns(FactRow),
 }
-"""Each table that an inspection seals → its columns; ROLE and TRIAL stand for the name of one."""
+"""Name of each table that an inspection stores → its columns. In a name, ROLE stands for the name
+of a role and TRIAL for a kind of rows."""

@@ -27,9 +27,10 @@ from interp.tasks.base import Batch
 from interp.tasks.counterfactual import Variable, unknown
 
 _SHIFTS = 8
-"""How many source rows are tried for each base row."""
+"""Number of source rows that are tried for each base row."""
 _SAME = 0.01
-"""Real answers that differ by less than this many standard deviations count as equal."""
+"""Real answers that differ by less than this many standard deviations of the targets count as
+equal."""
 
 
 @dataclass(frozen=True)

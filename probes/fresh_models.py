@@ -25,9 +25,11 @@ from interp.models.transformer import SequenceTransformer
 
 _DRAWS, _FEWEST_DRAWS = 1000, 100
 _NUMBERS = 2**30
-"""The most weights that are drawn for one null, unless that left too few draws."""
+"""Largest number of weights that are drawn for one null, except that at least 100 models are drawn.
+It bounds time."""
 _APART = 1000
-"""Seeds of fresh models begin so far from the given one, which may be the model's own."""
+"""How far the first seed of fresh models is from the given seed. The given seed may be the one that
+the model itself was initialised with."""
 
 
 def draws_of(model: Any) -> int:

@@ -40,10 +40,11 @@ from probes.fresh_models import draws_of, fresh_models
 
 _NULL, _FEWEST = "fresh weights", 20
 Score = Callable[..., Any]
-"""A function of a hooked model, or of a model and rows, to ``[layer, head]`` numbers."""
+"""A function of a hooked model, or of a model and rows, that returns ``[layer, head]`` numbers."""
 
 _ROWS_SHUFFLED = 8
-"""Rows on which models without a spec are scored: their fresh copies run one after another."""
+"""Number of rows on which models without a spec are scored. Their fresh copies are run one after
+another, which takes time for every row."""
 
 
 def _problem(name: str, value: object) -> str:
@@ -51,7 +52,7 @@ def _problem(name: str, value: object) -> str:
 
 
 SCORES: Registry[Score] = Registry({}, "prooflens.metrics", _problem)
-"""Head scores of installed packages by name: functions of a model and rows."""
+"""Name of each head score of installed packages → the score, a function of a model and rows."""
 
 
 def null(

@@ -44,12 +44,14 @@ from probes.linear import Features, Kind, Latent, direction, logistic
 
 _PLACEBOS = 8
 _ROWS = 256
-"""The largest number of rows in one forward pass."""
+"""Largest number of rows in one forward pass. It bounds memory."""
 _LEAST_PAIRS = 8
 _LEAST = 1e-8
-"""Shorter moves than this are not made longer."""
+"""Least norm by which a random move is divided when it is scaled to the size of the tested move. It
+avoids a division by 0."""
 _FLAT = 1e-6
-"""Directions with singular values below this share of the largest depend on the others."""
+"""Directions with a singular value of at most this share of the largest are dropped: they are
+linear combinations of the others up to rounding."""
 
 
 @dataclass(frozen=True)

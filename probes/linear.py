@@ -105,9 +105,10 @@ def _best(x: Samples, y: Values) -> tuple[float, Float[np.ndarray, " feature"]]:
 
 Kind = Literal["real", "categorical"]
 FOLDS = 5
-"""How many folds of rows cross-validation has."""
+"""Number of folds of rows in cross-validation."""
 PENALTY = 1e-6
-"""The ridge penalty of a direction, per sample and on standardised features."""
+"""Ridge penalty, per sample and on standardised features, of the fit that gives a latent's
+direction."""
 
 Features = Float[np.ndarray, "row pos feature"]
 Latent = Float[np.ndarray, "row pos"]

@@ -64,12 +64,15 @@ _WEIGHTS = (
     *COMPOSITIONS,
 )
 _DRAWS, _WIDE, _DRAWS_OF_WIDE = 1000, 128, 200
-"""Random circuits whose spectra a head's is compared with; of heads wider than 128, whose spectra
-all but coincide and take a hundredth of a second each, fewer."""
+"""Number of random circuits with which a head's spectra are compared: ``_DRAWS`` for heads up to
+``_WIDE`` dimensions, ``_DRAWS_OF_WIDE`` for wider ones. Wide random circuits have nearly the same
+spectra, and one takes a hundredth of a second."""
 _MAPS = 12
-"""Heads of a role whose mean attention is kept: the strongest, confirmed ones first."""
+"""Largest number of heads of a role whose mean attention pattern is stored. Confirmed heads come
+first, then the strongest."""
 _SHOWN_BYTES, _FEWEST, _SHOWN_ROWS = 12e6, 4, 24
-"""Rows of a kind that the viewer shows: 24, or fewer where all heads' would not fit these bytes."""
+"""Limits on the rows of a kind that the viewer shows: ``_SHOWN_ROWS`` rows, or fewer if the
+attention of all heads would take more than ``_SHOWN_BYTES`` bytes, but at least ``_FEWEST``."""
 
 Place = tuple[int, int]
 Step = Callable[[str], None]
@@ -479,7 +482,7 @@ class _Work:
 
 
 _KINDS = ("given", "repeated", "shuffled", "text", "rows")
-"""Kinds of rows on which every head's attention is measured."""
+"""Kinds of rows on which the attention of every head is measured, where they exist."""
 
 
 def _of_store(

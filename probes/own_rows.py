@@ -45,14 +45,15 @@ from interp.tasks.base import Batch
 from probes.decompile.rows import TokenRows, read_worded_rows
 
 IGNORED = -100
-"""The label of a token that is not scored."""
+"""Label of a token that is not scored. It is the value that PyTorch and transformers use."""
 
 TEXT = "text"
-"""The kind of a file that is none of the others."""
+"""Kind of a file of rows that is none of ``.jsonl``, ``.npy``, ``.safetensors`` and ``.json``."""
 
 _LEAST = 4
 _UNKNOWN = 1 << 20
-"""Ids are below it where no model says how many tokens it knows."""
+"""Size of the vocabulary that is assumed if no model says how many tokens it knows. Token ids must
+be smaller."""
 _PARTS = ("input_ids", "labels", "mask", "answers")
 _FILES = (".jsonl", ".npy", ".safetensors", ".json")
 

@@ -239,7 +239,8 @@ class SomePositions(ActivationStore):
 
     @property
     def parts(self) -> Any:
-        """The sealed parts, each with a mask."""
+        """The store's sealed parts. Each one lists the array ``mask`` with the shape of its inputs,
+        since :meth:`mask` gives a mask even if none is stored."""
         return tuple(
             replace(part, shapes={**part.shapes, "mask": part.shapes["inputs"][:2]})
             for part in super().parts

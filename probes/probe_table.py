@@ -235,7 +235,8 @@ def first_decodable(
 
 
 DECODABLE = 0.9
-"""The score from which a latent is called decodable."""
+"""Score (held-out r², or balanced accuracy with chance at 0) from which a latent is called
+decodable."""
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ __all__ = [
 MARKER = ".prooflens-inspect"
 _BATCH = 32
 QUICK_ROWS, QUICK_LENGTH = 16, 32
-"""The rows of each kind of a quick inspection, and their positions, at most."""
+"""Largest number of rows of each kind, and of positions of a row, in a quick inspection."""
 
 
 @dataclass

@@ -37,7 +37,7 @@ from trained.loading import folder_of
 __all__ = ["OverTraining", "inspect_over_training"]
 
 _SERIES = ".prooflens-inspections"
-"""The file by which a folder is known to hold the inspections of several checkpoints."""
+"""Name of the marker file of a folder that holds the inspections of several checkpoints."""
 
 
 @dataclass(frozen=True)

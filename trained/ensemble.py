@@ -159,7 +159,8 @@ _EPS = 1e-8
 _SMOOTHING = 0.98
 _MULTIPLIER = "multiplier"
 _WORTH = 200
-"""The fewest steps left that pay for a recording, which takes a second at first."""
+"""Least number of steps left for which a step is recorded for replay. The first recording of a
+process takes about a second, which fewer steps would not repay."""
 
 
 @dataclass

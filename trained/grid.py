@@ -53,13 +53,15 @@ from trained.stack_runner import (
 )
 
 _MEMBERS = 16
-"""The most members of a stack."""
+"""Largest number of models that are trained as one stack."""
 
 _WEIGHTS, _ACTIVATION = 1 << 19, 1 << 17
-"""The most weights of a stack on a CPU, and the most entries of its widest activation."""
+"""Limits on a stack on a CPU: its number of weights, and the number of entries of its widest
+activation. A step takes least time while the activations stay in the cache; on eight models' shapes
+this was up to about 2^17 entries."""
 
 _ELSEWHERE = 1 << 26
-"""The most of either on other devices."""
+"""The same limits, both, on other devices."""
 
 
 def cut(members: Sequence[int], size: int) -> list[list[int]]:

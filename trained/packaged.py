@@ -82,7 +82,7 @@ PACKAGED: Mapping[str, PackagedModel] = {
         megabytes=233,
     ),
 }
-"""Name → the model."""
+"""Name of each model whose weights come in a package of their own → the model."""
 
 
 def packaged_folder(name: str) -> Path:

@@ -32,8 +32,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 _MOST_BYTES = 1 << 28
-"""The largest memory of all outputs together; where they take more, arithmetic is what takes
-time."""
+"""Largest memory in bytes of all outputs of a recorded step. Steps with larger outputs spend their
+time on arithmetic, so that recording them saves little."""
 
 
 @dataclass(frozen=True)
@@ -218,8 +218,8 @@ _NOT_AGAIN = (
     torch.Tag.nondeterministic_seeded,
     torch.Tag.inplace_view,
 )
-"""Tags of kernels that cannot be called again: they give numbers to Python, draw random ones, or
-change a tensor's shape in place."""
+"""PyTorch tags of kernels that cannot be replayed: they return numbers to Python, draw random
+numbers, or change the shape of a tensor in place."""
 
 
 def _repeats(call: _Call) -> bool:

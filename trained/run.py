@@ -26,9 +26,9 @@ from interp.schema import Whole, check_fields, from_fields
 from interp.tasks.base import Task
 
 Rate = Annotated[float, Field(gt=0, le=1e308)]
-"""A finite number above 0."""
+"""A finite number above 0, such as a learning rate."""
 Beta = Annotated[float, Field(ge=0, lt=1)]
-"""A number from 0 to below 1."""
+"""A decay rate of AdamW: at least 0 and below 1."""
 
 
 @dataclass(frozen=True)

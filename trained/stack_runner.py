@@ -228,7 +228,7 @@ def _finish_job(number: int, job: Job) -> int:
 
 
 PLAN = "grid.json"
-"""What is written before anything is reached."""
+"""Name of the file with the plan of a grid. It is written before any training begins."""
 _SUFFIX, _LONGEST = ".partial", 255
 
 

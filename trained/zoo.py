@@ -23,7 +23,7 @@ from trained.shipped_names import languages as languages
 from trained.shipped_names import names as names
 
 STAND_IN = "code-lm"
-"""The language model of :func:`stand_in`."""
+"""Name of the language model that :func:`stand_in` returns."""
 
 
 @dataclass(frozen=True)

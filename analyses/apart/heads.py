@@ -28,17 +28,18 @@ Heads = Sequence[tuple[int, int]]
 """Layer and head of some."""
 
 _SPARED = 512
-"""Ids at both ends of the vocabulary, which are often not words."""
+"""Number of token ids at each end of the vocabulary that are never drawn, because they are often
+not words."""
 
 _SCORED = 128
-"""Positions that are unembedded at once."""
+"""Number of positions whose logits are computed at once. It bounds memory."""
 
 
 def repeated_rows(
     vocabulary: int, first: int, *, rows: int = 16, length: int = 48, seed: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """Rows of random tokens that repeat, ``[row, pos]``, and the queries whose next token follows
-    from an earlier equal one, of the same shape."""
+    """Return rows of random tokens that repeat, ``[row, pos]``, and a mask of the queries whose
+    next token follows from an earlier equal token, of the same shape."""
     generator = torch.Generator().manual_seed(seed)
     periods = torch.randint(length // 4, length // 2, (rows, 1), generator=generator)
     drawn = torch.rand(rows, vocabulary - 2 * _SPARED, generator=generator)
@@ -107,12 +108,12 @@ class HeadsApart:
 
     @property
     def clean(self) -> float:
-        """The mean loss of the model as it is."""
+        """The mean loss of the unchanged model, in nats."""
         return float(self._clean.mean())
 
     def attention(self) -> Iterator[tuple[int, int, float, float]]:
-        """Layer, head, and its shares of attention on the token before and on what followed earlier
-        equal tokens."""
+        """Yield for each head its layer, its number, and its shares of attention on the token
+        before and on the tokens after earlier equal ones."""
         length = self._tokens.shape[1]
         same = (self._tokens[:, :, None] == self._tokens[:, None, :]).tril(-1)
         followed = nn.functional.pad(same, (1, 0))[:, :, :-1]  # [row, query, key]
@@ -127,8 +128,11 @@ class HeadsApart:
 
     @torch.no_grad()
     def rises(self, heads: Heads, rows: int | None = None) -> Tensor:
-        """By how much the loss of each row (of the first ``rows``) rises without some heads, in
-        nats; what they write is replaced by its mean over all rows."""
+        """Return by how many nats the loss of each row rises without some heads, for the first
+        ``rows`` rows.
+
+        What the heads write is replaced by its mean over all rows.
+        """
         first = min(layer for layer, _ in heads)
         with self._without(heads), self._from(first):
             stream = self._streams[first][:rows]
@@ -161,7 +165,8 @@ class HeadsApart:
 
     @contextmanager
     def _from(self, layer: int) -> Iterator[None]:
-        """Layers before this one hand on what they get."""
+        """Skip all layers before this one while the block runs: they pass on their input
+        unchanged."""
         inner = self._model.model
         inner.layers = nn.ModuleList([_Skipped() for _ in range(layer)] + self._layers[layer:])
         try:
@@ -176,8 +181,8 @@ class _Skipped(nn.Module):
 
 
 def random_sets(heads: Heads, of_layer: int, *, draws: int = 10, seed: int = 0) -> list[Heads]:
-    """Sets with as many other heads of each layer, drawn at random; fewer heads of a layer that has
-    not so many others."""
+    """Draw sets of other heads, as many of each layer as in ``heads``; fewer of a layer that has
+    not enough others."""
     generator = torch.Generator().manual_seed(seed)
     found: list[Heads] = []
     for _ in range(draws):
@@ -191,7 +196,7 @@ def random_sets(heads: Heads, of_layer: int, *, draws: int = 10, seed: int = 0) 
 
 
 def summary(rises: Tensor) -> Mapping[str, float]:
-    """The mean over rows and its 95 % t-interval."""
+    """Return the mean over rows with its 95 % t-interval."""
     error = float(rises.std() / len(rises) ** 0.5)
     mean, wide = float(rises.mean()), float(t.ppf(0.975, len(rises) - 1)) * error
     return {"loss": mean, "low": mean - wide, "high": mean + wide}

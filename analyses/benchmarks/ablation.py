@@ -78,7 +78,8 @@ def _means(model: Any, reference: Tensor) -> dict[str, Tensor]:
 
 
 def one_by_one(model: Any, tokens: Tensor, reference: Tensor) -> Iterator[Tensor]:
-    """What users write by hand: one forward pass per head."""
+    """Yield the model's output without each head, as users compute it by hand with one forward pass
+    per head."""
     means = _means(model, reference)
     for layer in range(model.cfg.n_layers):
         for head in range(model.cfg.n_heads):

@@ -43,11 +43,12 @@ _JOBS = (
     ("previous-copy", 0, "previous-token"),
     ("window-copy", 0, "positional"),
 )
-"""Circuit, layer and role of the jobs that are shared."""
+"""The jobs that several heads share: circuit, layer of the job, and its role."""
 
 _SIZES = ((20, 20), (26, 24), (32, 22))
 _TUNED = ((22, 21),)
-"""Vocabulary and length: of two models of pairs and one of triples, and of those tuned on."""
+"""(Vocabulary, length) of each model. Of the scored sizes the first two are models in which two
+heads share a job, and the third one in which three do; the tuned size is used for both."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,8 @@ class Backup:
 
 
 def backups(*, tuning: bool = False) -> list[Backup]:
-    """Twenty pairs and ten triples; of those tuned on, a pair and a triple a job."""
+    """Return the models in which heads share a job: for scoring twenty pairs and ten triples, for
+    tuning two of each for every job."""
     found: list[Backup] = []
     sizes = [(2, size) for size in (_TUNED if tuning else _SIZES[:2])]
     sizes.append((3, _TUNED[0] if tuning else _SIZES[2]))
@@ -89,7 +91,7 @@ def backups(*, tuning: bool = False) -> list[Backup]:
 
 
 def measure(one: Backup) -> dict[str, Any]:
-    """Find the groups of one model, and compare them with what was planted."""
+    """Find the groups of one model and compare them with the planted group."""
     torch.set_num_threads(1)
     made = construct_circuit(one.circuit, one.sizes, seed=one.seed, shared=one.shared)
     model = load_back(Built(made.model, frozenset(), frozenset(), -1), one.name)
@@ -123,14 +125,14 @@ def _others(one: Backup, planted: set[tuple[int, int]]) -> Sequence[tuple[int, i
 
 
 def _uneven(right: pd.DataFrame, heads: int) -> float:
-    """The largest difference of a member's share from an even one."""
+    """Return the largest difference between a member's share and an even share."""
     told = [test for tests in right["tests"] for test in json.loads(tests)]
     shares = [test["score"] for test in told if test["name"].startswith("share of")]
     return max((abs(share - 1 / heads) for share in shares), default=0.0)
 
 
 def main() -> None:
-    """Measure, print the JSON, and write it to a file if asked."""
+    """Run the benchmark, print its JSON, and write it to a file if asked."""
     parser = argparse.ArgumentParser(description="Benchmark of groups of heads.")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--workers", type=int, default=2)

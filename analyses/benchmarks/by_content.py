@@ -47,20 +47,22 @@ from prooflens.tasks import Batch
 __all__ = ["PLANTED", "decoys", "finish_model", "lookup_rule", "subjects"]
 
 _PUSH = 6.0
-"""Nats by which a wrong prediction raises a logit."""
+"""Number of nats by which a wrong prediction raises a logit."""
 
 _FAINT = 0.1
-"""The factor on what is not read or constant: too small to change a norm."""
+"""Factor on what a decoy's head writes if nothing reads it or it is the same from every key. It is
+too small to change a norm."""
 
 _BESIDE = 0.2
-"""By how much of a push a decoy's head raises the token that it attends to."""
+"""Factor, as a share of a push, by which the head of this kind of decoy raises the logit of the
+token that it attends to."""
 
 Value = tuple[Tensor, Tensor, float]
 
 
 def _permutation(sizes: Sizes, seed: int) -> Int[Tensor, " token"]:
-    """A permutation of the tokens without a fixed point but the token that begins every row: one
-    cycle through all others."""
+    """Return a permutation of the tokens that is one cycle, without fixed points. Only the token
+    that begins every row, if there is one, stays fixed."""
     order = torch.randperm(
         sizes.vocabulary - sizes.bos, generator=torch.Generator().manual_seed(seed)
     )
@@ -71,15 +73,16 @@ def _permutation(sizes: Sizes, seed: int) -> Int[Tensor, " token"]:
 
 
 def lookup_rule(layout: CircuitLayout, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-    """Attention to positions whose ``key`` block is what the query's ``query`` block says, else to
-    the first position."""
+    """Return the rule of a head that attends to positions whose ``key`` block equals the query's
+    ``query`` block, and to the first position if there are none."""
     every = layout.tokens.sum(1, keepdim=True)
     queries = torch.cat([query, 0.5 * every], dim=1)
     return queries, torch.cat([key, layout.positions[:, :1]], dim=1)
 
 
 def _values(layout: CircuitLayout, written: Tensor, wiring: str, factor: float) -> list[Value]:
-    """What a head makes of the tokens it attends to; nothing of one that begins every row."""
+    """Return what a head reads, writes, and with which factor. A token that begins every row is not
+    written."""
     first = int(layout.sizes.bos)
     if wiring == "unread":
         written = layout.unread
@@ -152,7 +155,7 @@ def _successor(
 
 
 def _image(kind: str, sizes: Sizes, seed: int) -> Int[Tensor, " token"]:
-    """The map of tokens of one kind of model."""
+    """Return the map of tokens that a kind of model computes."""
     every = torch.arange(sizes.vocabulary)
     if kind == "copy":
         return every
@@ -162,7 +165,7 @@ def _image(kind: str, sizes: Sizes, seed: int) -> Int[Tensor, " token"]:
 
 
 def _chains(kind: str, sizes: Sizes, seed: int) -> Batch:
-    """Rows in which each token's image comes two positions later."""
+    """Return rows in which each token's image comes two positions later."""
     image, first = _image(kind, sizes, seed), int(sizes.bos)
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randint(first, sizes.vocabulary, (32, 2), generator=generator)
@@ -205,10 +208,11 @@ PLANTED: Mapping[str, Callable[[str, Sizes, int, str], tuple[SequenceTransformer
     "successor": _successor,
     "bos-gated": _construct_gate,
 }
-"""Role → what builds its models: kind, sizes, seed and wiring → the model and who plays what."""
+"""Role → the function that builds its models: from kind, sizes, seed and wiring to the model and
+the parts with a role."""
 
 _CHAINED = ("next", "map")
-"""The kinds of models that have rows of their own, for which alone they are of use."""
+"""Kinds of models that need rows of their own: their circuits lower the loss on no others."""
 
 _SCORED: Mapping[tuple[str, str], tuple[tuple[int, int, int, bool], ...]] = {
     ("copy-suppression", "bigram"): ((11, 24, 2, True), (14, 28, 3, True), (12, 30, 1, True)),
@@ -228,20 +232,21 @@ _TUNED: Mapping[tuple[str, str], tuple[tuple[int, int, int, bool], ...]] = {
     ("bos-gated", "class"): ((15, 25, 2, True),),
     ("bos-gated", "came-before"): ((16, 24, 2, True),),
 }
-"""Vocabulary, length, heads per layer, and whether token 0 begins every row."""
+"""(Role, kind) → sizes of its models: vocabulary, length, heads per layer, and whether token 0
+begins every row."""
 
 _ALIKE: Mapping[str, tuple[str, ...]] = {
     "copy-suppression": ("previous",),
     "successor": ("copy", "random", "beside"),
     "bos-gated": ("half",),
 }
-"""Role → the kinds of its models that look alike and are something else."""
+"""Role → kinds of decoys for it, which look like models with the role and do something else."""
 
 _WIRINGS = ("unread", "silent", "constant")
 
 
 def subjects(*, tuning: bool = False) -> list[LanguageSubject]:
-    """Every model, plain and in a random basis with random gains."""
+    """Return every model with the roles, as it is and in a random basis with random gains."""
     start, found = 1_000 if tuning else 61_000, []
     for number, ((role, kind), sizes) in enumerate((_TUNED if tuning else _SCORED).items()):
         for i, one in enumerate(Sizes(*size) for size in sizes):
@@ -255,7 +260,8 @@ def subjects(*, tuning: bool = False) -> list[LanguageSubject]:
 
 
 def decoys(*, tuning: bool = False) -> list[LanguageSubject]:
-    """The same attention with an answer that is of no use, and what looks alike."""
+    """Return the decoys: the same attention with an answer that has no effect, and models that look
+    alike."""
     start, found = 1_500 if tuning else 65_000, []
     cases = list((_TUNED if tuning else _SCORED).items())
     for number, ((role, kind), sizes) in enumerate(cases):
@@ -290,7 +296,7 @@ def finish_model(
     hidden: bool,
     wiring: str,
 ) -> Built:
-    """A model with what is known of it; in a random basis with random gains where it is hidden."""
+    """Return a model with its known roles, in a random basis with random gains if it is hidden."""
     made = Construction("", None, model, Mechanism(tuple(parts)), Certificate(inf, {}, "none"))
     if hidden:
         made = random_basis(made, seed)
@@ -306,6 +312,6 @@ def finish_model(
 
 
 def _places(sizes: Sizes, seed: int, layers: int) -> list[int]:
-    """The number of the head with a job, of each layer."""
+    """Return, for each layer, the number of the head that gets a job."""
     generator = torch.Generator().manual_seed(seed)
     return [int(torch.randint(sizes.heads, (1,), generator=generator)) for _ in range(layers)]

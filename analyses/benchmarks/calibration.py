@@ -61,15 +61,17 @@ _WEIGHTS = {"weights": "trace_share", "composition": "k_composition"}
 _SHUFFLED = " of shuffled labels"
 _LEANING = ("decodability", "ablation")
 _LEARNED, _STEPS, _TOGETHER = 16, 300, 50
-"""Rows that are learned by heart, in so many steps; models that are trained together."""
+"""How models learn random targets by heart: number of rows, number of steps, and number of models
+trained in one stack."""
 
 
 @dataclass(frozen=True)
 class RandomTargets:
-    """Random tokens, with targets that are drawn without a look at them.
+    """A task without anything to learn: random tokens, and targets that are drawn independently of
+    them.
 
     Attributes:
-        vocabulary, length: How many tokens there are, and how many a row has.
+        vocabulary, length: The number of tokens, and of positions of a row.
     """
 
     vocabulary: int = _SPEC.d_in
@@ -90,10 +92,11 @@ class RandomTargets:
 
 @one_thread()
 def calibration(models: int = 200, *, seed: int = 0) -> dict[str, object]:
-    """The p-values of true nulls, and how often q calls one of them a discovery.
+    """Collect p-values of tests whose null is true, and count how often q calls one of them a
+    discovery.
 
     Args:
-        models: How many untrained models are drawn, with six heads each, and as many are trained on
+        models: The number of untrained models, with six heads each. As many more are trained on
             random targets.
         seed: Seed of the first model; the others follow.
 
@@ -134,7 +137,9 @@ def calibration(models: int = 200, *, seed: int = 0) -> dict[str, object]:
 
 
 def _distance(name: str, p: np.ndarray) -> float:
-    """How far p is from even: by either side, or of tests that lean by too many small ones."""
+    """Return how far the p-values are from a uniform distribution: the largest difference of the
+    two distribution functions. For tests that are known to be conservative only an excess of small
+    p counts."""
     if name.removesuffix(_SHUFFLED) not in _LEANING:
         return float(kstest(p, "uniform").statistic)
     levels = np.linspace(0.01, 0.49, 49)
@@ -161,7 +166,7 @@ def _subjects(models: int, seed: int) -> Iterator[tuple[int, SequenceTransformer
 def _tests(
     number: int, model: SequenceTransformer, *, trained: bool
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the name of each test, with the p-values of the components put to it."""
+    """Yield the name of each test, with the p-values of all components."""
     told = _SHUFFLED if trained else ""
     batch = RandomTargets().sample(_ROWS, seed=10**6 + number)
     if not trained:
@@ -189,7 +194,8 @@ def _tests(
 def _pattern_p(
     model: SequenceTransformer, tokens: torch.Tensor, others: torch.Tensor
 ) -> np.ndarray:
-    """The p-values of attention from one set of rows to equal tokens of another set."""
+    """Return the p-values of attention on one set of rows to the positions of equal tokens of
+    another set."""
     _, cache = model.run_with_cache(tokens)
     found = AttentionMass(resamples=0)
     patterns = {n: cache[f"blocks.{n}.attn.hook_pattern"] for n in range(_SPEC.n_layers)}
@@ -200,7 +206,7 @@ def _pattern_p(
 
 
 def main() -> None:
-    """Measure, print the JSON, and write it to a file if asked."""
+    """Run the benchmark, print its JSON, and write it to a file if asked."""
     parser = argparse.ArgumentParser(description="Benchmark of p and q under true nulls.")
     parser.add_argument("--models", type=int, default=200)
     parser.add_argument("--out", type=Path)

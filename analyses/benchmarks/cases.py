@@ -54,23 +54,23 @@ from prooflens.tasks import (
 __all__ = ["Subject", "decoys", "subjects"]
 
 _FEW_POSITIONS = 512
-"""How many rows are drawn of a task that is scored at one position."""
+"""Number of rows that are drawn of a task that is scored at a single position of each row."""
 
 _AT_THE_END = ("dyck-1", "anbncn")
-"""Languages whose programs are asked at a string's last position only."""
+"""Languages whose programs are asked at the last position of a string only."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A construction, and how it is measured.
+    """A construction to be measured, with the way it is measured.
 
     Attributes:
         case: The construction to build.
         seed: Seed of the rows, and of the random basis.
         hidden: Whether it is measured in a random basis.
-        decoy: Whether it is a decoy, in which nothing is to be found.
+        decoy: Whether it is a decoy, in which no role should be found.
         peer: Whether TransformerLens' detector is run on it too.
-        rows: How many rows of its task are drawn.
+        rows: The number of rows of its task that are drawn.
     """
 
     case: Case
@@ -86,21 +86,21 @@ class Subject:
         return self.case.name + (" hidden" if self.hidden and not self.decoy else "")
 
     def build(self) -> tuple[Construction, Batch]:
-        """The construction, in a random basis if it is hidden, and rows of its task."""
+        """Return the construction, in a random basis if it is hidden, and rows of its task."""
         built = self.case.construct()
         batch = built.task.sample(self.rows, seed=self.seed)
         return random_basis(built, self.seed) if self.hidden else built, batch
 
 
 def subjects(*, tuning: bool = False) -> list[Subject]:
-    """Every construction, each one plain and hidden."""
+    """Return every construction twice: as it was written, and hidden in a random basis."""
     plain = list(_tuning_subjects() if tuning else _scoring_subjects())
     hidden = [replace(one, hidden=True, seed=one.seed + 1) for one in plain]
     return plain + hidden
 
 
 def decoys(*, tuning: bool = False) -> list[Subject]:
-    """Models in which there is nothing to find."""
+    """Return models in which no role should be found."""
     found = []
     for number, case in enumerate(TUNED_DECOYS if tuning else DECOYS):
         seed = (600 if tuning else 1900) + number
@@ -131,7 +131,8 @@ def _random(construct: Callable[[], Construction], seed: int) -> Construction:
 
 
 def _unread(construct: Callable[[], Construction]) -> Construction:
-    """A construction whose memories are fetched and f computed, but whose output ignores both."""
+    """Return a construction whose heads fetch the memories and whose FFN computes f, but whose
+    output reads neither."""
     built = construct()
     with torch.no_grad():
         now = built.model.embed.W_E[0]
@@ -155,7 +156,8 @@ def _memories(tasks: tuple[Any, ...]) -> Iterator[Case]:
 
 
 def _couplings(tasks: tuple[tuple[PodCoupling, int], ...], n: int) -> Iterator[Case]:
-    """Each in as few features as hold it, and in as many as models are trained with."""
+    """Yield each coupling with as few features as can hold it, and with n features, as many as
+    trained models have."""
     for features in (None, n):
         for task, width in tasks:
             name = f"{task.name}-{width}" + (f"-of-{features}" if features else "")
@@ -175,8 +177,12 @@ def _scoring_subjects() -> Iterator[Subject]:
 
 
 def _dependent_table(lags: tuple[int, ...], length: int, seed: int) -> FixedMemory:
-    """The first random table, from a seed on, whose value depends on every argument: where it does
-    not, a memory is fetched for nobody, and no cause can be found."""
+    """Return a memory task with a random table whose value depends on every argument; seeds are
+    tried from the given one on.
+
+    If it did not depend on one, the memory of that argument would be fetched for nothing, and no
+    cause could be found.
+    """
     while True:
         task = FixedMemory(lags, "table", length=length, table_seed=seed)
         table = task.truth_table()

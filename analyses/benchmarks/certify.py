@@ -52,7 +52,7 @@ _FLOATS = {"float32": torch.float32, "float64": torch.float64}
 
 
 def measure(name: str, seeds: int) -> dict[str, Any]:
-    """One row: the theorem about a shipped model, and the worst that a search finds."""
+    """Certify a shipped model and search for the worst input; return a row of the table."""
     model, started = load(name), time.perf_counter()
     task = getattr(model.card, "task", None)
     programs = hasattr(task, "bins") and isinstance(model, SequenceTransformer)
@@ -86,8 +86,11 @@ def measure(name: str, seeds: int) -> dict[str, Any]:
 
 
 def _beside(found: TheoremFile, proof: Proof) -> dict[str, Any]:
-    """Bound, cost and unexplained remainder: of an error all but the answer at the worst cell's
-    middle, of an accuracy what was seen to be right and is not proved."""
+    """Return bound, cost and unexplained remainder of a proof.
+
+    For an error the remainder is everything except the answer at the middle of the worst cell. For
+    an accuracy it is what was seen to be right and is not proved.
+    """
     open_to = {name: part for name, part in proof.parts.items() if not name.startswith("answer")}
     bound = found.safe(proof)
     error = sum(open_to.values()) if isfinite(bound) and proof.parts else bound
@@ -99,8 +102,11 @@ def _beside(found: TheoremFile, proof: Proof) -> dict[str, Any]:
 def _attack(
     model: Any, domain: Domain, found: TheoremFile, seeds: range
 ) -> tuple[float | None, bool]:
-    """The worst that was found (errors: the largest; else wrong rows or a share), and whether it
-    contradicts the theorem."""
+    """Search for the worst inputs of a model; return what was found, and whether it contradicts the
+    theorem.
+
+    What was found is the largest error, or else the number of wrong rows or a share.
+    """
     best, bound = found.best, found.safe(found.best)
     dtypes = [torch.float64, *({_FLOATS[best.arithmetic]} if best.arithmetic in _FLOATS else ())]
     if isinstance(domain, Signs | Averages | Addressed):
@@ -124,15 +130,17 @@ def _attack(
 def wrong_rows(
     model: Any, caps: np.ndarray, *, seed: int, rows: int = 256, dtype: torch.dtype = torch.float32
 ) -> int:
-    """Rows of Max-of-K that a certificate covers and the model gets wrong, found by descent.
+    """Search by descent for rows of Max-of-K that a certificate covers and that the model gets
+    wrong; return how many were found.
 
-    From random covered rows, position after position takes the token with the smallest margin.
+    The search begins at random covered rows. Position after position takes the token with the
+    smallest margin.
 
     Args:
-        model: What was proved something of.
+        model: The certified model.
         caps: ``[query, maximum, set of positions]``; see :func:`probes.certify.maximum.by_cubes`.
         seed: Seed of the random rows.
-        rows: How many of them.
+        rows: The number of rows.
         dtype: The number format that the model is run in.
     """
     net, rng = deepcopy(model).to(dtype).eval(), np.random.default_rng(seed)
@@ -156,15 +164,15 @@ def wrong_rows(
 
 
 def _margins(net: Any, rows: np.ndarray, answer: int, v: int) -> np.ndarray:
-    """By how much the right logit exceeds the largest other one."""
+    """Return by how much the right logit exceeds the largest other one."""
     with torch.no_grad():
         logits = net(torch.from_numpy(rows))[:, -1].double().numpy()
     return np.asarray(logits[:, answer] - np.delete(logits, answer, axis=1).max(1))
 
 
 def _on_every_string(model: Any, domain: Templates | Strings, dtype: torch.dtype) -> float:
-    """The worst error, or the accuracy, of the model itself; one string stands for all with the
-    same counts where the model sees no order."""
+    """Return the worst error, or the accuracy, of the model on all strings. If the model does not
+    see the order, one string stands for all with the same counts."""
     worst, right, total = 0.0, 0.0, 0.0
     net, cover = model.to(dtype), domain.points()
     if isinstance(domain, Strings) and not not_orderless(model):

@@ -68,7 +68,8 @@ _TOGETHER: list[tuple[str, _Options]] = [
     ("templates", {"n_heads": (1, 2)}),
     ("strings", {"ffn": (5,), "norm": "rmsnorm", "n_heads": 1}),
 ]
-"""Models after the first two hundred: both layers are bounded together."""
+"""Kinds and options of the models after the first two hundred. They have two layers, which are
+bounded together."""
 _TEMPLATES = (
     TemplateTask(("αα", "αβ"), (1.0, -1.0), train=(0, 5), test=(5, 10)),
     TemplateTask(("αβα", "αββ"), ("α", "β"), train=(0, 4), test=(4, 8)),
@@ -80,7 +81,7 @@ _SCALES = (
 
 
 def model_of(index: int) -> tuple[str, Any, Any]:
-    """Kind, model and task of the model with this number."""
+    """Return the kind, the model and the task with this number."""
     kind, seed = ("signs", "strings", "templates", "rows")[index % 4], _seed(index)
     options = (_LAGS if kind == "signs" else _TOKENS)[seed % (8 if kind == "signs" else 6)]
     base: _Options = {"n_layers": 1, "d_model": 6, "n_heads": 2, "d_head": 3}
@@ -127,7 +128,8 @@ def _task(kind: str, seed: int) -> tuple[Any, _Options]:
 
 
 def _rescale(model: Any, seed: int) -> Any:
-    """The model after one of :data:`_SCALES` was done to it."""
+    """Change a model's weights in place in one of the ways of :data:`_SCALES`, which the seed
+    chooses, and return it."""
     how, parts = _SCALES[seed % len(_SCALES)], [model.embed, model.blocks[0].attn, model.unembed]
     attn = model.blocks[-1].attn
     with torch.no_grad():
@@ -152,7 +154,8 @@ def _rescale(model: Any, seed: int) -> Any:
 
 
 def _enumerate_inputs(task: Any, kind: str) -> Iterator[tuple[Tensor, Tensor, int]]:
-    """Inputs, right answers at the last position, and how often each counts."""
+    """Yield all inputs in batches, with the right answers at the last position and how often each
+    input counts."""
     if kind == "signs":
         table = {tuple(k): float(v) for k, v in task.truth_table().items()}
         for n in range(max(task.lags) + 1, task.length + 1):
@@ -189,7 +192,8 @@ def _blocks(word: tuple[int, ...]) -> int:
 
 
 def _truth(model: Any, task: Any, kind: str, error: bool, dtype: torch.dtype) -> float:
-    """The worst error, or the share of inputs whose right output exceeds all others."""
+    """Return the largest error over all inputs, or the share of inputs whose right output exceeds
+    all others."""
     net, worst, right, total = model.to(dtype), 0.0, 0, 0
     for inputs, answers, times in _enumerate_inputs(task, kind):
         with torch.no_grad():
@@ -206,7 +210,7 @@ def _truth(model: Any, task: Any, kind: str, error: bool, dtype: torch.dtype) ->
 
 
 def judge_model(index: int) -> dict[str, Any]:
-    """What became of every proof about one model."""
+    """Certify one model and compare every proof with the truth."""
     kind, model, task = model_of(index)
     lags = {(0, 0): 1 + index % 3, (0, 1): 2} if kind == "signs" else None
     found = certify(model, task, lags=lags)
@@ -234,7 +238,8 @@ def judge_model(index: int) -> dict[str, Any]:
 
 
 def _data(found: TheoremFile, **changed: Any) -> _Options:
-    """A certificate as it is read from a file, with something changed in every claim."""
+    """Return a certificate as it is read from a file, with the given entries changed in every
+    claim."""
     data: _Options = json.loads(json.dumps(found.to_dict()))
     for proof in data["strategies"]:
         proof.update(changed)
@@ -242,7 +247,7 @@ def _data(found: TheoremFile, **changed: Any) -> _Options:
 
 
 def _believed_strategies(data: _Options, model: Any, sha: str) -> list[str]:
-    """Strategies whose forged claims the checker believes."""
+    """Return the strategies whose forged claims the checker accepts."""
     try:
         return [v.strategy for v in check(data, model, sha) if v.holds]
     except CheckpointError:
@@ -253,7 +258,7 @@ def main(
     models: Annotated[int, typer.Option(min=1, help="How many.")] = 260,
     out: Annotated[Path | None, typer.Option(help="Also write the JSON here.")] = None,
 ) -> None:
-    """Hold certificates of small models against the truth."""
+    """Compare certificates of small models with the truth, by trying all inputs."""
     rows = []
     for index in range(models):
         rows.append(judge_model(index))

@@ -48,13 +48,17 @@ __all__ = [
 Wiring = Literal["used", "unread", "silent", "constant"]
 _STRENGTH = 40.0
 _TIMES = {"recent": 3.0, "periods": 3.0}
-"""The strength with which windows write, in units of the mean over their keys."""
+"""Rule of attention → strength with which its head writes, as a multiple of the mean over its keys.
+A head that attends to a window writes the mean over its keys, in which a single key counts for
+less."""
 
 _UNREAD = 0.1
-"""The factor on one-hot entries that are not read: too small to change a norm."""
+"""Factor on what imitating heads write into coordinates that nothing reads. It is too small to
+change a norm."""
 
 _FAINT = 0.5
-"""By how many nats a decoy's logits differ: its effect on the norms must not matter."""
+"""Number of nats by which a decoy's logits differ, so little that its effect on the norms does not
+matter."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,14 @@ class Sizes:
 
 @dataclass(frozen=True)
 class _CircuitHead:
-    """A job: where it looks, what it reads and writes, and the roles that this is."""
+    """What one head of a circuit does.
+
+    Attributes:
+        attends: The rule by which it attends, a key of ``_ATTENDING``.
+        reads: What it reads at the keys, ``tokens`` or ``positions``.
+        writes: Where it writes: into the ``slot`` for a later head, or into the ``answer``.
+        roles: The names of the roles that this amounts to.
+    """
 
     attends: str
     reads: str
@@ -86,7 +97,13 @@ class _CircuitHead:
 
 @dataclass(frozen=True)
 class _Circuit:
-    """One job a layer, and by how much the answer moves the logits (in units of ln V, or nats)."""
+    """A circuit with one head's job in each layer.
+
+    Attributes:
+        heads: The job of each layer.
+        raises: A function from the size of the vocabulary to the number of nats by which the answer
+            changes its token's logit: above 0 it raises it, below 0 it lowers it.
+    """
 
     heads: tuple[_CircuitHead, ...]
     raises: Callable[[int], float]
@@ -126,7 +143,7 @@ CIRCUITS: Mapping[str, _Circuit] = {
     "window-copy": _one("periods", "positional", _wins),
     "window-negative": _one("recent", "positional", _lowers),
 }
-"""The name of each circuit → the job of each layer."""
+"""Name of each circuit → the job of one head in each layer."""
 
 
 @dataclass(frozen=True)
@@ -153,24 +170,25 @@ def construct_circuit(
     wiring: Wiring = "used",
     shared: Shared | None = None,
 ) -> Construction:
-    """A float64 model with one circuit, beside idle heads and heads that imitate it.
+    """Build a float64 model with one circuit; its other heads are idle, or imitate the circuit's
+    attention.
 
     Args:
         kind: One of :data:`CIRCUITS`.
         sizes: The sizes of the model.
-        seed: Where the heads of the circuit stand, and the weights of the others.
-        wiring: ``used``; or a decoy with the attention of the circuit, whose logits come from the
-            current token: the answer is not read (``unread``), not written (``silent``), or written
-            alike from every key (``constant``).
+        seed: Seed for the places of the circuit's heads and for the weights of the others.
+        wiring: ``used``, or the kind of decoy. A decoy has the circuit's attention, but its logits
+            come from the current token: the answer is not read (``unread``), not written
+            (``silent``), or written alike from every key (``constant``).
         shared: Several heads for one job; all heads without a job then attend as their layer's job
-            does, and write where nobody reads.
+            does, and write where nothing reads.
 
     Returns:
-        The model with its mechanism: parts with a role ``unscored:ROLE`` say that this role may be
-        found there or not. ``task`` is None: these are models of tokens.
+        The model with its mechanism. Parts with a role ``unscored:ROLE`` may be found to have this
+        role or not; neither counts as wrong. ``task`` is None, because the models predict tokens.
 
     Raises:
-        ValueError: for a wiring that is not known.
+        ValueError: for an unknown wiring.
     """
     if wiring not in get_args(Wiring):
         raise ValueError(f"wiring must be one of {', '.join(get_args(Wiring))}, got {wiring!r}")
@@ -215,7 +233,8 @@ def construct_circuit(
 
 @torch.no_grad()
 def with_gains(model: SequenceTransformer, seed: int) -> SequenceTransformer:
-    """The same function with random gains in every norm, divided out where they are read."""
+    """Give every norm of a model random gains, and divide the weights that read the normed stream
+    by them. The model is changed in place and computes the same function."""
     generator = torch.Generator().manual_seed(seed)
 
     def gain() -> Tensor:
@@ -236,7 +255,8 @@ def with_gains(model: SequenceTransformer, seed: int) -> SequenceTransformer:
 
 
 class CircuitLayout:
-    """Which coordinates hold what; each field is a ``[d_model, size]`` block of the identity."""
+    """The coordinates of the residual stream that hold tokens, positions, slot, unread and answer.
+    Each field is a ``[d_model, size]`` block of the identity matrix."""
 
     def __init__(self, sizes: Sizes) -> None:
         v, n = sizes.vocabulary, sizes.length
@@ -280,7 +300,8 @@ def _write_ends(
 
 
 def write_attention(attn: Attention, head: int, rule: tuple[Tensor, Tensor], scale: float) -> None:
-    """W_Q and W_K whose scores on normed rows are strength × (queries · keys), about."""
+    """Set a head's W_Q and W_K so that its scores on normed rows are about a fixed strength times
+    queries · keys."""
     queries, keys = rule
     width = queries.shape[1]
     for weight in (attn.W_Q, attn.W_K):
@@ -290,7 +311,8 @@ def write_attention(attn: Attention, head: int, rule: tuple[Tensor, Tensor], sca
 
 
 def by_lag(wanted: Callable[[Tensor], Tensor]) -> Callable[[CircuitLayout], tuple[Tensor, Tensor]]:
-    """Attention to keys at some lags; where there are none yet, to the first position."""
+    """Return the rule of a head that attends to the keys at some lags, and to the first position if
+    no key is at one of them."""
 
     def rule(layout: CircuitLayout) -> tuple[Tensor, Tensor]:
         position = torch.arange(layout.sizes.length)
@@ -302,7 +324,8 @@ def by_lag(wanted: Callable[[Tensor], Tensor]) -> Callable[[CircuitLayout], tupl
 
 
 def _same(layout: CircuitLayout) -> tuple[Tensor, Tensor]:
-    """Queries and keys for equal tokens at other positions, else for the first position."""
+    """Return queries and keys for attention to equal tokens at other positions, and to the first
+    position if there are none."""
     first = layout.positions[:, :1]
     queries = torch.cat([layout.tokens, layout.positions], dim=1)
     keys = torch.cat([layout.tokens, -2 * layout.positions], dim=1)
@@ -312,8 +335,8 @@ def _same(layout: CircuitLayout) -> tuple[Tensor, Tensor]:
 
 
 def after_same(layout: CircuitLayout) -> tuple[Tensor, Tensor]:
-    """Queries and keys for positions whose slot holds the query's token, except the first
-    position."""
+    """Return queries and keys for attention to the positions whose slot holds the query's token.
+    The first position is left out."""
     v = layout.sizes.vocabulary
     every, first = layout.tokens.sum(1, keepdim=True), layout.positions[:, :1]
     queries = torch.cat([layout.tokens, every], dim=1)
@@ -321,13 +344,15 @@ def after_same(layout: CircuitLayout) -> tuple[Tensor, Tensor]:
 
 
 def _pointer_rule(layout: CircuitLayout) -> tuple[Tensor, Tensor]:
-    """Queries and keys for the position after the one that the query's slot names."""
+    """Return queries and keys for attention to the position after the one that the query's slot
+    names."""
     n = layout.sizes.length
     return layout.slot[:, : n - 1], layout.positions[:, 1:]
 
 
 def _periods(layout: CircuitLayout) -> tuple[Tensor, Tensor]:
-    """Every lag at which the next token of repeated ones may stand: the periods, less one."""
+    """Return the rule of a head that attends to all lags at which the next token may stand in a row
+    that repeats: every possible period, minus one."""
     longest = (layout.sizes.length - 2) // 2
     return by_lag(lambda lag: (lag >= max(2, longest // 3 - 1)) & (lag < longest))(layout)
 
@@ -365,7 +390,7 @@ def _write_values(
 
 
 def _imitate(attn: Attention, head: int, rule: str, layout: CircuitLayout, scale: float) -> None:
-    """Let a head attend by a rule and write where nobody reads."""
+    """Give a head a rule of attention, and let it write into coordinates that nothing reads."""
     write_attention(attn, head, _ATTENDING[rule](layout), scale)
     attn.W_V[head] = 0
     size = layout.sizes.vocabulary

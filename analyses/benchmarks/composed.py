@@ -45,29 +45,32 @@ from prooflens.tasks import Batch, RepeatedTokens
 __all__ = ["decoys", "subjects"]
 
 _PUSH = 6.0
-"""Nats by which a wrong prediction raises a logit."""
+"""Number of nats by which a wrong prediction raises a logit."""
 
 _UNREAD = 0.3
-"""The factor on what is written where nobody reads: small, so that norms hardly differ."""
+"""Factor on what is written into coordinates that nothing reads. It is small, so that norms hardly
+differ."""
 
 _READ = "unscored:read by "
-"""Begins what is said of the head that a reader of some role reads."""
+"""Prefix of the role of a head whose output is read by a head with the role that follows. It is not
+scored."""
 
 _LAGS = ((1, 2), (2, 1), (0, 2))
-"""How far the later head looks back, and how far the earlier one."""
+"""How far the later head looks back, and how far the earlier one; the seed chooses the pair."""
 
 _V, _EQUAL = "virtual-copying", "composed-equality"
 _OPEN = ("previous-token", "positional", "copying", "duplicate-token", "bos-gated", "sink")
-"""Roles that a model's heads may be found to have or not."""
+"""Roles that are exempt from scoring for all heads of these models."""
 
 _FAINT = 0.1
-"""The factor on an answer that is not read, or constant."""
+"""Factor on a decoy's answer that nothing reads, or that is the same from every key."""
 
 Made = tuple[SequenceTransformer, list[Part]]
 
 
 class _Model:
-    """A model of two layers that is being written, with the order in which heads get their jobs."""
+    """Writes the weights of a two-layer model head by head; heads get their jobs in a random
+    order."""
 
     def __init__(self, sizes: Sizes, seed: int) -> None:
         self.layout, self.sizes = CircuitLayout(sizes), sizes
@@ -86,7 +89,16 @@ class _Model:
         write: Tensor,
         factor: float = 1.0,
     ) -> int:
-        """Let the next head of a layer attend by a rule, and write what it reads; its number."""
+        """Give the next free head of a layer a rule of attention and a write; return the head's
+        number.
+
+        Args:
+            layer: The layer.
+            rule: Queries and keys.
+            read: The block that is read at the keys.
+            write: The block that it is written into.
+            factor: Factor on what is written.
+        """
         place = self.order[layer][self._next[layer]]
         self._next[layer] += 1
         start = 0 if read is self.layout.positions else int(self.sizes.bos)
@@ -97,7 +109,8 @@ class _Model:
     def reader(
         self, rule: tuple[Tensor, Tensor], read: Tensor, wiring: str, factor: float = 1.0
     ) -> int:
-        """The head of the second layer that reads what the first wrote, and answers."""
+        """Let a head of the second layer read what the first layer wrote and write the answer;
+        return its number."""
         write = self.layout.answer
         if wiring == "unread":
             write = self.slot
@@ -108,22 +121,28 @@ class _Model:
 
     @property
     def slot(self) -> Tensor:
-        """Where a token is written for a later head."""
+        """The block into which a token is written for a later head."""
         return self.layout.slot[:, : self.sizes.vocabulary]
 
     def lag(self, layer: int, back: int, read: Tensor, write: Tensor, factor: float = 1.0) -> int:
-        """The same for a head that looks some positions back."""
+        """Do the same as :meth:`head`, for a head that attends ``back`` positions back."""
         rule = by_lag(lambda lag: lag == back)(self.layout)
         return self.head(layer, rule, read, write, factor)
 
     def imitators(self, back: int) -> None:
-        """Let a head of the first layer that has no job fetch what lies some positions back."""
+        """Let one head of the first layer without a job, if there is one, attend ``back`` positions
+        back and write what nothing reads."""
         if self._next[0] < self.sizes.heads:
             self.lag(0, back, self.layout.tokens, self.layout.unread, _UNREAD)
 
     def model_and_parts(self, reader: int, read: Mapping[str, tuple[str, int]]) -> Made:
-        """The model, and the reader's roles: what the target begins with, and the head that is
-        read."""
+        """Return the model and its mechanism.
+
+        Args:
+            reader: The head of the second layer that reads earlier heads.
+            read: Role of the reader → (how its target begins, the head of the first layer that it
+                reads).
+        """
         parts = [Part("head", 1, reader, role, begins) for role, (begins, _) in read.items()]
         parts += [Part("head", 0, head, _READ + role, "") for role, (_, head) in read.items()]
         for layer in range(2):
@@ -133,7 +152,7 @@ class _Model:
 
 
 def _says(made: _Model, push: float) -> None:
-    """Let the unembedding read the answer."""
+    """Set the unembedding so that it reads the answer."""
     made.model.unembed.W_U.copy_(sqrt(4 / made.layout.width) * push * made.layout.answer)
 
 
@@ -143,7 +162,7 @@ def _wins(sizes: Sizes) -> float:
 
 @torch.no_grad()
 def _relaying(kind: str, sizes: Sizes, seed: int, wiring: str) -> Made:
-    """The models of virtual copying, and what looks alike."""
+    """Build a model with virtual copying, or one that looks alike."""
     made = _Model(sizes, seed)
     layout, (ahead, back) = made.layout, _LAGS[seed % 3]
     if kind == "own":
@@ -167,7 +186,8 @@ def _relaying(kind: str, sizes: Sizes, seed: int, wiring: str) -> Made:
 
 @torch.no_grad()
 def _lookup(kind: str, sizes: Sizes, seed: int, wiring: str) -> Made:
-    """Keys are found by one earlier head, and another one's token is relayed from them."""
+    """Build a model in which one earlier head finds the keys, and the token that another head wrote
+    there is relayed."""
     made = _Model(sizes, seed)
     finder = made.lag(0, 2, made.layout.tokens, made.layout.unread)
     writer = made.lag(0, 1, made.layout.tokens, made.slot)
@@ -179,7 +199,7 @@ def _lookup(kind: str, sizes: Sizes, seed: int, wiring: str) -> Made:
 
 @torch.no_grad()
 def _comparing(kind: str, sizes: Sizes, seed: int, wiring: str) -> Made:
-    """The models of composed equality, and what looks alike."""
+    """Build a model with composed equality, or one that looks alike."""
     made, back = _Model(sizes, seed), 2 + seed % 2
     layout = made.layout
     if kind == "pairs":
@@ -209,21 +229,23 @@ def _comparing(kind: str, sizes: Sizes, seed: int, wiring: str) -> Made:
 
 
 def _same(layout: CircuitLayout) -> tuple[Tensor, Tensor]:
-    """Equal tokens elsewhere, else the first position."""
+    """Return queries and keys for attention to equal tokens at other positions, and to the first
+    position if there are none."""
     queries, keys = lookup_rule(layout, layout.tokens, layout.tokens)
     own = layout.positions
     return torch.cat([queries, own], dim=1), torch.cat([keys, -2 * own], dim=1)
 
 
 def _periodic(kind: str, sizes: Sizes, seed: int) -> Batch:
-    """Rows in which the token comes next that the two heads fetch together."""
+    """Return rows in which the next token is the one that the two heads together fetch."""
     period, bos = sum(_LAGS[seed % 3]) + 1, 0 if sizes.bos else -1
     task = RepeatedTokens(sizes.vocabulary, sizes.length, (period, period), bos=bos)
     return task.sample(32, seed=seed)
 
 
 def _pairs(kind: str, sizes: Sizes, seed: int) -> Batch:
-    """Rows of triples (a, f, b), and then of the pairs (a, b) in another order: predict b."""
+    """Return rows with triples (a, f, b) followed by the pairs (a, b) in another order; b is to be
+    predicted."""
     first, generator = int(sizes.bos), torch.Generator().manual_seed(seed)
     count = min((sizes.length + 1 - first) // 5, (sizes.vocabulary - first) // 3)
     rows = []
@@ -254,7 +276,8 @@ _ROWS: Mapping[str, Callable[[str, Sizes, int], Batch]] = {
     "window": _periodic,
     "pointed": _pairs,
 }
-"""The kinds of models that have rows of their own, for which alone they are of use."""
+"""Kinds of models that need rows of their own → the function that draws them. These models are of
+no use on other rows."""
 
 _SCORED: Mapping[str, tuple[tuple[int, int, int, bool], ...]] = {
     "lags": ((14, 24, 2, True), (20, 28, 3, False), (26, 22, 1, True)),
@@ -276,16 +299,17 @@ _TUNED: Mapping[str, tuple[tuple[int, int, int, bool], ...]] = {
     "own": ((13, 24, 2, False),),
     "pointed": ((15, 25, 2, True),),
 }
-"""Vocabulary, length, heads per layer, and whether token 0 begins every row."""
+"""Kind → sizes of its models: vocabulary, length, heads per layer, and whether token 0 begins every
+row."""
 
 _ALIKE = ("window", "own", "pointed")
-"""The kinds that look alike and are something else."""
+"""Kinds of decoys, which look like models with the role and do something else."""
 
 _WIRINGS = ("unread", "silent", "constant")
 
 
 def subjects(*, tuning: bool = False) -> list[LanguageSubject]:
-    """Every model, plain and in a random basis with random gains."""
+    """Return every model with the roles, as it is and in a random basis with random gains."""
     start, found = 2_000 if tuning else 67_000, []
     for number, (kind, sizes) in enumerate((_TUNED if tuning else _SCORED).items()):
         if kind in _ALIKE:
@@ -298,7 +322,8 @@ def subjects(*, tuning: bool = False) -> list[LanguageSubject]:
 
 
 def decoys(*, tuning: bool = False) -> list[LanguageSubject]:
-    """The same with an answer that is of no use, and what looks alike."""
+    """Return the decoys: the same models with an answer that has no effect, and models that look
+    alike."""
     start, found = 2_500 if tuning else 69_000, []
     for number, (kind, sizes) in enumerate((_TUNED if tuning else _SCORED).items()):
         tried = [(wiring, Sizes(*sizes[0])) for wiring in _WIRINGS]

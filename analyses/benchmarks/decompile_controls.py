@@ -47,7 +47,8 @@ _ROWS, _LONGEST = 120, 20
 
 @dataclass(frozen=True)
 class Control:
-    """One model: untrained (an architecture, a scale, rows) or shuffled (a shipped model)."""
+    """A control model: an untrained one (of an architecture, with a scale of the weights, on rows
+    of a kind), or a shipped one with shuffled weights."""
 
     seed: int
     shipped: str = ""
@@ -78,7 +79,7 @@ def cases(first: int = 100) -> list[Control]:
 
 
 def measure(control: Control) -> dict[str, Any]:
-    """One control, decompiled."""
+    """Decompile one control and return what was found."""
     torch.set_num_threads(1)
     start = time.perf_counter()
     model, rows = _shuffle_model(control) if control.shipped else _build_untrained(control)

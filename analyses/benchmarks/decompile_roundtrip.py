@@ -80,7 +80,8 @@ def measure(trip: Trip) -> dict[str, Any]:
 
 
 def _strings(seed: int) -> tuple[np.ndarray, ...]:
-    """All strings of eight tokens, and random ones, each with its own frequencies of tokens."""
+    """Return all strings of eight tokens, and random ones, each with token frequencies of its
+    own."""
     generator = np.random.default_rng([seed, 1])
     short = np.array(list(product(range(len(LETTERS)), repeat=SHORT)))
     shares = generator.dirichlet(np.ones(len(LETTERS)), ROWS)

@@ -94,7 +94,12 @@ class Doors:
 
 
 def measure_doors(workers: int, only: str = "") -> dict[str, Any]:
-    """``doors``, ``doors_agree`` and ``doors_differ`` over all models whose name has ``only``."""
+    """Compare all models whose name contains ``only`` through their doors.
+
+    Returns:
+        ``doors`` (the number of comparisons), ``doors_agree`` (the share of them without a
+        difference) and ``doors_differ`` (the differences).
+    """
     chosen = [one for one in models() if only in one.name]
     pairs = [pair for found in measure_all(_operations, chosen, workers) for pair in found]
     differ = {f"{name}: {door}": told for name, door, told in pairs if told}
@@ -210,7 +215,8 @@ def _demo() -> Iterator[Said]:
 def _lacking(
     reference: pd.DataFrame, asked: pd.DataFrame, *, weights: bool = True, causes: bool = True
 ) -> list[str]:
-    """The differences, where the door may lack roles if it gives a reason."""
+    """Return the differences between two role tables. Roles that a door cannot test do not count,
+    if it says why."""
     told: Mapping[str, str] = asked.attrs.get("lacks", {})
     reads = {"copying", "copy-suppression", "successor", "symbol-equality", *COMPOSED}
     reads = set[str]() if weights else reads
@@ -220,14 +226,14 @@ def _lacking(
 
 
 def _heads(model: str, out: Path, *more: str) -> tuple[pd.DataFrame, str]:
-    """The table that ``prooflens inspect`` writes, and what it prints."""
+    """Run ``prooflens inspect`` and return its role table and its output."""
     said = _command("inspect", model, "--out", str(out), "--seed", str(_SEED), *more)
     return pd.read_csv(out / "roles.csv"), said
 
 
 def _command(*words: str) -> str:
-    """What the command line prints. Of a store without its model ``inspect`` ends with an exit
-    code, once its table is written."""
+    """Run the command line and return its output, whatever its exit code. For a store without its
+    model ``inspect`` exits with an error after it has written the table."""
     done = subprocess.run(  # noqa: S603  our own command
         [sys.executable, "-m", "prooflens", *words], capture_output=True, text=True, check=False
     )
@@ -235,7 +241,7 @@ def _command(*words: str) -> str:
 
 
 def _wrap_gpt2(folder: Path, example: torch.Tensor) -> WrappedModule:
-    """Transformers' own GPT-2 class, hooked by :func:`interp.models.wrap.wrap`."""
+    """Return transformers' own GPT-2 class, with hooks from :func:`interp.models.wrap.wrap`."""
     from transformers import GPT2LMHeadModel
 
     module: Any = GPT2LMHeadModel.from_pretrained(
@@ -258,7 +264,7 @@ def _wrap_gpt2(folder: Path, example: torch.Tensor) -> WrappedModule:
 
 
 def _wrap_own(model: SequenceTransformer, example: torch.Tensor) -> WrappedModule:
-    """Our own model wrapped like any module, through the outputs of its hook points."""
+    """Return one of our models, wrapped like any module through the outputs of its hook points."""
     kinds = ("attn.hook_pattern", "attn.hook_z", "hook_resid_pre", "hook_resid_post")
     names = {hook: f"{hook}:out" for hook in model.hook_dict if hook.split(".", 2)[-1] in kinds}
     return wrap(model, names, example=example)

@@ -47,7 +47,7 @@ __all__ = ["CASES", "TABLES", "KeptRises", "main"]
 
 TABLES = Path(__file__).parents[1] / "tables"
 CASES = Path("out/cases")
-"""The folder of finished language cases."""
+"""Default folder in which finished language cases are kept."""
 
 _NAMES = ("mean", "previous", "after_same", "first")
 _FLOOR, _MISSED = 0.1, 0.05
@@ -93,11 +93,11 @@ def main(
 
 
 class KeptRises:
-    """Kept numbers of edits on rows, in place of a run.
+    """Stored rises of edits on rows, which are read in place of running a model.
 
     Args:
-        exact: ``[edit, row]``, the rises.
-        slopes: ``[edit, row]``, what first order says of them.
+        exact: The measured rises, ``[edit, row]``.
+        slopes: Their first-order estimates, ``[edit, row]``.
     """
 
     def __init__(self, exact: np.ndarray, slopes: np.ndarray) -> None:
@@ -110,7 +110,7 @@ class KeptRises:
         return self.exact.shape[1]
 
     def slopes(self, many: Sequence[Any], metric: Any) -> Tensor:
-        """``[edit, row]``."""
+        """Return the first-order estimates, ``[edit, row]``."""
         return self._slopes[[self._place[one] for one in many]]
 
     def rises(self, many: Sequence[Any], metric: Any, rows: Sequence[int]) -> Iterator[Tensor]:
@@ -119,12 +119,12 @@ class KeptRises:
             yield self.exact[self._place[one]][list(rows), None]
 
     def by_row(self, values: Tensor, rows: Sequence[int]) -> Tensor:
-        """The numbers themselves: a row has one."""
+        """Return the values unchanged, since each row has a single one."""
         return values[:, 0]
 
 
 def _judge(kept: KeptRises, orders: int, cheap: int) -> dict[str, float]:
-    """How often the rule decides as all rows do, over several orders of the rows."""
+    """Count how often the rule decides as all rows do, over several orders of the rows."""
     exact = kept.exact.numpy()
     mean, count = exact.mean(1), exact.shape[1]
     error = exact.std(1, ddof=1) / count**0.5
@@ -145,16 +145,17 @@ def _judge(kept: KeptRises, orders: int, cheap: int) -> dict[str, float]:
 
 
 def _run(model: str, rows: int, names: Sequence[str]) -> None:
-    """Every edit of every head on every row, and slopes; kept under the model's name."""
+    """Measure every edit of every head on every row, with slopes, and store the table under the
+    model's name."""
     kept: dict[str, Any] = _every_row(load_pretrained(folder_of(model)), rows, names, 0)
     typer.echo(f"{model}: {', '.join(names)} of every head on {rows} rows")
     np.savez_compressed(TABLES / f"evidence-{Path(model).name}.npz", **kept)
 
 
 def _run_cases(rows: int, names: Sequence[str], jobs: int, folder: Path) -> None:
-    """The same for every language case, in one file of numbers of single precision.
+    """Do the same as :func:`_run` for every language case, and store all in one file as float32.
 
-    A finished case is kept in a file of its own, so that a run that was interrupted goes on.
+    A finished case is stored in a file of its own, so that an interrupted run can continue.
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{number}.npz" for number in range(len(_cases()))]
@@ -170,13 +171,15 @@ def _run_cases(rows: int, names: Sequence[str], jobs: int, folder: Path) -> None
 
 
 def _cases() -> list[LanguageSubject]:
-    """Every model that role detectors are judged on, those with known heads and the decoys."""
+    """Return every language model that role detectors are judged on: those with known heads and the
+    decoys."""
     modules = (language, by_content, composed)
     return [one for module in modules for one in (*module.subjects(), *module.decoys())]
 
 
 def _run_case(number: int, rows: int, names: Sequence[str], path: Path) -> str:
-    """One case in a process of its own: its name, after its numbers have been written."""
+    """Measure one case in a process of its own, write its numbers to a file, and return its
+    name."""
     torch.set_num_threads(1)
     subject = _cases()[number]
     model = load_back(subject.make(), subject.name)

@@ -61,7 +61,7 @@ class HookSet:
 
     @property
     def after(self) -> str:
-        """The name of the hook that fires right after the last of them."""
+        """The name of the hook that fires right after the last of these hooks."""
         return f"blocks.{self.layers}.hook_in" if self.layers < _LAYERS else "ln_final.hook_in"
 
 
@@ -74,7 +74,7 @@ class _Stop(BaseException):
 
 @contextmanager
 def _stopping(model: Any, hook: str) -> Iterator[None]:
-    """While the block runs, every forward pass ends when ``hook`` fires."""
+    """End every forward pass when ``hook`` fires, as long as the block runs."""
 
     def stop(values: Any, hook: Any) -> None:
         raise _Stop
@@ -89,7 +89,7 @@ def _stopping(model: Any, hook: str) -> Iterator[None]:
 
 
 def build_model(folder: Path) -> Any:
-    """A model of GPT-2 small's architecture with random weights and eager attention."""
+    """Return a model with GPT-2 small's architecture, random weights and eager attention."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
@@ -168,7 +168,8 @@ def _fill_file(model: Any, part: Tensor, batch: int, chosen: HookSet, file: h5py
 
 
 def _catch_hooks(model: Any, tokens: Tensor, names: set[str]) -> dict[str, Tensor]:
-    """The activations that TransformerLens' caching hooks keep, without running later layers."""
+    """Return the activations that TransformerLens' caching hooks keep; layers after the last hook
+    are not run."""
     cache: dict[str, Tensor] = {}
 
     def keep(values: Tensor, hook: Any, name: str) -> None:
@@ -223,7 +224,7 @@ def _compression_timer(name: str) -> Callable[..., float]:
 
 
 def peak_memory(chosen: HookSet, rows: int, batch: int, threads: int, folder: Path) -> int:
-    """Peak resident bytes of a process while it extracts ``rows`` rows (Linux)."""
+    """Return the peak resident memory in bytes of a process that extracts ``rows`` rows (Linux)."""
     done = subprocess.run(  # noqa: S603
         [
             *(sys.executable, "-m", "analyses.benchmarks.extraction", "--peak-of", chosen.name),
@@ -290,7 +291,7 @@ def main(
 def _measure(
     model: Any, rows: Tensor, batch: int, chosen: HookSet, repeats: int
 ) -> dict[str, float]:
-    """Each way's best rate in rows per second, which is also printed."""
+    """Return the best rate of each way in rows per second, and print it."""
     _forward(model, rows[:batch], batch, chosen, Path())
     turns = [_turn(model, rows, batch, chosen, _WAYS) for _ in range(repeats)]
     best = {name: max(turn[name] for turn in turns) for name in _WAYS}

@@ -57,11 +57,12 @@ REASONS: Mapping[str, str] = {
     "renamed tensors": r"\d+ go by other names",
     "no tokenizer": r"as the model has no tokenizer",
 }
-"""Name of a reason → what a refusal for it says."""
+"""Name of a reason for refusing a checkpoint → regular expression that the refusal must match."""
 
 
 def measure_case(case: FamilyCase) -> Iterator[tuple[str, str]]:
-    """Each operation's name with ``right``, ``refused: REASON`` or ``wrong: …``."""
+    """Yield the name of each operation with its outcome: ``right``, ``refused: REASON`` or ``wrong:
+    …``."""
     with tempfile.TemporaryDirectory() as place, _cache(Path(place) / "cache"):
         folder = Path(place) / "model"
         write(case, folder)
@@ -84,7 +85,8 @@ def measure_case(case: FamilyCase) -> Iterator[tuple[str, str]]:
 
 @contextmanager
 def _cache(folder: Path) -> Iterator[None]:
-    """Dequantised files lie in this folder, and not among the user's."""
+    """Store dequantised files in this folder instead of the user's cache, as long as the block
+    runs."""
     before = os.environ.get("PROOFLENS_CACHE")
     os.environ["PROOFLENS_CACHE"] = str(folder)
     try:
@@ -105,7 +107,8 @@ def _load_case(folder: Path, case: FamilyCase, adapter: Path | None) -> tuple[An
 
 
 def _refusal_cell(words: str, reason: str) -> str:
-    """The cell of a refusal: its reason must be the case's own."""
+    """Return the cell of the table for a refusal, whose reason must be the one that the case
+    names."""
     words = words.split("no pretrained model: ")[-1]
     given = [name for name, pattern in REASONS.items() if re.search(pattern, words)]
     if given != [reason]:
@@ -212,11 +215,11 @@ _WORDS = {
     "renamed tensors": "the wrapping has split matrices that the format stores joined",
     "no tokenizer": "the folder holds none",
 }
-"""Name of a reason → what it means, for the page."""
+"""Name of a reason for refusing a checkpoint → its explanation on the page."""
 
 
 def page_of(table: Mapping[str, Mapping[str, str]]) -> str:
-    """The table as a page in Markdown."""
+    """Return the table as a page in Markdown."""
     cells = Counter(cell.partition(":")[0] for row in table.values() for cell in row.values())
     counts = ", ".join(f"{cells[name]} {name}" for name in ("right", "refused", "wrong"))
     lines = [_OPENING, f"{len(table)} checkpoints × {len(OPERATIONS)} questions: {counts}.", ""]

@@ -59,7 +59,8 @@ class FamilyCase:
 
 
 def write(case: FamilyCase, folder: Path) -> None:
-    """Write the checkpoint and a tokenizer of 64 words, as the real ones of the kind have it."""
+    """Write a case's checkpoint to a folder, with a tokenizer of 64 words, in the files that real
+    checkpoints of this kind have."""
     import transformers
 
     kind = getattr(transformers, case.model)
@@ -75,9 +76,10 @@ def write(case: FamilyCase, folder: Path) -> None:
 
 
 def _tokenizer(name: str) -> Any:
-    """64 words; by the name rows begin with a BOS, one is known and not written, or there is none.
+    """Return a tokenizer of 64 words.
 
-    All three are found among real tokenizers (Llama's, GPT-2's, Qwen's).
+    By a hash of the name, rows begin with a BOS, or a BOS is known but not put in front, or there
+    is no BOS. All three occur among real tokenizers (Llama's, GPT-2's, Qwen's).
     """
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
@@ -98,7 +100,8 @@ def _tokenizer(name: str) -> Any:
 
 @torch.no_grad()
 def _randomise(model: torch.nn.Module) -> None:
-    """Biases and gains too: the library starts them at 0 and 1, where a loss does not show."""
+    """Give all parameters random values, biases and gains too. The library starts these at 0 and 1,
+    so that leaving one out would not show."""
     generator = torch.Generator().manual_seed(0)
     for parameter in model.parameters():
         noise = torch.randn(parameter.shape, generator=generator)
@@ -353,7 +356,7 @@ _NO_DECODERS: Mapping[str, Mapping[str, Written]] = {
         "LFM 2": ("Lfm2ForCausalLM", {**_LLAMA, "layer_types": ["conv", "full_attention"]}),
     },
 }
-"""Why they must be refused → what they are."""
+"""Reason for which a model must be refused → {name of the case: its class and configuration}."""
 
 _OTHER_HEADS: Mapping[str, Written] = {
     "GPT-2, classifier": ("GPT2ForSequenceClassification", {**_GPT2, **_LABELS}),
@@ -366,7 +369,7 @@ _OTHER_HEADS: Mapping[str, Written] = {
 
 
 def _without_files() -> Iterable[FamilyCase]:
-    """Every case that is nothing but a class and a configuration."""
+    """Yield the cases that consist of a class and a configuration, with no change to the files."""
     for group, table in (("decoders", _DECODERS), ("with other inputs", _WITH_OTHER_INPUTS)):
         yield from (FamilyCase(name, *one, group) for name, one in table.items())
     for reason, table in _NO_DECODERS.items():
@@ -410,7 +413,7 @@ def _files() -> Iterable[FamilyCase]:
 
 
 def edit_config(folder: Path, **changes: Any) -> None:
-    """Change entries of config.json; None takes one out."""
+    """Change entries of ``config.json``; a value of None removes the entry."""
     file = folder / "config.json"
     config = json.loads(file.read_text()) | changes
     kept = {name: value for name, value in config.items() if value is not None}
@@ -424,7 +427,8 @@ def _edit_tensors(folder: Path, edit: Callable[[dict[str, torch.Tensor]], Any]) 
 
 
 def _value_head(folder: Path) -> None:
-    """As TRL writes it: the language model's tensors, and a head that gives one number."""
+    """Write a checkpoint as TRL does: the tensors of a language model, and a head that gives one
+    number."""
     added = {"v_head.summary.weight": torch.ones(1, WIDTH), "v_head.summary.bias": torch.ones(1)}
     _edit_tensors(folder, lambda tensors: tensors.update(added))
 
@@ -468,7 +472,8 @@ def _adapter(folder: Path) -> None:
 
 
 def _adapter_apart(folder: Path) -> None:
-    """An adapter in a folder of its own, and a model with W + (α / r) B A beside it."""
+    """Write an adapter to one subfolder, and a copy of the model with the merged weights W + (α /
+    r) B A to another."""
     kept = _copy_checkpoint(folder)
     (folder / "adapter").mkdir()
     _adapter(folder / "adapter")
@@ -497,7 +502,7 @@ def _gguf(packed: str) -> Callable[[Path], None]:
 
 
 def _copy_checkpoint(folder: Path) -> Path:
-    """A copy of the checkpoint in a folder of its own below it."""
+    """Copy the checkpoint into a subfolder of its own, and return this."""
     kept = folder / _BY_HAND
     kept.mkdir()
     for file in folder.iterdir():
@@ -530,7 +535,8 @@ def _not_finite(folder: Path) -> None:
 
 
 def _declare_tied(folder: Path) -> None:
-    """Two matrices, and a configuration that says they are one."""
+    """Let the configuration say that embedding and unembedding are tied, although the checkpoint
+    has two matrices."""
     edit_config(folder, tie_word_embeddings=True)
 
 
@@ -542,7 +548,7 @@ _REFUSED = {
     "not wrapped": ("BioGPT", "Ministral", "Gemma 3n", "Phi", "Phi MoE", "Falcon 40B", "Persimmon",
                     "Helium", "DiffLlama", "dots 1", "CTRL", "Qwen 2.5 VL", "Qwen 3 VL"),
 }
-"""Why decoders must be refused: reason → their names."""
+"""Reason for which a decoder must be refused → names of the cases."""
 
 _LACKING = {
     ("weights", "unknown layout"): (
@@ -558,12 +564,14 @@ _LACKING = {
     ("export", "renamed tensors"): ("GPT-BigCode", "CodeGen", "MPT"),
     ("texts", "no tokenizer"): ("Qwen 2",),
 }
-"""What must be refused of models that are loaded: (operation, reason) → their names."""
+"""(Operation, reason) → names of the cases that load, but for which the operation must be
+refused."""
 # fmt: on
 
 
 def _add_outcome(case: FamilyCase) -> FamilyCase:
-    """The case with what the tables above say of it."""
+    """Return the case with what the tables above say of it: why it must be refused, and which
+    operations must be."""
     reason = next((why for why, names in _REFUSED.items() if case.name in names), case.reason)
     lacks = {operation: why for (operation, why), names in _LACKING.items() if case.name in names}
     return replace(case, reason=reason, lacks=lacks)

@@ -86,7 +86,7 @@ class FamilyModel:
         return _child(self.layers[layer], _ATTENTION)
 
     def output(self, layer: int) -> nn.Module:
-        """The map in a layer's attention from heads to the stream."""
+        """Return the output projection of a layer's attention in the reference."""
         return _child(self.attention(layer), _OUTPUTS)
 
     def ffn(self, layer: int) -> nn.Module:
@@ -95,13 +95,13 @@ class FamilyModel:
 
     @torch.no_grad()
     def logits(self, tokens: Tensor) -> Tensor:
-        """The reference's logits."""
+        """Return the reference's logits."""
         found: Tensor = self.reference(input_ids=tokens, use_cache=False).logits
         return found
 
     @torch.no_grad()
     def streams(self, tokens: Tensor) -> list[Tensor]:
-        """What each layer of the reference gives, ``[row, pos, d_model]``."""
+        """Return the reference's output of each layer, ``[row, pos, d_model]``."""
         found: list[Tensor] = []
         with _hook_scope(
             *(
@@ -124,20 +124,21 @@ class FamilyModel:
 
 
 def logits(of: FamilyModel) -> float:
-    """The logits."""
+    """Compare the logits."""
     with torch.no_grad():
         return _off(of.model(of.tokens), of.logits(of.tokens))
 
 
 def patterns(of: FamilyModel) -> float:
-    """Every head's attention."""
+    """Compare the attention patterns of all heads."""
     names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(len(of.layers))]
     cache = of.model.run_with_cache(of.tokens)[1]
     return max(_off(cache[name], true) for name, true in zip(names, of.patterns, strict=True))
 
 
 def stream(of: FamilyModel) -> float:
-    """The stream after every layer: at its hook, and as the sum of its parts."""
+    """Compare the residual stream after every layer: as its hook gives it, and as the sum of what
+    embedding and sublayers write."""
     cache, true = of.model.run_with_cache(of.tokens)[1], of.streams(of.tokens)
     worst = 0.0
     for layer, value in enumerate(true):
@@ -148,7 +149,8 @@ def stream(of: FamilyModel) -> float:
 
 
 def attribution(of: FamilyModel) -> float:
-    """Direct contributions sum to the target's centred logit, before its cap."""
+    """Compare the sum of the direct contributions with the centred logit of the target, before the
+    softcap."""
     batch = pl.next_tokens(of.tokens)
     table = pl.interventions.direct_logit_attribution(of.model, batch)
     found = of.logits(of.tokens).double()
@@ -160,7 +162,7 @@ def attribution(of: FamilyModel) -> float:
 
 
 def weights(of: FamilyModel) -> float:
-    """Circuits from weights alone give the reference's attention and what it writes."""
+    """Compare attention and writes that follow from circuits read from weight files alone."""
     factors = pl.head_weights(of.folder, adapter=of.adapter)
     worst = 0.0
     for layer in range(len(of.layers)):
@@ -185,7 +187,8 @@ def weights(of: FamilyModel) -> float:
 
 
 def ablation(of: FamilyModel) -> float:
-    """A head and an FFN that write nothing, and a head's mean, as with hooks set by hand."""
+    """Compare ablations with hooks that are written by hand: the logits with a head, and with an
+    FFN, set to zero, and the rise of the loss with a head set to its mean."""
     layers = len(of.layers)
     head, ffn = (
         pl.interventions.Component("head", 0, 2),
@@ -220,7 +223,7 @@ def ablation(of: FamilyModel) -> float:
 
 
 def padding(of: FamilyModel) -> float:
-    """Padded rows of several lengths, against each row alone in the reference."""
+    """Compare padded rows of several lengths with the reference on each row alone."""
     name, worst = f"blocks.{len(of.layers) - 1}.hook_resid_post", 0.0
     for side in ("left", "right"):
         lengths = [_LENGTH - 3 * i for i in range(_ROWS)]
@@ -238,7 +241,8 @@ def padding(of: FamilyModel) -> float:
 
 
 def texts(of: FamilyModel) -> float:
-    """Prompts and a text's rows are the ids that the tokenizer in the folder gives."""
+    """Compare the token ids of prompts and of a text's rows with those of the folder's
+    tokenizer."""
 
     tokenizer = of.tokenizer
     (row,) = prompt_rows(of.model.card, [_PROMPT])
@@ -252,7 +256,7 @@ def texts(of: FamilyModel) -> float:
 
 
 def roles(of: FamilyModel) -> float:
-    """Roles are looked for; the attention that they rest on is the reference's."""
+    """Look for roles, and compare the attention that they rest on."""
     generator = torch.Generator().manual_seed(2)
     half = torch.randint(_FIRST, _LAST, (8, _LONGER // 2), generator=generator)
     rows = torch.cat([half, half], 1)
@@ -271,7 +275,8 @@ def roles(of: FamilyModel) -> float:
 
 
 def export(of: FamilyModel) -> float:
-    """Written out and loaded again, by transformers and by us."""
+    """Write the model out, load it with transformers and with prooflens, and compare logits and the
+    tokenizer's ids."""
     import transformers
 
     folder = pl.export(of.model, of.scratch / "out")
@@ -297,7 +302,7 @@ OPERATIONS: Mapping[str, Callable[[FamilyModel], float]] = {
     "roles": roles,
     "export": export,
 }
-"""The columns of the table."""
+"""Name of an operation, which is a column of the table → the function that runs and compares it."""
 
 
 def _child(module: nn.Module, names: Sequence[str]) -> nn.Module:
@@ -323,7 +328,8 @@ def _tensor(out: Any) -> Tensor:
 
 
 def _silent(module: nn.Module, args: tuple[Any, ...], out: Any) -> Any:
-    """An FFN that writes nothing; those that are given the stream to add give it back."""
+    """Return an FFN's output without what it computes: zeros, or the stream for those FFNs that add
+    to the stream themselves."""
     adds = type(module).__name__ in ("BloomMLP", "MptMLP")
     whole = _tensor(out)
     nothing = args[1] if adds else torch.zeros_like(whole)
@@ -340,13 +346,13 @@ def _off(found: Tensor, true: Tensor) -> float:
 
 
 def _losses(logits: Tensor, tokens: Tensor) -> Tensor:
-    """The mean cross-entropy of the next tokens."""
+    """Return the mean cross-entropy of the next tokens, in nats."""
     return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
 
 
 @torch.no_grad()
 def attention_in_out(of: FamilyModel, layer: int) -> tuple[Tensor, Tensor]:
-    """What a layer's attention reads, and what it writes before any norm after it."""
+    """Return what a layer's attention reads and what it writes, before any norm that follows it."""
     seen: dict[str, Tensor] = {}
 
     def look(module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
@@ -361,7 +367,8 @@ def attention_in_out(of: FamilyModel, layer: int) -> tuple[Tensor, Tensor]:
 
 
 def _scores_off(of: FamilyModel, factors: Any, layer: int, x: Tensor) -> float:
-    """How far the pattern that follows from QK circuits at every lag is from the reference's."""
+    """Return how far the attention pattern that follows from the QK circuits at every lag is from
+    the reference's."""
     stack, true, n = factors.layer(layer), of.patterns[layer], x.shape[1]
     lags = range(n) if factors.layout.rope else (0,)
     circuits = [stack.circuit("QK", lag=lag) for lag in lags]
@@ -399,7 +406,8 @@ def _scores_off(of: FamilyModel, factors: Any, layer: int, x: Tensor) -> float:
 
 
 def _query_key_norms(stack: Any, factors: Any, head: int, x: Tensor, eps: float) -> Tensor:
-    """The denominators of norms of queries and keys, ``[row, query, key]``."""
+    """Return the product of the denominators of the norms on queries and keys, ``[row, query,
+    key]``."""
     q = torch.einsum("rpd,hdk->rphk", x, stack.W_Q)
     k = torch.einsum("rpd,hdk->rphk", x, stack.W_K)
     together = stack.read("q_gain").numel() > factors.d_head  # over all heads at once

@@ -36,7 +36,7 @@ _TUNED: Mapping[str, tuple[tuple[int, int, int, int], ...]] = {
     "duplicate-negative": ((9, 22, 2, 0),),
     "first-negative": ((15, 31, 2, 0),),
 }
-"""For each circuit: vocabulary, length, heads a layer, idle layers."""
+"""Circuit → sizes of its models: vocabulary, length, heads per layer, and idle layers."""
 
 _NEEDED, _NEEDED_TUNED = ((16, 30, 4, 0), (20, 34, 4, 1)), ((15, 31, 4, 0),)
 _WIRED = ("induction", "previous-copy", "duplicate-negative")
@@ -56,7 +56,7 @@ _PLANTED_TUNED = (Planting("induction", Sizes(17, 27, 3, True), 3, (0, 2)),)
 
 
 def more_subjects(*, tuning: bool = False) -> Iterator[LanguageSubject]:
-    """Every rotary circuit, plain and hidden, in both formats; and the planted models."""
+    """Yield every rotary circuit in both formats, as it is and hidden, and the planted models."""
     for number, (kind, sizes) in enumerate(_each(_TUNED if tuning else _SCORED)):
         for hidden in (False, True):
             seed = (1300 if tuning else 51_000) + 2 * number + hidden
@@ -71,8 +71,8 @@ def more_subjects(*, tuning: bool = False) -> Iterator[LanguageSubject]:
 
 
 def more_decoys(*, tuning: bool = False) -> Iterator[LanguageSubject]:
-    """Answers that are not read, written, or told apart; untrained models; heads that are needed
-    for everything."""
+    """Yield the decoys: circuits whose answer is not read, not written or the same from every key,
+    untrained models, and models with a head that is needed for everything."""
     start = 1500 if tuning else 53_000
     for number, (kind, sizes) in enumerate(_each(_TUNED if tuning else _SCORED)):
         if kind not in _WIRED or sizes.idle:

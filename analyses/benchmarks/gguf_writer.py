@@ -43,11 +43,13 @@ KINDS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "stablelm": ("StableLmForCausalLM", _turning(1e4, 0.25)),
     "nemotron": ("NemotronForCausalLM", _turning(1e4, 0.5)),
 }
-"""Architecture → class of transformers, and what of its configuration is not as in the others."""
+"""Architecture → its class in transformers, and the entries of its configuration that are special
+to it."""
 
 
 def decoder(kind: str = "llama", **changes: Any) -> Any:
-    """A model of random weights, gains and biases included."""
+    """Return a small model of an architecture with random weights; its gains and biases are random
+    too."""
     import transformers
 
     name, options = KINDS[kind]
@@ -152,7 +154,7 @@ def _add_header(writer: Any, config: Any, kind: str, packed: str) -> None:
 
 
 def _gguf_tensor(name: str, values: np.ndarray, config: Any, named: str) -> np.ndarray:
-    """A tensor as GGUF has it."""
+    """Return a tensor in the layout that GGUF files have."""
     if named == "llama" and "q_proj" in name:
         values = _pair_rows(values, config.num_attention_heads)
     if named == "llama" and "k_proj" in name:
@@ -165,13 +167,13 @@ def _gguf_tensor(name: str, values: np.ndarray, config: Any, named: str) -> np.n
 
 
 def _pair_rows(matrix: np.ndarray, heads: int) -> np.ndarray:
-    """Rows of a head so that those which are turned together lie side by side."""
+    """Reorder a head's rows so that the two coordinates of each rotation lie side by side."""
     rows = matrix.reshape(heads, 2, -1, matrix.shape[1])
     return rows.swapaxes(1, 2).reshape(matrix.shape)
 
 
 def _add_words(writer: Any, vocabulary: int) -> None:
-    """Pairs of bytes: letters and digits, and four letters after a space."""
+    """Add a vocabulary to the file: letters and digits, and four letters with a space in front."""
     letters = "abcdefghijklmnopqrstuvwxyz0123456789"
     after = [f"Ġ{letter}" for letter in "abcw"]
     words = ["<unk>", "<s>", "</s>", *letters, "Ġ", *after]

@@ -42,13 +42,14 @@ _PACKAGES = {
 _ROLES = {"previous-token": "previous", "induction": "followed"}
 _SHARES = tuple(_ROLES.values())
 LEAST_SHARE, LEAST_LOSS = 0.3, 0.05
-"""The floors of prooflens: a share of attention, and a rise of the loss in nats."""
+"""The floors that prooflens uses: a share of attention, and a rise of the loss in nats."""
 
 _FEW = 8
-"""Rows on which heads are measured that have less than half of either behaviour."""
+"""Number of rows on which heads are measured that give less than half of ``LEAST_SHARE`` of their
+attention to the keys of either behaviour."""
 
 _MORE = {"rows": 32, "length": 64}
-"""Rows on which heads are measured again that stay undecided."""
+"""Number and length of the rows on which heads that are still undecided are measured again."""
 
 Row = dict[str, Any]
 
@@ -86,7 +87,7 @@ def _path(name: str, what: str = "") -> Path:
 
 
 def apart_and_roles(name: str) -> tuple[Row, list[Row]]:
-    """What was measured apart of a model, and its roles, as they are kept."""
+    """Return what is stored of a model: the measurements without prooflens, and its role table."""
     apart, roles = _path(name), _path(name, "-roles")
     return (
         json.loads(apart.read_text()) if apart.exists() else {"heads": [], "groups": []},
@@ -95,7 +96,8 @@ def apart_and_roles(name: str) -> tuple[Row, list[Row]]:
 
 
 def _measure(name: str) -> None:
-    """Every head alone, then groups; what is kept is not measured again."""
+    """Measure every head by itself and then groups; what is stored already is not measured
+    again."""
     apart, roles = apart_and_roles(name)
     subject = load_apart(name)
     config = subject.config
@@ -139,14 +141,16 @@ def _measure(name: str) -> None:
 
 
 def _is_undecided(one: Row) -> bool:
-    """Whether a head has either behaviour, and 16 rows leave open whether it is needed."""
+    """Return whether a head has either behaviour and the rows so far leave open whether it is
+    needed."""
     behaves = max(one[share] for share in _SHARES) >= LEAST_SHARE
     low, high = LEAST_LOSS / 2, LEAST_LOSS
     return bool(behaves and one["rows"] < _MORE["rows"] and one["low"] < low and one["high"] > high)
 
 
 def _groups(heads: Sequence[Row], roles: Sequence[Row]) -> Iterator[tuple[str, Heads]]:
-    """All heads that behave so, of each role, and the groups that prooflens confirmed."""
+    """Yield name and heads of each group: for each role all heads with its behaviour, then the
+    groups that prooflens confirmed."""
     for role, share in _ROLES.items():
         yield role, [(h["layer"], h["head"]) for h in heads if h[share] >= LEAST_SHARE]
     for one in roles:
@@ -160,7 +164,7 @@ def _members(group: str) -> list[tuple[int, int]]:
 
 
 def load_apart(name: str) -> Any:
-    """A packaged model as transformers reads its GGUF file, in float32."""
+    """Load a packaged model with transformers alone, from its GGUF file in float32."""
     from transformers import AutoModelForCausalLM
 
     parts = [
@@ -221,16 +225,17 @@ def _keep(path: Path, data: Any) -> None:
 
 
 def disagreements(apart: Row, roles: Sequence[Row]) -> list[Row]:
-    """Where prooflens and the measurement apart say different things of a head's role.
+    """Return where prooflens and the measurement without it say different things about a head's
+    role.
 
     Args:
-        apart: What was measured apart.
+        apart: The measurement without prooflens.
         roles: The role table.
 
     Returns:
-        Of each such head the role, what prooflens says, and what was measured: heads that are
-        confirmed and not needed, alone or in a group that is; and heads that behave so and are
-        needed alone, of which prooflens says that they are not (``rejected`` or no row).
+        For each such head its role, what prooflens says, and what was measured. There are two
+        kinds: heads that are confirmed but not needed, neither alone nor in a group that is; and
+        heads with the behaviour that are needed alone, which prooflens rejects or leaves out.
     """
     groups = {one["group"]: one for one in apart["groups"]}
     told = {(r["role"], r["layer"], r["head"]): r for r in roles if r["component"] == "head"}
@@ -251,11 +256,11 @@ def disagreements(apart: Row, roles: Sequence[Row]) -> list[Row]:
 
 
 def is_needed(one: Row) -> bool:
-    """Whether the loss rises by the floor without a head or group, with an interval that does not
-    reach below half of it."""
+    """Return whether the loss without a head or group rises by at least the floor, with an interval
+    that lies above half of the floor."""
     return bool(one["loss"] >= LEAST_LOSS and one["low"] >= LEAST_LOSS / 2)
 
 
 def beyond_random(group: Row) -> bool:
-    """Whether a group costs more than every random set."""
+    """Return whether the loss without a group is larger than without each of its random sets."""
     return bool(group["loss"] > max(group["random"], default=float("-inf")))

@@ -82,22 +82,23 @@ PICTURE = Path(__file__).parents[2] / "docs" / "images" / "heads-as-programs.png
 
 _SHARES = (0.0, 0.125, 0.25, 0.375, 0.5, 1.0)
 _LOOSE = 0.01
-"""What of a trivial pattern is spread evenly, so that its kl is finite."""
+"""Share of a trivial pattern that is spread evenly over the keys, so that the KL divergence from it
+is finite."""
 _FEW = 6
-"""Rows on which each head is replaced, to put heads in order."""
+"""Number of rows on which heads are replaced one by one to put them in order."""
 _STEPS = 8
-"""In how many steps heads are put in order."""
+"""Number of steps in which heads are put in order; each adds an eighth of them."""
 _DRAWS = 2000
 _FAINT = 1e-6
-"""The least attention of which a logarithm is taken."""
+"""Smallest attention whose logarithm is taken; smaller values are set to it."""
 _TOGETHER = 45
-"""How many heads are fitted at a time."""
+"""Number of heads that are fitted together. It bounds memory."""
 
 
 @dataclass(frozen=True)
 class _Apart(Metric):
-    """How far what is predicted is from what the unchanged model predicts, in nats. It does not
-    fall where a change happens to fit the text, as a loss does."""
+    """Metric: how far the predictions are from those of the unchanged model, in nats. Unlike a loss
+    it does not fall where a change happens to fit the text."""
 
     @property
     def compares(self) -> bool:
@@ -118,16 +119,17 @@ class _ProgramHead:
 
 
 def texts(tokenizer: Any, rows: int, length: int, *, odd: bool, bos: int | None) -> Tensor:
-    """Rows of tokens ``[row, pos]``, one of each of the first long topics of Python's help.
+    """Return rows of tokens ``[row, pos]``: the beginnings of topics of Python's help, one topic
+    per row, of those that are long enough.
 
     Args:
-        tokenizer: The model's.
-        rows, length: How many rows, and of how many tokens.
-        odd: Take every second topic from the second on; else from the first on.
+        tokenizer: The model's tokenizer.
+        rows, length: The number of rows, and of tokens in each.
+        odd: Whether to take every second topic from the second on, instead of from the first on.
         bos: The token that begins every row, if the model wants one.
 
     Raises:
-        ArgumentError: if fewer topics are so long.
+        ArgumentError: if there are not enough topics of this length.
     """
     found: list[list[int]] = []
     start = [] if bos is None else [bos]
@@ -141,12 +143,12 @@ def texts(tokenizer: Any, rows: int, length: int, *, odd: bool, bos: int | None)
 
 
 def pieces(tokenizer: Any, text: str, rows: int, length: int, *, bos: int | None) -> Tensor:
-    """Rows of tokens ``[row, pos]``: the first pieces of a text, one behind another.
+    """Return rows of tokens ``[row, pos]``: consecutive pieces of a text from its beginning.
 
     Args:
-        tokenizer: The model's.
+        tokenizer: The model's tokenizer.
         text: The text.
-        rows, length: How many rows, and of how many tokens.
+        rows, length: The number of rows, and of tokens in each.
         bos: The token that begins every row, if the model wants one.
 
     Raises:
@@ -159,12 +161,12 @@ def pieces(tokenizer: Any, text: str, rows: int, length: int, *, bos: int | None
 
 
 def sample_rows(model: Any, rows: int, length: int, *, bos: int) -> Tensor:
-    """Rows of tokens ``[row, pos]`` that the model itself makes up, each drawn from its
-    predictions after the token that begins a text; from one seed.
+    """Sample rows of tokens ``[row, pos]`` from the model itself, token by token, with a fixed
+    seed.
 
     Args:
         model: A bridge of a transformers model.
-        rows, length: How many rows, and of how many tokens.
+        rows, length: The number of rows, and of tokens in each.
         bos: The token that begins every row.
     """
     with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -191,7 +193,8 @@ def _as_rows(found: list[list[int]], rows: int, length: int, source: str) -> Ten
 
 
 def overlap_and_kl(pattern: Tensor, program: Tensor) -> tuple[float, float]:
-    """Means over rows and queries after the first, of patterns ``[#row, query, key]``."""
+    """Return the mean overlap and the mean KL divergence of a program's pattern with a head's,
+    ``[#row, query, key]`` each, over rows and over queries after the first."""
     p, q = pattern[:, 1:].double(), program[:, 1:].double().expand_as(pattern[:, 1:])
     shared = torch.minimum(p, q).sum(-1) / torch.maximum(p, q).sum(-1)
     kl = torch.where(p > 0, p * (p.clamp_min(1e-30) / q.clamp_min(1e-30)).log(), 0.0).sum(-1)
@@ -199,7 +202,8 @@ def overlap_and_kl(pattern: Tensor, program: Tensor) -> tuple[float, float]:
 
 
 def trivial_patterns(length: int) -> dict[str, Tensor]:
-    """The patterns ``[1, query, key]`` that need no fitting."""
+    """Return the patterns ``[1, query, key]`` that have nothing to fit: first token, previous
+    token, uniform."""
     even = torch.ones(length, length).tril()
     first = torch.zeros(length, length)
     first[:, 0] = 1
@@ -210,8 +214,8 @@ def trivial_patterns(length: int) -> dict[str, Tensor]:
 
 
 def _programs(fit: Run, judge: Run, vocabulary: TokenTerms, window: int) -> list[_ProgramHead]:
-    """The program of every head, and how near it comes; with a window, and its own attention by the
-    last tokens alone."""
+    """Fit a program to every head and return it with its scores on the judged texts. With a window,
+    the head's own attention given the last tokens alone is one more term."""
     plain = trivial_patterns(fit.batch.inputs.shape[1])
     even, found = plain["uniform"], list[_ProgramHead]()
     fit_terms, judge_terms = (vocabulary.terms(run.batch.inputs) for run in (fit, judge))
@@ -252,14 +256,19 @@ def _programs(fit: Run, judge: Run, vocabulary: TokenTerms, window: int) -> list
 
 
 def _alone(run: Run, places: list[Site], window: int) -> dict[Site, Tensor]:
-    """The logarithm of heads' attention by the last tokens alone; nothing without a window."""
+    """Return the logarithm of each head's attention when its layer sees the last ``window`` tokens
+    alone; empty without a window."""
     found = patterns_of_last_tokens(run, places, window) if window else {}
     return {place: pattern.clamp_min(_FAINT).log() for place, pattern in found.items()}
 
 
 def _order(few: Run, heads: list[_ProgramHead]) -> list[_ProgramHead]:
-    """The heads in the order in which predictions change least, an eighth at a time, each beside
-    those that are replaced already; the second half by what they change beside the first."""
+    """Order the heads by how little the predictions change when they are replaced by their
+    programs.
+
+    The first half is chosen an eighth of all heads at a time, each time beside the heads that are
+    already replaced. The second half is in the order of the last such measurement.
+    """
     order, left = list[_ProgramHead](), [*heads]
     for _ in range(_STEPS // 2):
         replaced = few.with_(*(head.on_fit for head in order))
@@ -273,7 +282,8 @@ def _order(few: Run, heads: list[_ProgramHead]) -> list[_ProgramHead]:
 
 
 def _curve(judge: Run, edits: list[Replace]) -> list[dict[str, float]]:
-    """The perplexity with more and more heads replaced, in the given order and from its end."""
+    """Return the perplexity for growing shares of replaced heads, taken from the beginning of the
+    order and from its end."""
     found, start, rng = [], _losses(judge, []), np.random.default_rng(0)
     for share in _SHARES:
         count = round(share * len(edits))
@@ -290,7 +300,7 @@ def _curve(judge: Run, edits: list[Replace]) -> list[dict[str, float]]:
 
 
 def _losses(run: Run, edits: list[Replace]) -> NDArray[np.float64]:
-    """The mean loss of each row."""
+    """Return the mean loss of each row, in nats, with the given heads replaced."""
     changed = run.with_(*edits)
     found = changed.by_row(changed.value()).double().cpu().numpy()
     run.forget()
@@ -353,7 +363,8 @@ def main(
 
 
 def keep_table(found: Mapping[str, Any]) -> None:
-    """Keep what was found, rounded and without the programs' words, and draw all kept tables."""
+    """Write the result, rounded and without the programs' words, to its table, and draw the figure
+    of all tables again."""
 
     def round_values(value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -372,7 +383,7 @@ def keep_table(found: Mapping[str, Any]) -> None:
 
 
 def kept_tables() -> list[dict[str, Any]]:
-    """What was kept of each model."""
+    """Return the kept result of each model."""
     return [json.loads(file.read_text()) for file in sorted(TABLES.glob("programs-*.json"))]
 
 
@@ -409,11 +420,11 @@ _COLOURS = ("blue", "orange", "green", "red")
 
 
 def heads_as_programs_figure(tables: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """Overlap with the program against overlap with the best trivial pattern, a dot a head; and the
-    rise of perplexity against the share of heads replaced.
+    """Draw two panels: for each head, the overlap with its program against that with the best
+    trivial pattern; and the rise of perplexity against the share of heads replaced.
 
     Args:
-        tables: Model → what ``benchmark heads_as_programs`` found.
+        tables: Model → the result of ``benchmark heads_as_programs``.
     """
     with style():
         figure = Figure(figsize=size(1.3, len(tables) + 1.2))

@@ -48,7 +48,7 @@ print(seconds, (peak() - before) / 1024, len(faults), store.rows if store else 0
 
 
 def measure(folder: Path, parts: int) -> dict[str, Any]:
-    """The numbers of a store with so many parts, which is made in ``folder``."""
+    """Build a store with ``parts`` parts in ``folder`` and return the measurements of its index."""
     store = _simulate_store(folder / f"parts-{parts}", parts)
     seconds, memory, _, rows = _in_a_process(store, "open")
     checking, checked, faults, _ = _in_a_process(store, "verify")
@@ -85,7 +85,8 @@ def _simulate_store(folder: Path, parts: int) -> Path:
 
 
 def _link(old: Path, new: Path, number: int) -> Path:
-    """The file under one more name; a copy where it has too many. The next one links to it."""
+    """Give a file one more name as a hard link, or copy it if it has too many links. Return the
+    file that the next link is made to."""
     if number % _LINKS:
         os.link(old, new)
         return old
@@ -100,7 +101,7 @@ def _in_a_process(store: Path, what: str) -> list[float]:
 
 
 def _appending(store: Path) -> float:
-    """Milliseconds for a line at the end, which is brought to the disk."""
+    """Return how many milliseconds it takes to append a line and sync it to the disk."""
     entry = {"kind": "note", "words": "of a newer version"}
     started = time.perf_counter()
     for _ in range(_APPENDED):

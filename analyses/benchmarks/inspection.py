@@ -102,7 +102,8 @@ def main(
 def _tables(
     model: Any, trials: list[Trial], parts: list[Component], *, every: bool
 ) -> tuple[float, dict[tuple[str, int, int], tuple[float, float]], Any]:
-    """The seconds of our table, the interval of each head on each trial, and the evidence."""
+    """Return the seconds that our table takes, the interval of each head on each trial, and the
+    evidence."""
     started = time.perf_counter()
     evidence = evidence_of(model, rows_of(trials), LANGUAGE)
     table = loss_tables(evidence, trials, parts, None, seed=0, every=every)
@@ -121,7 +122,8 @@ def _random(folder: Path) -> Path:
 
 
 def _measure_inspection(model: str, place: Path, rows: int, quick: bool) -> dict[str, Any]:
-    """An inspection's seconds, memory, first finding and forward passes."""
+    """Return an inspection's duration, memory, time to the first finding, and number of forward
+    passes."""
     started, told = time.perf_counter(), dict[str, float]()
     steps: list[str] = []
 
@@ -144,7 +146,8 @@ def _measure_inspection(model: str, place: Path, rows: int, quick: bool) -> dict
 
 @torch.no_grad()
 def rises_one_by_one(model: Any, trial: Trial, parts: list[Component]) -> dict[Component, float]:
-    """What users write by hand: one forward pass a head, then the loss at scored positions."""
+    """Compute the rises as users do by hand: one forward pass per head, then the loss at scored
+    positions."""
     names = sorted({f"blocks.{part.layer}.attn.hook_z" for part in parts})
     batch = trial.batch
     logits, cache = model.run_with_cache(batch.inputs, names_filter=names)
@@ -163,13 +166,13 @@ def _put(z: Tensor, hook: Any, mean: Tensor, head: int) -> Tensor:
 
 
 def _loss(logits: Tensor, trial: Trial) -> Tensor:
-    """Each row's mean loss over scored positions."""
+    """Return each row's mean loss over its scored positions."""
     mask = trial.batch.mask
     losses = cross_entropy(logits.transpose(1, 2), trial.batch.targets, reduction="none")
     return (losses * mask).sum(1) / mask.sum(1)
 
 
 def _peak() -> int:
-    """The most memory that this process has held, in megabytes."""
+    """Return the peak memory of this process in megabytes."""
     held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return held // (1 << 20 if sys.platform == "darwin" else 1 << 10)

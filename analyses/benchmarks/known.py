@@ -14,17 +14,18 @@ from prooflens.tasks import Batch
 __all__ = ["Built", "Claim", "LanguageSubject", "load_back"]
 
 Claim = tuple[str, int, int, str, str]
-"""What is claimed of a component: component, layer, head, role, target."""
+"""A role of a component: component, layer, head, role, target."""
 
 
 @dataclass(frozen=True)
 class Built:
-    """A model, with what is known about its heads.
+    """A language model whose heads' roles are known.
 
     Attributes:
-        model: One of ours, which will be exported in GPT-2's format; or one of transformers'.
-        truth: Which head plays which role.
-        exempt: Roles that a head may be found to have or not.
+        model: A model of our own, which will be exported in GPT-2's format, or one of
+            transformers'.
+        truth: The roles that its heads have.
+        exempt: Roles that count neither as right nor as wrong if they are found.
         bos: The token that begins its rows; −1 for none.
     """
 
@@ -36,15 +37,16 @@ class Built:
 
 @dataclass(frozen=True)
 class LanguageSubject:
-    """A language model, and how it is measured.
+    """A language model to be measured, with the way it is measured.
 
     Attributes:
         name: A description of the model.
         make: A function that builds or trains it.
         seed: Seed of the rows and of the nulls.
-        decoy: Whether it is a decoy, in which nothing is to be found.
-        needed: The role that a head of a decoy is necessary, and not specific, for.
-        rows: What draws rows of the model's own, beside the random ones.
+        decoy: Whether it is a decoy, in which no role should be found.
+        needed: For some decoys the role that one head seems to have: the loss depends on this head,
+            but not through the role. Empty otherwise.
+        rows: A function that draws rows of the model's own; these are used beside random ones.
     """
 
     name: str
@@ -56,7 +58,8 @@ class LanguageSubject:
 
 
 def load_back(built: Built, name: str) -> Pretrained:
-    """The model as it is when loaded back from its folder: GPT-2's format, or its own."""
+    """Export a model to a folder, in GPT-2's format or its own, and return it as it is loaded from
+    there."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "model"
         if isinstance(built.model, SequenceTransformer):

@@ -56,7 +56,8 @@ _TUNED: Mapping[str, tuple[tuple[int, int, int, bool], ...]] = {
     "window-copy": ((48, 22, 2, False),),
     "window-negative": ((18, 22, 2, False),),
 }
-"""For each circuit: vocabulary, length, heads per layer, whether token 0 begins every row."""
+"""Circuit → sizes of its models: vocabulary, length, heads per layer, and whether token 0 begins
+every row."""
 
 _MORE: Mapping[str, tuple[tuple[int, int, int, bool], ...]] = {
     "induction": ((14, 18, 2, False), (28, 30, 4, True)),
@@ -68,17 +69,17 @@ _MORE: Mapping[str, tuple[tuple[int, int, int, bool], ...]] = {
     "window-copy": ((44, 26, 2, False), (50, 20, 3, True)),
     "window-negative": ((18, 24, 2, True), (22, 20, 1, False)),
 }
-"""The same, of models that were added after all floors had been chosen."""
+"""The same for models that were added after all floors had been chosen."""
 
 _NEEDED = ((14, 22, 2), (16, 24, 3), (12, 20, 4))
 _NEEDED_TUNED = ((13, 21, 3),)
-"""Vocabulary, length and heads of models with a head that is needed for everything."""
+"""(Vocabulary, length, heads) of models with a head that is needed for everything."""
 
 _STEPS = 1200
 
 
 def subjects(*, tuning: bool = False) -> list[LanguageSubject]:
-    """Every circuit, plain and hidden, and the trained models."""
+    """Return every circuit, as it is and hidden, and the trained models."""
     found = []
     for number, (kind, sizes) in enumerate(_sizes(tuning)):
         seed = (800 if tuning else 41_000) + 2 * number
@@ -98,7 +99,7 @@ def subjects(*, tuning: bool = False) -> list[LanguageSubject]:
 
 
 def decoys(*, tuning: bool = False) -> list[LanguageSubject]:
-    """Models in which there is nothing to find."""
+    """Return models in which no role should be found."""
     start, found = (850 if tuning else 45_000), []
     wirings: tuple[Wiring, ...] = ("unread", "silent", "constant")
     for number, (kind, sizes) in enumerate(_sizes(tuning)):
@@ -124,7 +125,7 @@ def decoys(*, tuning: bool = False) -> list[LanguageSubject]:
 
 
 def _needed_subjects(tuning: bool) -> Iterator[LanguageSubject]:
-    """A model a role and size in which a head is needed for everything."""
+    """Yield a model for each role and size in which one head is needed for everything."""
     for number, role in enumerate(NEEDED):
         for i, size in enumerate(_NEEDED_TUNED if tuning else _NEEDED):
             seed = (890 if tuning else 49_000) + 10 * number + i
@@ -160,7 +161,8 @@ def _name_of(kind: str, sizes: Sizes) -> str:
 
 
 def _shuffle_sources(tuning: bool) -> list[LanguageSubject]:
-    """The models whose weights are shuffled: some two-layer circuits and some trained models."""
+    """Return the models whose weights are shuffled to make decoys: some two-layer circuits and some
+    trained models."""
     found = [one for one in subjects(tuning=tuning) if "hidden" not in one.name]
     trained = [one for one in found if one.name.startswith("trained")]
     deep = [one for one in found if " induction" in one.name or " pointer" in one.name]
@@ -203,7 +205,7 @@ def _build_untrained(layers: int, heads: int, width: int, vocabulary: int, seed:
 
 
 def _build_shuffled(make: Callable[[], Built], seed: int) -> Built:
-    """A model with the numbers of every weight matrix in random order."""
+    """Return a model with the entries of every weight matrix in random order."""
     built, generator = make(), torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weight in built.model.parameters():
@@ -214,7 +216,8 @@ def _build_shuffled(make: Callable[[], Built], seed: int) -> Built:
 
 
 def _runs(tuning: bool) -> Iterator[tuple[str, Callable[[], Built]]]:
-    """The trained models: two layers on random walks that come back, one layer on α β α."""
+    """Yield name and builder of the trained models: two layers on random walks that return, and one
+    layer on α β α."""
     walks = ((18, 30, 1, 9),) if tuning else ((20, 32, 1, 0), (24, 36, 1, 1), (16, 28, 2, 2))
     for vocabulary, length, heads, seed in walks:
         task = SuccessorWalk(vocabulary, length, symbols=8, jump=0.2)

@@ -26,17 +26,19 @@ from prooflens.run import Array, Replace, Run, Site
 __all__ = ["patterns_of_last_tokens", "spans_of"]
 
 _ROWS = 256
-"""How many short rows are run at once."""
+"""Number of short rows in one forward pass. It bounds memory."""
 
 
 def spans_of(
     tokens: Int[Tensor, "row pos"], window: int
 ) -> tuple[list[tuple[int, ...]], Int[Tensor, "row pos"]]:
-    """The different short rows of a text, and the number of that of each place.
+    """Return the distinct short rows that the positions of a text see, and for each position the
+    number of its short row.
 
     Args:
         tokens: The text's rows, which begin with the same token.
-        window: How many tokens up to a place are seen, behind the first.
+        window: The number of tokens that a position sees: itself and those before, besides the
+            first token of the row.
     """
     known: dict[tuple[int, ...], int] = {}
     numbers = [
@@ -53,12 +55,13 @@ def spans_of(
 def patterns_of_last_tokens(
     run: Run, sites: Sequence[Site], window: int
 ) -> dict[Site, Float[Tensor, "row query key"]]:
-    """The attention of heads whose layers see the last tokens of each place alone.
+    """Return the attention of heads whose layer receives, at each position, a residual stream
+    computed from the last tokens alone.
 
     Args:
         run: A language model on its texts.
         sites: Patterns of single heads.
-        window: How many tokens are seen up to each place, behind the first.
+        window: The number of tokens that a position sees, besides the first token of the row.
 
     Raises:
         ArgumentError: for a window below 1, or a model that adds positions to tokens.
@@ -84,7 +87,8 @@ def patterns_of_last_tokens(
 def _streams(
     model: Any, tokens: Tensor, layers: Sequence[int], window: int
 ) -> Callable[[int], Float[Tensor, "row pos d_model"]]:
-    """The streams that enter some layers, each place's from its own short row."""
+    """Return a function from a layer to the residual stream that enters it, where each position's
+    stream comes from its own short row."""
     spans, numbers = spans_of(tokens, window)
     names = {layer: Site(layer, "resid_pre").name for layer in layers}
     found: dict[int, dict[int, Tensor]] = {layer: {} for layer in layers}

@@ -21,19 +21,23 @@ from prooflens.tasks import Batch
 __all__ = ["locate_roles"]
 
 _UNLOCATED = ("copying", "positional", "bos-gated", *COMPOSED)
-"""Roles that are not located."""
+"""Roles whose heads are not located by this method. They are exempt."""
 
 
 @torch.no_grad()
 def locate_roles(
     model: SequenceTransformer, own: Batch, repeated: Batch
 ) -> tuple[frozenset[Claim], frozenset[Claim]]:
-    """Who does what in a trained model, by attention on repeated tokens and by mean ablation.
+    """Find the roles in a trained model by attention on repeated tokens and by mean ablation.
 
-    A head has a role with 0.4 of its attention and 0.2 nats of loss on either rows, by itself or
-    beside all others that attend so: of heads that stand in for each other none is missed alone.
-    It has not with less than 0.15 or 0.02 nats; between these it is exempt. Induction also needs
-    an earlier head with the role previous-token. :data:`_UNLOCATED` roles are exempt.
+    A head has a role with at least 0.4 of its attention on the role's keys and at least 0.2 nats of
+    loss on either set of rows when it is ablated. This may be by itself, or beside all others that
+    attend so, because of heads that stand in for each other none is missed alone. With less than
+    0.15 or less than 0.02 nats it does not have the role; in between it is exempt. Induction also
+    needs an earlier head with the role previous-token. Roles in :data:`_UNLOCATED` are exempt.
+
+    Returns:
+        The true claims, and the exempt ones.
     """
     truth, exempt, writers = set[Claim](), set[Claim](), False
     shares = _shares(model, repeated)
@@ -54,7 +58,7 @@ def locate_roles(
 
 
 def _shares(model: SequenceTransformer, batch: Batch) -> dict[tuple[int, int], dict[str, float]]:
-    """The mean attention of every head on the keys of each role, at scored positions."""
+    """Return each head's mean attention to the keys of each role, at scored positions."""
     tokens, n = batch.inputs, batch.inputs.shape[1]
     lag = torch.arange(n)[:, None] - torch.arange(n)
     same = (tokens[:, :, None] == tokens[:, None, :]) & (lag > 0)
@@ -82,7 +86,8 @@ def _greatest_rise(
     alike: Sequence[tuple[int, int]],
     batch: Batch,
 ) -> float:
-    """How much a head is missed by itself, or when others that attend as it does are gone."""
+    """Return the larger of two rises of the loss: without the head, and without it when the others
+    that attend alike are ablated already."""
     others = [other for other in alike if other != place]
     beside = _rise(model, [*others, place], batch) - _rise(model, others, batch)
     return max(_rise(model, [place], batch), beside)
@@ -90,7 +95,8 @@ def _greatest_rise(
 
 @torch.no_grad()
 def _rise(model: SequenceTransformer, places: Sequence[tuple[int, int]], batch: Batch) -> float:
-    """The rise of the loss when the z of some heads is replaced by its mean over rows."""
+    """Return the rise of the loss when the z of some heads is replaced by its mean over rows, in
+    nats."""
 
     def average_head(z: Tensor, hook: Any, head: int) -> Tensor:
         z = z.clone()

@@ -47,11 +47,12 @@ from prooflens.tasks import Batch
 __all__ = ["LowRank", "low_rank", "plant_low_rank"]
 
 _SCORED, _TUNED = 7000, 9000
-"""The first seed of the models that judge, and of those that settings were looked at on."""
+"""First seed of the models that are scored, and of those on which settings were tuned."""
 
 _ROWS, _LENGTH, _TOKENS, _HEADS = 96, 20, 8, 4
 _NOISE, _SHARP, _WRITES = 0.2, 2.0, 10.0
-"""Noise as a share of the weights' size; the sizes of queries, and of what is written."""
+"""Size of the noise as a share of that of the weights; size of the queries; size of what is
+written."""
 
 _KINDS = ("random", "moved", "classes", "avoided")
 _ROLES = ("symbol-equality", "copying")
@@ -59,10 +60,10 @@ _ROLES = ("symbol-equality", "copying")
 
 @dataclass(frozen=True)
 class LowRank:
-    """One model, its rows, and which head has which role.
+    """A model with its rows and the true roles of its heads.
 
     Attributes:
-        model, rows: The model, and the rows that it is asked on.
+        model, rows: The model, and the rows on which roles are looked for.
         roles: Role → the head that has it.
     """
 
@@ -72,7 +73,8 @@ class LowRank:
 
 
 def plant_low_rank(seed: int) -> LowRank:
-    """The model of a seed: d_head 8 or 16, eight or sixteen times as many tokens."""
+    """Build the model of a seed: heads of 8 or 16 dimensions, and eight or sixteen times as many
+    tokens."""
     generator = torch.Generator().manual_seed(seed)
     d_head, times = (8, 16)[seed % 2], (8, 16)[seed // 2 % 2]
     vocabulary, half = d_head * times, 2 * d_head
@@ -119,23 +121,24 @@ def plant_low_rank(seed: int) -> LowRank:
 
 
 class _Sides:
-    """Pairs of maps ``[d_model, d_head]`` whose product is a circuit.
+    """Draws pairs of maps ``[d_model, d_head]`` whose product is a circuit.
 
     Args:
-        half: How many directions a pair of tokens shares, and how many tell its members apart.
+        half: The number of directions that the tokens of a pair share, and of those in which they
+            differ.
         d_head: The circuits' rank.
-        generator: Where all numbers are drawn from.
+        generator: Source of all random numbers.
     """
 
     def __init__(self, half: int, d_head: int, generator: torch.Generator) -> None:
         self._half, self._d_head, self._generator = half, d_head, generator
 
     def normal(self, *shape: int) -> Tensor:
-        """Standard normal numbers."""
+        """Return standard normal numbers."""
         return torch.randn(*shape, generator=self._generator, dtype=torch.float64)
 
     def circuit(self, kind: str) -> tuple[Tensor, Tensor]:
-        """Both sides of a circuit of a kind."""
+        """Return the two maps of a circuit of the given kind."""
         if kind == "random":
             return self._directions(), self._directions()
         if kind == "places":
@@ -150,12 +153,13 @@ class _Sides:
         return basis, -basis if kind == "avoided" else other
 
     def add_noise(self, weights: Tensor) -> Tensor:
-        """Weights with noise of a fifth of their size."""
+        """Return the weights with noise of a fifth of their root mean square."""
         size = weights.square().mean().sqrt()
         return weights + _NOISE * size * self.normal(*weights.shape)
 
     def _directions(self, *, shared: bool = False) -> Tensor:
-        """Orthonormal directions among those of tokens, or among those that pairs share."""
+        """Return random orthonormal directions in the space of tokens, or in that of what pairs
+        share."""
         found = torch.zeros(2 * self._half + _LENGTH, self._d_head, dtype=torch.float64)
         size = self._half if shared else 2 * self._half
         found[:size] = torch.linalg.qr(self.normal(size, self._d_head)).Q
@@ -164,11 +168,11 @@ class _Sides:
 
 @one_thread()
 def low_rank(models: int = 60, *, tune: bool = False) -> dict[str, Any]:
-    """What is confirmed of the heads of so many models.
+    """Measure which roles are confirmed in models with low-rank circuits.
 
     Args:
-        models: How many are built.
-        tune: Whether those are asked that settings were looked at on.
+        models: The number of models.
+        tune: Whether to use the models that settings were tuned on, instead of the scored ones.
 
     Raises:
         ArgumentError: for fewer than one model.
@@ -203,7 +207,7 @@ def low_rank(models: int = 60, *, tune: bool = False) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, print the JSON, and write it to a file if asked."""
+    """Run the benchmark, print its JSON, and write it to a file if asked."""
     parser = argparse.ArgumentParser(description="Benchmark of circuits of low rank.")
     parser.add_argument("--models", type=int, default=60)
     parser.add_argument("--tune", action="store_true", help="Ask the models of other seeds.")

@@ -43,16 +43,18 @@ from prooflens.architectures import SequenceTransformer
 __all__ = ["NEEDED", "all_but", "blank", "construct_needed", "own_and_first", "write_head"]
 
 _PUSH = 6.0
-"""Nats by which the wrong push raises a logit."""
+"""Number of nats by which the wrong push raises a logit."""
 
 _FAINT = 0.6
-"""Nats by which the head that copies raises what it attends to."""
+"""Number of nats by which the head with the role ``copying`` raises the token that it attends
+to."""
 
 Rule = Callable[[CircuitLayout], tuple[Tensor, Tensor]]
 
 
 def own_and_first(layout: CircuitLayout) -> tuple[Tensor, Tensor]:
-    """Queries and keys for three parts of the attention on the first position, two on the own."""
+    """Return the rule of a head with three fifths of its attention on the first position and two
+    fifths on its own."""
     table = torch.eye(layout.sizes.length, dtype=torch.float64)
     mean = 2 / layout.width  # which the norm takes from every entry
     table[:, 0] = (1.0 + log(1.5) / 40) * (1 - mean) / (1 - mean * len(table))
@@ -60,7 +62,13 @@ def own_and_first(layout: CircuitLayout) -> tuple[Tensor, Tensor]:
 
 
 def _same_and(layout: CircuitLayout, lags: Tensor, weight: float) -> tuple[Tensor, Tensor]:
-    """Equal tokens elsewhere, and keys by a table of lags."""
+    """Return queries and keys for attention to equal tokens and, by a table of scores, to lags.
+
+    Args:
+        layout: The coordinates of the residual stream.
+        lags: Scores of the keys, ``[query, key]``.
+        weight: Score of an equal token.
+    """
     queries = torch.cat([weight * layout.tokens, layout.positions @ lags], dim=1)
     return queries, torch.cat([layout.tokens, layout.positions], dim=1)
 
@@ -90,25 +98,27 @@ _ONE_LAYER: Mapping[str, tuple[Rule, float]] = {
     "positional": (_same_and_recent, 0.3),
     "duplicate-token": (_same_or_own, 1.0),
 }
-"""Role → where the head looks, and the share of it that takes back the push."""
+"""Role that one head seems to have → the rule by which it attends, and the share of its attention
+that takes back the wrong push."""
 
 NEEDED = (*_ONE_LAYER, "induction", "copying")
-"""The roles of which a head looks as if it had them."""
+"""Roles for which there is such a decoy: its head attends as the role says."""
 
 
 @torch.no_grad()
 def construct_needed(
     role: str, sizes: Sizes, *, seed: int = 0
 ) -> tuple[SequenceTransformer, frozenset[Claim]]:
-    """A float64 model whose head is necessary and not specific for a role.
+    """Build a float64 model in which one head has a role's attention and is necessary, but not
+    through this role.
 
     Args:
         role: One of :data:`NEEDED`.
         sizes: The sizes of the model; other heads are idle.
-        seed: Where the heads stand.
+        seed: Seed for the places of the heads.
 
     Returns:
-        The model, and the claims that may be made of it or not: all but that role of that head.
+        The model, and the claims that are exempt from scoring: all except this role of this head.
     """
     order = torch.randperm(sizes.heads, generator=torch.Generator().manual_seed(seed)).tolist()
     if role == "copying":
@@ -131,8 +141,11 @@ def construct_needed(
 def _induction(
     sizes: Sizes, order: list[int], seed: int
 ) -> tuple[SequenceTransformer, frozenset[Claim]]:
-    """Two heads write what stood one and two positions before; of what stood before the query one
-    head makes the push, and the other takes it back."""
+    """Build the decoy for ``induction``, in two layers.
+
+    Two heads write the tokens one and two positions back. From what stood before the query, one
+    later head makes the wrong push, and the head with the role's attention takes it back.
+    """
     layout = CircuitLayout(sizes)
     model = blank(layout, 2, seed)
     before = by_lag(lambda lag: lag == 1)(layout)
@@ -148,7 +161,8 @@ def _induction(
 
 
 def _copying(sizes: Sizes, seed: int) -> tuple[SequenceTransformer, frozenset[Claim]]:
-    """The induction circuit, whose first head writes some of the answer, too."""
+    """Build the decoy for ``copying``: the induction circuit, whose first head also writes a little
+    of the answer."""
     made = construct_circuit("induction", sizes, seed=seed)
     head = next(part.head for part in made.mechanism.parts if part.layer == 0)
     layout, size = CircuitLayout(sizes), sizes.vocabulary
@@ -158,7 +172,14 @@ def _copying(sizes: Sizes, seed: int) -> tuple[SequenceTransformer, frozenset[Cl
 
 
 def all_but(shape: tuple[int, int], place: tuple[int, int], role: str) -> frozenset[Claim]:
-    """Every role of every head of (layers, heads) but one of the head at one place."""
+    """Return the claims of every role in :data:`NEEDED` or ``COMPOSED`` for every head, except one
+    role of one head.
+
+    Args:
+        shape: The number of layers, and of heads in each.
+        place: Layer and number of the head.
+        role: The role that is left out for this head.
+    """
     layers, heads = range(shape[0]), range(shape[1])
     every = {
         ("head", layer, head, name, "")
@@ -170,7 +191,7 @@ def all_but(shape: tuple[int, int], place: tuple[int, int], role: str) -> frozen
 
 
 def blank(layout: CircuitLayout, layers: int, seed: int) -> SequenceTransformer:
-    """A model whose heads write nothing."""
+    """Return a model whose heads write nothing."""
     model = SequenceTransformer(spec_of(layout.sizes, layout, layers), seed=seed)
     model.embed.W_E.copy_(layout.tokens.T)
     if model.pos_embed is not None:
@@ -187,7 +208,8 @@ def write_head(
     rule: tuple[Tensor, Tensor],
     values: Sequence[tuple[Tensor, Tensor, float]],
 ) -> None:
-    """Let a head attend by a rule, and write what it reads from some blocks into others."""
+    """Set a head's weights: the rule by which it attends, and from which blocks of coordinates it
+    reads, into which it writes, and with which factor."""
     attn, start = model.blocks[layer].attn, 0
     scale = sqrt((2 + 2 * layer) / model.spec.d_model)
     write_attention(attn, head, rule, scale)

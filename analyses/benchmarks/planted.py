@@ -29,14 +29,14 @@ _OF_HEADS = ("W_Q", "W_K", "W_V", "W_O")
 
 @dataclass(frozen=True)
 class Planting:
-    """What is planted where.
+    """A circuit that is planted into a model before the rest of the model is trained.
 
     Attributes:
         circuit: The circuit whose heads are planted.
         sizes: The sizes of the model.
-        layers: How many layers the model has.
+        layers: The number of layers of the model.
         at: The layer of each planted job; the circuit's further jobs are left to training.
-        steps: How long the rest is trained.
+        steps: The number of steps for which the rest is trained.
     """
 
     circuit: str
@@ -47,7 +47,7 @@ class Planting:
 
 
 def plant_model(one: Planting, seed: int) -> Built:
-    """Plant, train the rest, and locate who does what."""
+    """Plant a circuit, train the rest of the model, and locate the roles of its heads."""
     model, task = train_around(one, seed)
     sizes = one.sizes
     longest = min((sizes.length - 2) // 2, sizes.vocabulary - 2)
@@ -61,7 +61,7 @@ def plant_model(one: Planting, seed: int) -> Built:
 def train_around(
     one: Planting, seed: int
 ) -> tuple[SequenceTransformer, SuccessorWalk | InContextTemplate]:
-    """The trained model with its planted heads as they were, and the task."""
+    """Return the trained model, whose planted heads are unchanged, and its task."""
     model, mine = _plant(one, seed)
     task = _task(one)
     hooks = [hook for layer, head in mine for hook in _freeze(model, layer, head)]
@@ -91,7 +91,7 @@ def _task(one: Planting) -> SuccessorWalk | InContextTemplate:
 
 @torch.no_grad()
 def _plant(one: Planting, seed: int) -> tuple[SequenceTransformer, list[tuple[int, int]]]:
-    """A model with the planted heads, and where they stand."""
+    """Return a model with the planted heads, and their places."""
     made = construct_circuit(one.circuit, one.sizes, seed=seed)
     layout = CircuitLayout(one.sizes)
     spec = replace(spec_of(one.sizes, layout, one.layers), ffn=(64,), dtype="float32")
@@ -118,7 +118,7 @@ def _copy(source: torch.nn.Module, target: torch.nn.Module, head: int) -> None:
 def _freeze(
     model: SequenceTransformer, layer: int, head: int
 ) -> Sequence[torch.utils.hooks.RemovableHandle]:
-    """Keep a head's weights out of every gradient."""
+    """Keep a head's weights fixed in training, by setting their gradients to zero."""
 
     def without(gradient: Tensor) -> Tensor:
         gradient = gradient.clone()

@@ -49,15 +49,16 @@ KINDS = {
     "heads passed on": "passing-on",
     "token passed on": "passing-on",
 }
-"""What is planted → the role that it is."""
+"""Kind of planted FFN → the role that it has."""
 
 DECOYS = ("unread", "random", "erasing")
 _OF_SIGNS = ("unmixing", "sharpening")
-"""What is planted for inputs of ±1."""
+"""Kinds that are planted in models with inputs ±1."""
 
 _LENGTH, _WIDTH, _HIDDEN, _NOISE, _SHARP = 16, 24, 32, 0.02, 30.0
 _NOW, _GATE, _FIRST, _SECOND, _OUT = 0, 1, 4, 5, 8
-"""Coordinates: the channels, what the two heads write, and what the FFN writes."""
+"""Coordinates of the residual stream: the two input channels, the outputs of the two heads, and the
+output of the FFN."""
 
 _OPTIONS: dict[str, Any] = {
     "n_heads": 2,
@@ -75,13 +76,13 @@ _Neuron = tuple[dict[int, float], float, float]
 
 @dataclass(frozen=True)
 class PlantedFFN:
-    """A model with a planted FFN.
+    """A model whose FFN has a known role, or none.
 
     Attributes:
         model: The model.
-        rows: Rows of its task, with the latents that its memories are.
-        memories: The memories.
-        role, target: What the FFN is; empty for a decoy.
+        rows: Rows of its task; their latents include the memories.
+        memories: The memories of the task.
+        role, target: The role of the FFN and its target; empty for a decoy.
     """
 
     model: SequenceTransformer
@@ -92,7 +93,7 @@ class PlantedFFN:
 
 
 def plant(kind: str, seed: int, decoy: str = "") -> PlantedFFN:
-    """Write down a model.
+    """Build a model whose FFN has a role, or a decoy.
 
     Args:
         kind: One of :data:`KINDS`.
@@ -168,7 +169,8 @@ def _rows(kind: str, seed: int, decoy: str) -> tuple[Batch, Memory]:
 
 
 def _write_heads(model: SequenceTransformer, kind: str) -> None:
-    """Two heads that attend one and two positions back, or as the mixture needs."""
+    """Set two heads that attend one and two positions back; where the task mixes lags, the first
+    one attends to several."""
     attn = model.blocks[0].attn
     model.embed.W_E[[0, 1], [_NOW, _GATE]] = 1.0
     attn.W_V[:, _NOW, 0] = 1.0
@@ -216,7 +218,7 @@ def _after(model: SequenceTransformer, rows: Batch) -> Tensor:
 
 
 def _turn(model: SequenceTransformer, generator: torch.Generator) -> None:
-    """Turn the stream's basis at random."""
+    """Rotate the residual stream's basis at random, in place."""
     drawn = torch.randn(_WIDTH, _WIDTH, generator=generator, dtype=torch.float64)
     basis = torch.linalg.qr(drawn).Q
     attn, ffn = model.blocks[0].attn, model.blocks[0].mlp
@@ -227,7 +229,7 @@ def _turn(model: SequenceTransformer, generator: torch.Generator) -> None:
 
 
 def main() -> None:
-    """Judge the roles, print the JSON, and write it to a file if asked."""
+    """Run the benchmark, print its JSON, and write it to a file if asked."""
     parser = argparse.ArgumentParser(description="Benchmark of FFNs' roles on planted FFNs.")
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--out", type=Path)
@@ -236,7 +238,7 @@ def main() -> None:
 
 
 def measure_recall(seeds: Sequence[int]) -> dict[str, Any]:
-    """Recall of what is planted, and what is found where it is not."""
+    """Return the recall of the planted roles, and the roles that are found in decoys."""
     hits: dict[str, list[bool]] = {}
     wrong, false, taken, decoys = [], 0, 0, 0
     for name, kind, one in _models(seeds):

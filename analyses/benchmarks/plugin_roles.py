@@ -30,14 +30,14 @@ __all__ = ["main", "score_role"]
 
 
 def score_role(name: str, *, decoys: int | None = None) -> dict[str, Any]:
-    """F1 of one role on its own cases, and the rate of false alarms on decoys.
+    """Return the F1 score of one role on its own cases, and how often it is found in decoys.
 
     Args:
         name: A role of an installed package, with ``cases``.
-        decoys: How many of our decoys it is tried on besides; all by default.
+        decoys: The number of our decoys that it is also tried on; all by default.
 
     Raises:
-        ArgumentError: for a role that gives no cases, or none in which something plays it.
+        ArgumentError: for a role without cases, or without a case in which some component has it.
     """
     role = ROLES[name]
     own = list(role.cases()) if role.cases is not None else []

@@ -45,7 +45,7 @@ __all__ = [
 
 _SIZES = ((10, 14, 2), (12, 17, 3), (16, 24, 1), (20, 21, 4), (15, 28, 2))
 _TUNED_SIZES = ((11, 15, 2), (13, 22, 3))
-"""The number of symbols, the length and the heads per layer of the cases used for tuning."""
+"""(Number of symbols, length, heads per layer) of the scored cases and of those used for tuning."""
 
 _VALUES = ("copy", "negative", "relabel", "classes")
 _KEPT: dict[str, str] = {
@@ -63,7 +63,8 @@ _KEPT: dict[str, str] = {
     "periodic": "copy",
     "all-but-first": "copy",
 }
-"""The value of each relation that is passed on in tuning cases only."""
+"""Relation → the value that heads pass on in tuning cases. Scored cases of the relation use the
+other values."""
 
 
 def _relation(
@@ -103,14 +104,16 @@ _IN_THREE: tuple[str, ...] = (
     "periodic",
     "all-but-first",
 )
-"""Relations of roles that another relation shows as well, or that one size tells as much of."""
+"""Relations that are scored in three sizes instead of all: another relation tests the same role, or
+more sizes would test nothing new."""
 
 RELATIONS: tuple[Case, ...] = tuple(
     _relation(relation, _other_value(relation, number + place), size, 500 + number)
     for place, relation in enumerate(_KEPT)
     for number, size in enumerate(_SIZES[: 3 if relation in _IN_THREE else None])
 )
-"""Every relation in every size, some in three; the value that is passed on alternates."""
+"""A scored case for every relation in every size, or in three sizes (``_IN_THREE``). The value that
+is passed on alternates."""
 
 TUNED_RELATIONS: tuple[Case, ...] = tuple(
     _relation(relation, _KEPT[relation], size, 300 + number)
@@ -126,7 +129,7 @@ DECOYS: tuple[Case, ...] = tuple(
     for place, relation in enumerate(_KEPT)
     for size in (_SIZES[place % len(_SIZES)],)
 )
-"""Models with the right attention pattern for every relation, on which nothing depends."""
+"""For every relation, models with the right attention pattern on which nothing depends."""
 
 TUNED_DECOYS: tuple[Case, ...] = tuple(
     _relation(relation, _KEPT[relation], _TUNED_SIZES[place % 2], 400 + place, _UNUSED[place % 3])
@@ -135,7 +138,7 @@ TUNED_DECOYS: tuple[Case, ...] = tuple(
 
 
 def _template(task: TemplateTask, **options: Any) -> Case:
-    """A named case: a task with the options of its construction."""
+    """Return a case with a name: a template task with the options of its construction."""
     name = "-".join([task.name, *(f"{k}={v}" for k, v in options.items())])
     return Case(name, partial(construct_template, task, **options))
 
@@ -164,7 +167,8 @@ TEMPLATES = (
     _template(_NAMED["identity-rules"](**_SMALL), readout_layers=2),
     _template(random_task(4, 4, wildcards=3, symbolic=True, seed=2, **_SMALL)),
 )
-"""The constructions: all but the three copying tasks have equality heads, the last nine copy."""
+"""Constructions for template tasks. All have equality heads except the three copying tasks; the
+last nine copy."""
 
 
 def compiled_case(
@@ -174,14 +178,15 @@ def compiled_case(
     *,
     membership: bool = False,
 ) -> Case:
-    """A question about strings of a language, with its compiled program as the model.
+    """Return a case whose model is the compiled program that answers a question about strings of a
+    language.
 
     Args:
         language: The name of the language.
         bins: The ranges of lengths, (shortest, longest).
         precision: How the compiled program computes bits: ``ramp`` or ``sign``.
-        membership: Ask at the end whether the string is in the language, not at every position of
-            one that is.
+        membership: Whether the question is asked once, at the end: is the string in the language?
+            By default the strings are in the language and every position asks for what may follow.
 
     Returns:
         The case; the ``task`` of its construction is the question.
@@ -213,11 +218,13 @@ PROGRAMS = (
     compiled_case("L_6", ((40, 40),)),
     compiled_case("L_6", ((64, 64),), "sign"),
 )
-"""Depth 1: majority and L_3; 2: L_4, Dyck-1 and aⁿbⁿcⁿ; 3: L_5 and J_abba; 4: L_6 and J_abab."""
+"""Compiled programs. Depth 1: majority and L_3; 2: L_4, Dyck-1 and aⁿbⁿcⁿ; 3: L_5 and J_abba; 4:
+L_6 and J_abab."""
 
 
 def _coupling_tasks() -> list[tuple[PodCoupling, int]]:
-    """Tasks and head widths for scoring detectors: truncated, exact, and wider than the rank."""
+    """Return pairs of a task and a head width on which detectors are scored. Width 1 truncates the
+    kernel, the kernel's rank is exact, and width 8 is wider than that."""
     ranks = [PodCoupling(2), PodCoupling(6), PodCoupling(4, left="sine", right="cosine")]
     ranks += [PodCoupling(3, left="legendre", right="legendre"), PodCoupling(6, mask_self=True)]
     exact = [replace(task, features=8) for task in ranks]
@@ -225,4 +232,4 @@ def _coupling_tasks() -> list[tuple[PodCoupling, int]]:
 
 
 COUPLINGS: list[tuple[PodCoupling, int]] = _coupling_tasks()
-"""Tasks and head widths m_h to build with :func:`prooflens.proofs.construct_pod`."""
+"""Tasks and head widths m_h, for :func:`prooflens.proofs.construct_pod`."""

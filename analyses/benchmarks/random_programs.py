@@ -56,7 +56,8 @@ _IMPORTS = ("pred", "pred3", "pos_even", "pos_mod3_1")
 
 
 def random_program(seed: int, *, deepest: int = 3, predicates: bool = False) -> tuple[Program, int]:
-    """A program whose observed depth is its depth, and how many were drawn before it.
+    """Draw a program whose observed depth is a given one; also return how many drawn programs were
+    rejected before it.
 
     Args:
         seed: Seed of the draws; it also gives the depth, which is 1 + seed modulo ``deepest``.
@@ -74,7 +75,8 @@ def random_program(seed: int, *, deepest: int = 3, predicates: bool = False) -> 
 
 
 def draw_program(generator: np.random.Generator, levels: int, predicates: bool) -> Program:
-    """Draw a program of at most this depth, which may be shallower than it looks."""
+    """Draw a program of at most ``levels`` nested counts. It may be equivalent to a shallower
+    one."""
     draw = _Draw(generator, predicates)
     lines: list[Assignment] = []
     for level in range(levels):
@@ -92,7 +94,7 @@ def draw_program(generator: np.random.Generator, levels: int, predicates: bool) 
 
 
 class _Draw:
-    """Draws formulas and terms over the lines that are known so far."""
+    """Draws random formulas and terms over the lines that the program has so far."""
 
     def __init__(self, generator: np.random.Generator, predicates: bool) -> None:
         self.generator, self.predicates = generator, predicates
@@ -151,7 +153,8 @@ class _Draw:
         return Symbol(LETTERS[int(self.generator.integers(2))])
 
     def connect(self, left: Formula, right: Formula) -> Formula:
-        """Two formulas with a connective, one of them perhaps negated; one alone if both are it."""
+        """Join two formulas by a random connective and perhaps negate the first. If both are the
+        same, return it alone."""
         if left == right:
             return left
         if self.generator.random() < 0.3:
@@ -160,7 +163,7 @@ class _Draw:
 
 
 def observed_depth(program: Program) -> int:
-    """The observed depth of a program: see the module's text."""
+    """Return the observed depth of a program, as the module defines it."""
     program = _trim(program)
     asked = _inner_formulas(program)
     lines = [Assignment(f"x{number}", part) for number, part in enumerate(asked)]
@@ -188,7 +191,7 @@ def observed_depth(program: Program) -> int:
 
 
 def _trim(program: Program) -> Program:
-    """The program with 0 for counts that make no difference, one after another, last ones first."""
+    """Replace counts that change no result by 0, one after another, beginning with the last."""
     wanted = _answers(program)
     number = sum(isinstance(part, Count) for part in _parts(program))
     for place in reversed(range(number)):
@@ -231,7 +234,8 @@ def _without(program: Program, place: int) -> Program:
 
 
 def _inner_formulas(program: Program) -> list[Expression]:
-    """All formulas that are counted or that compare, each after the ones inside it."""
+    """Return all formulas that are counted and all comparisons; each comes after those inside
+    it."""
     found: dict[Expression, None] = {}
 
     def visit(expression: Expression) -> None:
@@ -248,7 +252,7 @@ def _inner_formulas(program: Program) -> list[Expression]:
 
 
 def _spread(expression: Expression, program: Program) -> list[Expression]:
-    """All parts of an expression outside of counts, and the counts themselves."""
+    """Return an expression and its parts, down to counts, whose insides are left out."""
     if isinstance(expression, Count):
         return [expression]
     return [expression, *(p for part in children(expression) for p in _spread(part, program))]
@@ -257,7 +261,8 @@ def _spread(expression: Expression, program: Program) -> list[Expression]:
 def _observe(
     value: np.ndarray, token: np.ndarray, known: list[tuple[int, np.ndarray]]
 ) -> int | None:
-    """The least depth whose comparisons decide the value together with the token."""
+    """Return the smallest depth at which comparisons of at most that depth, with the token,
+    determine the value; None if none do."""
     for level in sorted({0, *(found for found, _ in known)}):
         features = np.stack([token, *(v for found, v in known if found <= level)])
         _, group = np.unique(features, axis=1, return_inverse=True)
@@ -271,7 +276,8 @@ def _observe(
 
 @lru_cache(maxsize=1)
 def _strings() -> tuple[np.ndarray, ...]:
-    """All strings of seven tokens (with all their prefixes), and long random ones."""
+    """Return the strings on which depth is observed: all strings of seven tokens with their
+    prefixes, and long random ones."""
     generator = np.random.default_rng(0)
     short = np.array(list(product(range(len(LETTERS)), repeat=7)))
     shares = generator.dirichlet(np.ones(len(LETTERS)), 60)

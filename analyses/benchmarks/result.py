@@ -15,10 +15,11 @@ __all__ = ["write_result"]
 
 
 def write_result(found: Mapping[str, Any], out: Path | None) -> None:
-    """Print ``found`` as the last line, and write the same to ``out``; what is not finite is null.
+    """Print a benchmark's numbers as one line of JSON, and write the line to a file if one is
+    given. Numbers that are not finite become null.
 
     Raises:
-        OutputError: if the disk refuses.
+        OutputError: if the file cannot be written.
     """
     data = json_data({**found, "environment": environment()})
     text = json.dumps(data, allow_nan=False) + "\n"

@@ -68,14 +68,14 @@ _SAME = {
     "memory-correction": "memory-location",
     "coupling": "dense",
 }
-"""Roles of mechanisms → the roles that they count as."""
+"""Role in a mechanism → the role that counts as the same in scoring."""
 
 _BY_RULE = ("fixed-position", "token-comparison", "positional-periodic", "bos-gated")
-"""Roles whose target is a rule in words, which mechanisms do not tell."""
+"""Roles whose target is a rule in words. Mechanisms do not name it, so that it is not compared."""
 
 
 def truth_of(construction: Construction) -> tuple[set[Claim], set[tuple[str, int, int]]]:
-    """The true roles in a mechanism, and the components whose job is none of the roles."""
+    """Return the true roles in a mechanism, and the components whose job is none of the roles."""
     claims: set[Claim] = set()
     unscored: set[tuple[str, int, int]] = set()
     for part in construction.mechanism.parts:
@@ -143,14 +143,16 @@ def measure_language(subject: LanguageSubject) -> Outcome:
 
 
 def _is_named(roles: pd.DataFrame, exempt: Set[Claim], role: str) -> bool:
-    """Whether the one head that is needed for everything is called so."""
+    """Return whether the one head that is needed for everything has the status ``necessary, not
+    specific`` for the role."""
     mine = roles[(roles["component"] == "head") & (roles["role"] == role)]
     mine = mine[[("head", r.layer, r.head, role, "") not in exempt for r in mine.itertuples()]]
     return mine["status"].tolist() == ["necessary, not specific"]
 
 
 def _claims(roles: pd.DataFrame) -> set[Claim]:
-    """What is confirmed of single components; a group's row names what its members' rows say."""
+    """Return the confirmed roles of single components. Rows of groups are left out: their members
+    have rows of their own."""
     sure = roles[(roles["status"] == "confirmed") & (roles["component"] != "group")]
     return {_claim(row) for row in sure.itertuples()}
 
@@ -220,7 +222,7 @@ def _score_profile(
     roles: Sequence[str],
     options: argparse.Namespace,
 ) -> dict[str, Any]:
-    """Measure the models of one profile, and say how well their roles were found."""
+    """Measure the models of one profile and score how well their roles were found."""
     start = time.perf_counter()
     tried = [of(tuning=options.tune) for some in sources for of in (some.subjects, some.decoys)]
     chosen = [subject for some in tried for subject in some if options.only in subject.name]
@@ -232,7 +234,7 @@ def _score_profile(
 
 
 def _say(result: Mapping[str, Any]) -> None:
-    """The scores of a profile, a line a role, as soon as they are known."""
+    """Print the scores of a profile, one line per role, as soon as they are known."""
     taken, decoys = result["decoy_rate"] * result["decoys"], result["decoys"]
     sys.stdout.write(
         f"F1 {result['f1']:.3f}, least of a role {result['min_role_f1']:.3f}, {taken:.0f} of "

@@ -46,31 +46,34 @@ __all__ = [
 
 
 _SHARP = 40.0
-"""How much the score of a key that a rule names is above that of others, about."""
+"""About how much higher the score of a key that a rule selects is than the scores of others."""
 
 _FAINT = 0.5
-"""By how many nats a decoy's logits differ."""
+"""Number of nats by which a decoy's logits differ."""
 
 _UNREAD = 0.1
-"""The factor on what is written where nobody reads."""
+"""Factor on what is written into coordinates that nothing reads."""
 
 _NEVER = 10.0
-"""Nats by which BOS, which never comes again, is less likely than all else."""
+"""Number of nats by which BOS, which never comes again, is made less likely than every other
+token."""
 
 _SEEKING, _AVOIDING = 0.02, 0.09
-"""The least angle a step of the coordinates that tell lags: slow ones keep far lags apart, and are
-left out where only the lag itself is to be avoided."""
+"""Smallest angle per position of the rotary coordinates that tell lags apart: for rules that attend
+to a lag, and for those that avoid one. Slow coordinates keep far lags apart. They are left out
+where only the lag itself is to be avoided."""
 
 
 @dataclass(frozen=True)
 class _Rule:
-    """Where a head looks: scores of content, of lags, and of BOS.
+    """A rule of attention: scores for content, for a lag, and for BOS.
 
     Attributes:
-        query, key: The blocks whose one-hot entries must agree; empty for neither.
-        lag: The lag that is looked for (or kept away from).
-        lagged: The strength of lags, in units of what makes a score sharp.
-        first: The strength of BOS.
+        query, key: The blocks whose one-hot entries must agree; both empty if content does not
+            count.
+        lag: The lag that is attended to or avoided.
+        lagged: Strength of the lag, in units of a sharp score; below 0 the lag is avoided.
+        first: Strength of BOS, in the same unit.
     """
 
     query: str = ""
@@ -82,7 +85,8 @@ class _Rule:
 
 @dataclass(frozen=True)
 class _RotaryHead:
-    """A job: its rule, where it writes the token it looks at, and the roles that this is."""
+    """What one head of a circuit does: its rule of attention, the block into which it writes the
+    token that it attends to, and the roles that this amounts to."""
 
     rule: _Rule
     writes: str
@@ -107,21 +111,23 @@ ROTARY: Mapping[str, tuple[tuple[_RotaryHead, ...], float]] = {
     "duplicate-negative": ((_RotaryHead(_SAME, "answer", ("duplicate-token", "copying")),), -1.0),
     "first-negative": ((_RotaryHead(_FIRST, "answer", ("sink",)),), -1.0),
 }
-"""The name of each circuit → the job of each layer, and whether the answer is raised."""
+"""Name of each circuit → the job of one head in each layer, and the sign with which the answer
+changes its token's logit."""
 
 ROTARY_NEEDED: Mapping[str, tuple[_Rule, float]] = {
     "previous-token": (_Rule(lag=0.5, lagged=1.0), 0.5),  # as near to lag 0 as to lag 1
     "duplicate-token": (_Rule("tokens", "tokens", lag=0, lagged=-0.3), 1.0),
 }
-"""Role of which a head looks as if it had it → where it looks, and the share of its attention that
-takes back a wrong push on the query's token (as in :mod:`analyses.benchmarks.needed`)."""
+"""Role that one head seems to have → the rule by which it attends, and the share of its attention
+that takes back a wrong push on the query's token (as in :mod:`analyses.benchmarks.needed`)."""
 
 _PUSH = 6.0
-"""Nats by which the wrong push raises a logit."""
+"""Number of nats by which the wrong push raises a logit."""
 
 
 class _Layout:
-    """Coordinates of the stream, and of a head: those that turn fast and those for content."""
+    """The coordinates of the residual stream, and those of a head: the ones that turn fast tell
+    lags, and the ones that turn slowly or not at all hold content."""
 
     def __init__(self, sizes: RotarySizes) -> None:
         v, heads = sizes.vocabulary, sizes.heads
@@ -142,7 +148,8 @@ class _Layout:
         self.sizes = sizes
 
     def fast(self, least: float) -> tuple[Tensor, list[int], list[int]]:
-        """The angles of at least so much a step, and the two coordinates that each turns."""
+        """Return the angles per position that are at least ``least``, and the numbers of the two
+        coordinates that each of them turns."""
         some = [f for f, angle in enumerate(self.angles.tolist()) if angle >= least]
         return self.angles[some], some, [self.turning // 2 + f for f in some]
 
@@ -151,19 +158,20 @@ class _Layout:
 def construct_rotary(
     kind: str, sizes: RotarySizes, *, seed: int = 0, wiring: Wiring = "used", hidden: bool = False
 ) -> tuple[Any, frozenset[Claim]]:
-    """A model of transformers with one circuit, beside idle heads and heads that imitate it.
+    """Build a transformers model with one circuit; its other heads are idle, or imitate the
+    circuit's attention.
 
     Args:
         kind: One of :data:`ROTARY`.
         sizes: The sizes of the model.
-        seed: Where the heads of the circuit stand, and the weights of the others.
-        wiring: ``used``; or a decoy with the attention of the circuit, whose logits come from the
-            current token: the answer is not read (``unread``), not written (``silent``), or written
-            alike from every key (``constant``).
-        hidden: Whether the stream is turned into a random basis, and norms get random gains.
+        seed: Seed for the places of the circuit's heads and for the weights of the others.
+        wiring: ``used``, or the kind of decoy. A decoy has the circuit's attention, but its logits
+            come from the current token: the answer is not read (``unread``), not written
+            (``silent``), or written alike from every key (``constant``).
+        hidden: Whether the stream is rotated into a random basis and norms get random gains.
 
     Returns:
-        The model, and what is true of its heads.
+        The model, and the true roles of its heads.
     """
     jobs, sign = ROTARY[kind]
     layout, generator = _Layout(sizes), torch.Generator().manual_seed(seed)
@@ -184,16 +192,17 @@ def construct_rotary(
 def construct_rotary_needed(
     role: str, sizes: RotarySizes, *, seed: int = 0, hidden: bool = False
 ) -> tuple[Any, frozenset[Claim]]:
-    """A model whose head is necessary and not specific for a role.
+    """Build a transformers model in which one head has a role's attention and is necessary, but not
+    through this role.
 
     Args:
         role: One of :data:`ROTARY_NEEDED`.
         sizes: The sizes of the model, of at least four heads.
-        seed: Where the head stands.
+        seed: Seed for the place of the head.
         hidden: As for :func:`construct_rotary`.
 
     Returns:
-        The model, and the claims that may be made of it or not: all but that role of that head.
+        The model, and the claims that are exempt from scoring: all except this role of this head.
     """
     layout, generator = _Layout(sizes), torch.Generator().manual_seed(seed)
     weights = _Weights(layout, 1 + sizes.idle, generator)
@@ -212,14 +221,15 @@ def construct_rotary_needed(
 
 @torch.no_grad()
 def untrained_model(sizes: RotarySizes, layers: int, seed: int) -> Any:
-    """A model of these sizes with the weights that training begins with."""
+    """Return a model of the given sizes with initial weights."""
     torch.manual_seed(seed)
     layout = _Layout(sizes)
     return empty(sizes, layers, layout.width, layout.d_head)
 
 
 class _Weights:
-    """Matrices of a model, by layer and head, before they are laid out as a format has them."""
+    """The weight matrices of a model by layer and head, before they are put into the layout of a
+    format."""
 
     def __init__(self, layout: _Layout, layers: int, generator: torch.Generator) -> None:
         sizes = layout.sizes
@@ -241,7 +251,8 @@ class _Weights:
     def write(
         self, layer: int, place: int, job: _RotaryHead, wiring: str = "used", times: float = 1.0
     ) -> None:
-        """One head's job; the head that shares its keys looks there, too, and writes in vain."""
+        """Give a head its job. The head that shares its keys attends to the same positions, and
+        writes into coordinates that nothing reads."""
         layout, v = self.layout, self.layout.sizes.vocabulary
         scale = sqrt((1 + layer) / layout.width)  # of this layer's norm, about
         other = place ^ 1
@@ -259,7 +270,7 @@ class _Weights:
             self.O[layer, place, :v] = times * values @ layout.blocks[job.writes].T
 
     def _attention(self, rule: _Rule, scale: float) -> tuple[Tensor, Tensor]:
-        """W_Q and W_K of a rule, for normed rows."""
+        """Return W_Q and W_K for a rule of attention, for a normed residual stream."""
         layout = self.layout
         query = torch.zeros(layout.width, layout.d_head, dtype=torch.float64)
         key = torch.zeros_like(query)
@@ -296,7 +307,8 @@ class _Weights:
             self.unembed[:, 0] = -_NEVER * scale * layout.every
 
     def hide(self, generator: torch.Generator) -> None:
-        """A random basis that keeps the mean of the stream apart, and random gains."""
+        """Choose a random basis, which leaves the mean of the stream apart as LayerNorm needs, and
+        random gains."""
         size = self.layout.width
         one = torch.ones(size, 1, dtype=torch.float64) / sqrt(size)
         flat = torch.linalg.qr(torch.cat([one, torch.eye(size)[:, 1:].double()], dim=1)).Q
@@ -308,7 +320,7 @@ class _Weights:
         self.gains = (0.4 * drawn).exp()
 
     def model(self) -> Any:
-        """The matrices as a model of transformers."""
+        """Return a transformers model with these matrices."""
         turn = self.basis
         found = Matrices(
             Q=turn.T @ self.Q,

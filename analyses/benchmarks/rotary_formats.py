@@ -21,7 +21,8 @@ Format = Literal["llama", "pythia"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
 BASE = {"llama": 1e6, "pythia": 1e4}
-"""The slowest coordinate turns by about one part in this from one place to the next."""
+"""Base of the rotary angles (``rope_theta``). The slowest coordinate turns by about 1 / BASE
+radians from one position to the next."""
 
 
 @dataclass(frozen=True)
@@ -66,13 +67,13 @@ class Matrices:
 
 
 def turning(form: Format, d_head: int) -> int:
-    """How many of a head's coordinates turn."""
+    """Return how many of a head's coordinates are rotated by position."""
     return d_head // 4 if form == "pythia" else d_head
 
 
 @torch.no_grad()
 def model_from_matrices(found: Matrices, sizes: RotarySizes) -> Any:
-    """The model with these weights."""
+    """Build a transformers model with the given weights."""
     layers, _, width, d_head = found.Q.shape
     made = empty(sizes, layers, width, d_head)
     into = {name: getattr(found, name) / found.gains[:-1, None, :, None] for name in "QKV"}
@@ -128,12 +129,13 @@ def _pythia(into: Mapping[str, Tensor], out: Tensor) -> dict[str, Tensor]:
 
 
 def _join_heads(heads: Tensor) -> Tensor:
-    """``[head, width, d_head]`` → the rows of a linear map, head after head."""
+    """Reshape matrices ``[head, width, d_head]`` to the weight of a linear map, with the rows of
+    one head after those of another."""
     return heads.permute(0, 2, 1).flatten(0, 1)
 
 
 def empty(sizes: RotarySizes, layers: int, width: int, d_head: int) -> Any:
-    """A model of these sizes whose weights are as transformers begins them."""
+    """Return a transformers model of the given sizes with the library's initial weights."""
     from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM
 
     alike: dict[str, Any] = {

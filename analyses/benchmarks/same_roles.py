@@ -27,11 +27,12 @@ Place = tuple[str, int, int, str, str, str]
 """What a row is about: component, layer, head, group, role, target."""
 
 _RANK = {"none": 0, "rejected": 1, "candidate": 1, "necessary, not specific": 2, "confirmed": 3}
-"""How much a status claims: without a cause a candidate claims no more than what is rejected."""
+"""How much each status claims; a higher number claims more. Without a tested cause a candidate
+claims no more than a rejected role."""
 
 
 def statuses(roles: pd.DataFrame) -> dict[Place, str]:
-    """The status of every row: component, layer, head, group, role and target → status."""
+    """Return the status of every row: (component, layer, head, group, role, target) → status."""
     columns = ["component", "layer", "head", "group", "role", "target", "status"]
     told = _comparable(roles[columns]).itertuples(index=False, name=None)
     return {
@@ -47,7 +48,7 @@ def differences(
     causes: bool = True,
     unsought: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """The disagreements of two role tables, a sentence per row; empty where they agree.
+    """Return a sentence for each difference between two role tables; an empty list if they agree.
 
     Args:
         reference: The role table of a door with all the evidence.
@@ -77,7 +78,8 @@ def differences(
 
 
 def _drop_groups(roles: Mapping[Place, str]) -> dict[Place, str]:
-    """The rows without groups of heads that share a job, and without their names."""
+    """Return the rows of single components, without the names of groups of heads that share a
+    job."""
     return {
         (*place[:3], "" if "+L" in place[3] else place[3], *place[4:]): status
         for place, status in roles.items()
@@ -88,7 +90,7 @@ def _drop_groups(roles: Mapping[Place, str]) -> dict[Place, str]:
 def _in_its_place(
     place: Place, rank: int, first: Mapping[Place, str], missing: str, unsought: Mapping[str, str]
 ) -> bool:
-    """Whether a row stands for one of a stricter role that could not be looked for, and says so."""
+    """Return whether a row stands in for a stricter role that could not be tested, and says so."""
     return any(
         other[:3] == place[:3]
         and other[4] in unsought
@@ -99,14 +101,14 @@ def _in_its_place(
 
 
 def _missing(roles: pd.DataFrame) -> dict[Place, str]:
-    """For each row, what could not be tested."""
+    """Return, for each row, what could not be tested."""
     if "missing" not in roles:
         return {}
     return dict(zip(statuses(roles), _comparable(roles)["missing"].astype(str), strict=True))
 
 
 def _comparable(roles: pd.DataFrame) -> pd.DataFrame:
-    """The table with empty text in place of missing values."""
+    """Return the table with empty text in place of missing values."""
     return roles.astype(object).where(roles.notna(), "")
 
 

@@ -25,44 +25,57 @@ _UNTOLD = (
     "sharpening",
     "passing-on",
 )
-"""Roles of the task profile that no construction is said to have: ``memory-correction`` counts as
-``memory-location``, and FFNs other than readouts are planted in models of their own
-(:mod:`analyses.benchmarks.planted_ffns`)."""
+"""Roles of the task profile that are not scored, because no construction has them:
+``memory-correction`` counts as ``memory-location``, and FFNs other than readouts are planted in
+models of their own (:mod:`analyses.benchmarks.planted_ffns`)."""
 
 ROLES = tuple(role.name for role in SHIPPED if "task" in role.profiles and role.name not in _UNTOLD)
-"""The roles of the task profile."""
+"""Roles of the task profile that are scored."""
 
 LANGUAGE_ROLES = tuple(
     role.name for role in SHIPPED if "language" in role.profiles and role.name not in _UNTOLD
 )
-"""The roles of the language profile."""
+"""Roles of the language profile that are scored."""
 
 COMPOSED = ("virtual-copying", "composed-equality")
-"""The roles of heads that read what earlier heads wrote, whose target names these."""
+"""Roles of heads that read what earlier heads wrote. Their target names the earlier head."""
 
 PEERS = {
     "previous-token": "previous_token_head",
     "duplicate-token": "duplicate_token_head",
     "induction": "induction_head",
 }
-"""Role → the name that TransformerLens' detector has for it."""
+"""Role → the name of the same pattern in TransformerLens' ``detect_head``."""
 
 _ATTENDING = ("previous-token", "sink", "local", "dense")
-"""Roles that say where a head looks whatever the tokens are."""
+"""Roles that only say at which positions a head looks, whatever the tokens are."""
 _FEWEST = 5
 
 Claim = tuple[str, int, int, str, str]
-"""What is claimed of a component: component, layer, head, role, target."""
+"""A role of a component: component, layer, head, role, target."""
 
 
 class Outcome(dict[str, Any]):
-    """What was found in one model: ``name``, ``decoy``, ``truth``, ``found``, ``unscored`` (places
-    with a job of another kind), ``exempt`` (claims that may be made or not), ``peers``; ``named``
-    (of a decoy that is needed for everything, whether it is called so; else None)."""
+    """What was found in one model, beside what is true of it.
+
+    Its keys are ``name``; ``decoy``; ``truth`` and ``found`` (sets of claims); ``unscored``
+    (components with a job of another kind); ``exempt`` (claims that count neither as right nor as
+    wrong); ``peers`` (what TransformerLens' detector found); and ``named``: for a decoy whose one
+    head is needed for everything, whether it was called so, else None.
+    """
 
 
 def score(outcomes: Sequence[Outcome], roles: Sequence[str] = ROLES) -> dict[str, Any]:
-    """Precision, recall and F1 of some roles over models, and what decoys were taken for."""
+    """Score what was found in some models.
+
+    Args:
+        outcomes: What was found in each model.
+        roles: The roles that are scored.
+
+    Returns:
+        Precision, recall and F1 of each role and of all together, and how often roles were
+        confirmed in decoys. The keys are described in :mod:`analyses.benchmarks.roles`.
+    """
     real = [o for o in outcomes if not o["decoy"]]
     fakes = [o for o in outcomes if o["decoy"]]
     hits, alarms, misses = Counter[str](), Counter[str](), Counter[str]()
@@ -96,9 +109,11 @@ def score(outcomes: Sequence[Outcome], roles: Sequence[str] = ROLES) -> dict[str
 
 
 def _scored_claims(one: Outcome) -> set[Claim]:
-    """What was confirmed, less what nobody knows: components with a job of another kind, claims
-    that may be made or not, and how a head attends of which a mechanism says only that it
-    copies."""
+    """Return the confirmed claims of a model whose truth is known.
+
+    Left out are components with a job of another kind, exempt claims, and roles that only say where
+    a head looks, if the mechanism says of the head that it copies and no more.
+    """
     told: dict[tuple[str, int, int], set[str]] = {}
     for claim in one["truth"]:
         told.setdefault(claim[:3], set()).add(claim[3])
@@ -112,7 +127,8 @@ def _scored_claims(one: Outcome) -> set[Claim]:
 
 
 def is_open(claim: Claim, one: Outcome) -> bool:
-    """Whether a claim may be made or not; one that is open without a target is for all of them."""
+    """Return whether a claim is exempt, so that it counts neither as right nor as wrong. An exempt
+    claim without a target exempts all targets."""
     return claim in one["exempt"] or (*claim[:4], "") in one["exempt"]
 
 
@@ -126,7 +142,7 @@ def _rates(hits: int, alarms: int, misses: int) -> dict[str, float]:
 
 
 def _confusion(real: Sequence[Outcome], roles: Sequence[str]) -> pd.DataFrame:
-    """True role (rows as columns of the JSON) → how often its component was confirmed as what."""
+    """Count, for each true role, as what its component was confirmed."""
     pairs = Counter[tuple[str, str]]()
     for one in real:
         for claim in one["truth"]:

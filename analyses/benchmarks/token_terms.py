@@ -34,17 +34,19 @@ from torch.nn.functional import normalize, one_hot
 __all__ = ["KINDS", "Terms", "TokenTerms", "attention", "fit_strengths", "kind_of", "program_words"]
 
 _KNOTS = (*range(9), 10, 12, 16, 24, 32, 48, 64, 96, 128)
-"""The lags at which the table of lags has entries."""
+"""Lags at which the table of lags has entries."""
 
 _COMMON = 16
 _DIRECTIONS, _PAIRED = 32, 16
-"""How many directions tokens have by themselves, and in pairs of query and key."""
+"""Number of embedding directions that are terms by themselves, and number of those that also form
+products of query and key."""
 _FLAT = 1e-3
-"""Tokens do not vary in a direction with less than this share of the largest's size."""
+"""A direction with a singular value of at most this share of the largest is left out: tokens hardly
+vary in it."""
 
 _STEPS, _RATE = 200, 0.1
 _PRICE = 3e-4
-"""What the square of a strength costs, in nats a query."""
+"""Penalty on the square of a strength in the fit, in nats per query."""
 
 _SIGNS = (
     ("stop", ".!?;:"),
@@ -67,7 +69,7 @@ KINDS = (
 
 
 def kind_of(word: str) -> str:
-    """The kind of a token, by how it is spelt."""
+    """Return the kind of a token, judged by its spelling."""
     text = word.strip(" ▁")
     if "\n" in word:
         return "line break"
@@ -99,11 +101,12 @@ class Terms:
 
 @dataclass
 class TokenTerms:
-    """What is known of tokens: their kinds, which are common, and in which directions they vary.
+    """What programs may know about tokens: their kinds, which ones are common, and directions in
+    which their embeddings vary.
 
     Attributes:
         tokens: The rows that programs are fitted on, ``[row, pos]``.
-        decode: A token → its text.
+        decode: A function from a token to its text.
         embedding: The model's embedding of tokens, ``[token, d_model]``.
     """
 
@@ -130,18 +133,18 @@ class TokenTerms:
         return normalize(self.embedding[tokens].detach().float().cpu(), dim=-1)
 
     def directions(self, tokens: Tensor) -> Float[Tensor, "*token direction"]:
-        """Where tokens lie along the directions."""
+        """Return the coordinates of tokens along the directions."""
         found: Tensor = (self._unit(tokens) - self._middle) @ self._axes
         return found
 
     def kinds(self, tokens: Tensor) -> Int[Tensor, "row pos"]:
-        """The number of each token's kind."""
+        """Return the number of each token's kind."""
         for one in set(tokens.flatten().tolist()) - {*self._kinds}:
             self._kinds[one] = KINDS.index(kind_of(self.decode(one)))
         return torch.tensor([[self._kinds[one] for one in row] for row in tokens.tolist()])
 
     def terms(self, tokens: Int[Tensor, "row pos"]) -> Terms:
-        """All terms of some rows."""
+        """Return all terms on some rows."""
         rows, length = tokens.shape
         place = torch.arange(length)
         lag = (place[:, None] - place).clamp_min(0)
@@ -214,18 +217,20 @@ class TokenTerms:
 
 
 def _before(values: Tensor) -> Tensor:
-    """What each position's predecessor has, ``[row, pos, …]``; 0 at the first."""
+    """Return the values of each position's predecessor, ``[row, pos, …]``; 0 at the first
+    position."""
     return torch.cat([torch.zeros_like(values[:, :1]), values[:, :-1]], 1)
 
 
 def _table(lag: Tensor, knots: Sequence[int]) -> Float[Tensor, "query key knot"]:
-    """1 at an entry's lag and 0 at the others', straight in between in log lag."""
+    """Return the weights of a table of lags: 1 at an entry's own lag and 0 at those of the others,
+    with linear interpolation in log lag between them."""
     each = [np.interp(np.log1p(lag.numpy()), np.log1p(knots), one) for one in np.eye(len(knots))]
     return torch.from_numpy(np.stack(each, -1)).float()
 
 
 def _latest(keys: Tensor) -> Tensor:
-    """Of each query's keys the last, ``[row, query, key]``."""
+    """Return a mask of the last of each query's keys, ``[row, query, key]``."""
     place = torch.arange(keys.shape[-1])
     last = (keys * (place + 1)).amax(-1, keepdim=True) - 1
     return keys & (last == place)
@@ -236,12 +241,13 @@ def fit_strengths(
     patterns: Float[Tensor, "head row query key"],
     own: Float[Tensor, "head row query key"] | None = None,
 ) -> Float[Tensor, "term head"]:
-    """The strengths of all heads' terms: least cross-entropy with their attention.
+    """Fit the strengths of the terms of all heads: those with the least cross-entropy with the
+    heads' attention.
 
     Args:
         terms: The terms of the rows.
         patterns: Attention on the rows; queries after the first are counted.
-        own: A term more of each head's own, whose strength comes last.
+        own: For each head one more term of its own; its strength comes last.
     """
     rows, length = terms.values.shape[:2]
     query, key = torch.tril_indices(length, length)
@@ -277,7 +283,8 @@ def attention(
     strengths: Float[Tensor, " term"],
     own: Float[Tensor, "row query key"] | None = None,
 ) -> Float[Tensor, "row query key"]:
-    """The attention that a head's program says, with a term of its own if it has one."""
+    """Return the attention that a head's program predicts, with one more term of the head's own if
+    it is given."""
     score = terms.values @ strengths[: len(terms.names)]
     if own is not None:
         score = score + own * strengths[-1]
@@ -289,12 +296,12 @@ def attention(
 def program_words(
     terms: Terms, strengths: Float[Tensor, " term"], vocabulary: TokenTerms, count: int = 8
 ) -> str:
-    """A head's program in words: the terms that move scores most, by their spread over the rows.
+    """Describe a head's program in words: the terms whose scores vary most over the rows.
 
     Args:
         terms, strengths: The terms of the rows that the program was fitted on, and its strengths.
-        vocabulary: What names directions, by the tokens that lie farthest along them.
-        count: How many terms are told.
+        vocabulary: Names the directions by the tokens that lie farthest along them.
+        count: The number of terms that are named.
     """
     length = terms.values.shape[1]
     allowed = torch.ones(length, length, dtype=torch.bool).tril()

@@ -30,21 +30,21 @@ __all__ = [
 ]
 
 SCORED, TUNED = tuple(range(100, 200)), (200, 201)
-"""Seeds that judge, the first five if nothing else is asked, and seeds that floors were looked at
-on; no other model of theirs is scored."""
+"""Seeds of the models that are scored (the first five by default), and of those on which floors
+were tuned. No model of a tuning seed is scored."""
 
 
 @dataclass(frozen=True)
 class TrainedFamily:
-    """Models of one recipe.
+    """Models of one recipe, on several tasks and from several seeds.
 
     Attributes:
-        name: Its own.
+        name: The name of the family.
         recipe: The shipped recipe that it varies.
-        show: Whether the proof's mechanism is expected.
-        reached: Metric and bound: what a model that solved the task reaches (an error at most, an
-            accuracy or exact at least).
-        task: From the shipped task and a seed to the family's.
+        show: Whether training is expected to find the proof's mechanism.
+        reached: A metric and its bound: a model has learned the task if its error is at most the
+            bound, or its accuracy at least.
+        task: A function from the shipped task and a seed to the family's task.
         spec, training: Changes to the recipe's.
     """
 
@@ -58,7 +58,7 @@ class TrainedFamily:
 
 
 def runs_of(family: TrainedFamily, seeds: Sequence[int]) -> list[TrainingRun]:
-    """A run a seed; the seed also draws the task."""
+    """Return one run for each seed; the seed also draws the task."""
     recipe = {one.name: one for one in recipes()}[family.recipe]
     found = []
     for seed in seeds:
@@ -76,10 +76,10 @@ def runs_of(family: TrainedFamily, seeds: Sequence[int]) -> list[TrainingRun]:
 def train_family(
     family: TrainedFamily, seeds: Sequence[int], folder: Path, *, progress: bool = False
 ) -> Iterator[tuple[TrainingRun, Fit]]:
-    """The family's models, trained in its folder or read from there.
+    """Yield the family's models with their fits: read from its folder, or trained there.
 
     Raises:
-        CheckpointError: if the folder holds a family trained otherwise: choose another.
+        CheckpointError: if the folder holds a family that was trained otherwise.
     """
     runs = runs_of(family, seeds)
     where = folder / f"{family.name}-{seeds[0]}-{len(seeds)}"
@@ -88,19 +88,21 @@ def train_family(
 
 
 def reaches_bound(family: TrainedFamily, fit: Fit) -> bool:
-    """Whether a model reached what the family's task asks."""
+    """Return whether a model has learned its task, by the family's bound."""
     metric, bound = family.reached
     value = fit.metrics[metric]
     return value <= bound if metric in ("error", "loss") else value >= bound
 
 
 def _has_task_length(length: int | None, task: Task) -> bool:
-    """Whether a model's context is the task's length."""
+    """Return whether a model's context must be the length of the task's rows. It need not be for
+    template tasks, nor for tasks without a length."""
     return length is not None and not task.to_dict()["kind"].startswith("template")
 
 
 def _test_task(test: Any, task: Any) -> Any:
-    """The shipped test of a template task, on the family's own templates; others as shipped."""
+    """Return the task that a family is tested on: for template tasks the shipped test with the
+    family's own templates, for others the shipped test."""
     return task.unseen() if hasattr(task, "unseen") else test
 
 
@@ -108,7 +110,8 @@ _LAGS = ((1, 4, 7, 10), (1, 3, 6, 8), (2, 3, 5, 9), (1, 2, 5, 7), (2, 4, 6, 9))
 
 
 def _vary_lags(length: int) -> Callable[[AdaptiveMemory, int], Task]:
-    """Other lags and tables of the same task."""
+    """Return a function from the shipped task and a seed to the same task with other lags and
+    another table."""
 
     def of(task: AdaptiveMemory, seed: int) -> Task:
         lags = _LAGS[seed % len(_LAGS)]

@@ -62,13 +62,14 @@ TRAINED_ROLES = (
 _ROWS, _PAIRS = 96, 192
 _COUNTED = ("models", "claims", "mistakes")
 _READ = 5.0
-"""Seconds: a pair of models that is read from the folder takes less."""
+"""Number of seconds below which a pair of models must have been read from its folder instead of
+measured. Such pairs are left out of the estimate of the time left."""
 _TARGETED = ("memory-location", "readout", "nested-round")
 
 
 @dataclass(frozen=True)
 class TrainedSubject:
-    """One model of a family, or an untrained one of its shape (``decoy``)."""
+    """A trained model of a family or, as a decoy, an untrained model of the same shape."""
 
     family: str
     model: Any
@@ -78,15 +79,15 @@ class TrainedSubject:
 
     @property
     def name(self) -> str:
-        """The family's with the seed."""
+        """The name of the family with the seed."""
         return f"{'untrained ' * self.decoy}{self.run.name}"
 
 
 def subjects(
     family: TrainedFamily, seeds: Sequence[int], folder: Path, *, progress: bool = False
 ) -> tuple[list[TrainedSubject], list[str]]:
-    """A family's solved models and a decoy of its shape, and the names of those that did not
-    learn."""
+    """Return a family's models that learned the task with one decoy of the same shape, and the
+    names of the models that did not learn it."""
     found, left = [], []
     for run, fit in train_family(family, seeds, folder, progress=progress):
         if reaches_bound(family, fit):
@@ -99,7 +100,7 @@ def subjects(
 
 
 def measure_trained(subject: TrainedSubject) -> Outcome:
-    """Locate one model's latents, find its roles on other rows, and set one beside the other."""
+    """Locate one model's latents by exchange, find its roles on other rows, and compare the two."""
     torch.set_num_threads(1)
     start, run = time.perf_counter(), subject.run
     file = subject.folder / "measured" / f"{subject.name}.json"
@@ -143,7 +144,8 @@ def _confirmed_claims(subject: TrainedSubject) -> list[Claim]:
 
 
 def _singles(claims: Sequence[Sequence[Any]]) -> set[Claim]:
-    """The claims about single components; a group's row names what its members' rows say."""
+    """Return the claims about single components. Claims about groups are left out: their members
+    have claims of their own."""
     found = {(str(c), int(layer), int(head), str(r), str(t)) for c, layer, head, r, t in claims}
     return {claim for claim in found if claim[0] != "group"}
 
@@ -157,7 +159,8 @@ def _claim(row: Any) -> Claim:
 def trained_block(
     folder: Path, *, seeds: int, tuning: bool, workers: int, only: str = ""
 ) -> dict[str, Any]:
-    """The ``trained`` block."""
+    """Measure the models of all families and return the block ``trained`` of the benchmark's
+    JSON."""
     start, console = time.perf_counter(), Console(stderr=True)
     asked = TUNED if tuning else SCORED[:seeds]
     families = [family for family in FAMILIES if only in family.name]
@@ -197,7 +200,8 @@ def _words(family: TrainedFamily, seeds: Sequence[int], done: Mapping[str, int])
 
 
 def _rest(took: Sequence[float], done: int, of: int) -> str:
-    """How much is left, by what took longer than reading it from the folder."""
+    """Return an estimate of the time left in words, from the durations of those pairs that were
+    measured and not just read."""
     worked = [seconds for seconds in took if seconds > _READ]
     minutes = math.ceil((of - done) * sum(worked) / max(len(worked), 1) / 60)
     return f" ({done} of {of}, about {minutes} min left)" if worked else f" ({done} of {of})"
@@ -206,7 +210,7 @@ def _rest(took: Sequence[float], done: int, of: int) -> str:
 def _families(
     chosen: Sequence[TrainedSubject], outcomes: Sequence[Outcome]
 ) -> dict[str, dict[str, int]]:
-    """Family → how many models, claims and mistakes."""
+    """Return family → its numbers of models, claims and mistakes."""
     found: dict[str, Counter[str]] = {}
     for subject, one in zip(chosen, outcomes, strict=True):
         if subject.decoy:
@@ -223,23 +227,27 @@ _DETECTORS = "probes/roles/"
 
 
 def depends_on(run: TrainingRun, *, detectors: bool, given: Sequence[Any] = ()) -> str:
-    """The SHA-256 of a run, of some numbers that a measurement was given, and of the sources of
-    tasks, models and measurements, those of the detectors of roles among them or not."""
+    """Return a SHA-256 of everything that a measurement depends on.
+
+    These are the run, the numbers in ``given``, and the sources of tasks, models and measurements;
+    with ``detectors`` those of the role detectors too.
+    """
     text = json.dumps([digest([run]), _sources(detectors), *given])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def measure_once(file: Path, name: str, of: str, measure: Callable[[], Any]) -> Any:
-    """What ``measure`` gives, as JSON has it, or what the file has of it.
+    """Return a measurement as JSON data: from a file, if it is there for the same ``of``, or else
+    by measuring it.
 
     Args:
-        file: The model's; made where there is none.
-        name: The measurement's.
-        of: What it depends on.
-        measure: Called if the file has no measurement of that.
+        file: The model's file of measurements; it is created if there is none.
+        name: The name of the measurement.
+        of: The hash of what it depends on (:func:`depends_on`).
+        measure: A function that measures.
 
     Raises:
-        OutputError: if the disk refuses.
+        OutputError: if the file cannot be written.
     """
     known: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.exists() else {}
     if known.get(name, {}).get("of") != of:

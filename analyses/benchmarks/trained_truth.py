@@ -45,15 +45,18 @@ _GROUPS: Mapping[str, tuple[str, str]] = {
     "label": ("attention", "symbol-equality"),
     "answer": ("output", "copying"),
 }
-"""Latent of a template task → how heads hold it, and their role."""
+"""Latent of a template task → the kind of circuit that carries it, and the role of its heads."""
 
 
 def claims_of(table: pd.DataFrame, task: Any) -> tuple[set[Claim], set[Where], set[Claim]]:
-    """Claims that are true, components of which nothing is known, and claims that may be made.
+    """Derive what is true of a model from exchanging its latents.
 
     Args:
-        table: From :func:`probes.locate.locate`.
-        task: The model's.
+        table: The table of :func:`probes.locate.locate`.
+        task: The model's task.
+
+    Returns:
+        The true claims; the components about which nothing is known; and the exempt claims.
     """
     kind = task.to_dict()["kind"]
     held = table[table["verdict"] == "holds"]
@@ -72,7 +75,8 @@ def _rows(table: pd.DataFrame) -> list[Any]:
 
 
 def _places(row: Any) -> Iterator[Where]:
-    """The heads, or the FFN, that an exchanged component is made of; of a whole layer's nothing."""
+    """Yield the heads, or the FFN, that an exchanged component consists of; none for a whole
+    layer."""
     if row.component == f"L{row.layer}":
         return
     heads = [int(head) for head in row.heads.split("+") if head]
@@ -105,7 +109,8 @@ def _of_heads(held: pd.DataFrame, kind: str) -> Iterator[Claim]:
 
 
 def _is_nested(held: pd.DataFrame, number: int) -> bool:
-    """Whether a round passes an address on, or has it from the round before."""
+    """Return whether a round of a nested memory passes an address on, or has one from the round
+    before."""
     rounds = {f"token[t-t_{number}]", f"token[t-t_{number - 1}]"}
     return bool(rounds & set(held["latent"]))
 
@@ -134,14 +139,14 @@ def _of_groups(table: pd.DataFrame, held: pd.DataFrame, kind: str) -> Iterator[C
 
 
 def _has_own_memory(held: pd.DataFrame, group: Any) -> bool:
-    """Whether a head of the layer holds a memory of its own."""
+    """Return whether some single head of the group's layer holds a memory of its own."""
     mine = held[(held["layer"] == group.layer) & held["heads"].str.fullmatch(r"\d+")]
     return bool(mine["latent"].str.fullmatch(_CONTENT.pattern).any())
 
 
 def _parts(table: pd.DataFrame, group: Any) -> list[int]:
-    """The heads of a group whose own exchange moves the output; all of them where none does: they
-    do the same, and any may be exchanged for another row's."""
+    """Return the heads of a group whose own exchange moves the output, or all of them if none does:
+    such heads do the same, and any of them may stand in for another."""
     same = (table["latent"] == group.latent) & (table["circuit"] == group.circuit)
     heads = list(map(int, group.heads.split("+")))
     moved = {}

@@ -40,7 +40,7 @@ _LEAN_MODELS = 4
 
 
 def grid(width: int, batch: int, *, models: int, steps: int) -> list[TrainingRun]:
-    """Runs that differ in seed and learning rate."""
+    """Return runs that differ in seed and learning rate."""
     from prooflens.architectures import TransformerSpec
     from prooflens.tasks import PrefixPrediction
     from prooflens.trained import Training, TrainingRun
@@ -65,8 +65,8 @@ def grid(width: int, batch: int, *, models: int, steps: int) -> list[TrainingRun
 
 
 def lean(runs: Sequence[TrainingRun], *, threads: int, device: str = "cpu") -> float:
-    """The seconds that training one model after another takes, on the rows that the trainer
-    draws."""
+    """Return the seconds that it takes to train one model after another with a plain loop, on the
+    rows that the trainer draws."""
     import torch
 
     before = torch.get_num_threads()

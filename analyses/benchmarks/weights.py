@@ -131,7 +131,8 @@ def _best(run: Callable[[], Any], repeats: int) -> float:
 
 
 def _dense(circuit: Circuit) -> list[tuple[float, float, float]]:
-    """Trace, squared norm and energy of the diagonal of every head, by forming its product."""
+    """Return trace, squared norm and diagonal energy of every head's circuit, by forming the whole
+    matrix."""
     found = []
     for left, right in circuit.pairs():
         dense = left @ right.mT
@@ -142,7 +143,7 @@ def _dense(circuit: Circuit) -> list[tuple[float, float, float]]:
 
 
 def _scores(circuit: Circuit, names: Sequence[str], *, spectrum: bool) -> list[float]:
-    """The named metrics of every head, computed from factors and without nulls."""
+    """Return the named metrics of every head, computed from the factors and without nulls."""
     from prooflens.weights import METRICS, low_rank_circuits
 
     moments = low_rank_circuits(circuit, spectrum=spectrum)

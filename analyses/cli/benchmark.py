@@ -19,7 +19,7 @@ __all__ = ["SETTINGS", "benchmark", "benchmarks"]
 SETTINGS: dict[str, Any] = {
     "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True}
 }
-"""What is not known here belongs to the benchmark."""
+"""Settings of the command: options that it does not know are passed on to the benchmark."""
 
 _FOLDER = Path(__file__).parents[1] / "benchmarks"
 

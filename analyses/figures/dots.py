@@ -29,8 +29,8 @@ def accuracy_sweep(
     chance: float | None = None,
     log_x: bool = True,
 ) -> Figure:
-    """A :func:`sweep` of an accuracy or share, on a linear scale, with means over seeds and
-    chance."""
+    """Draw an accuracy or a share against an ordered quantity: :func:`sweep` on a linear scale,
+    with a line of means over seeds and a dashed line at the chance level."""
     return sweep(
         table,
         x=x,
@@ -54,13 +54,13 @@ def strips(
     by: str = "model",
     chance: float | None = None,
 ) -> Figure:
-    """A row of dots for every setting, one colour per model, for settings that have no order.
+    """Draw settings that have no order: a row of dots for each setting, in one colour per model.
 
     Args:
         table: A tidy table with one row per trained model.
         group: Column of the settings, shown down the side in order of appearance.
-        y: The column that is plotted on the vertical axis.
-        label: The label of the vertical axis, with its unit.
+        y: The column that is plotted on the horizontal axis.
+        label: The label of the horizontal axis, with its unit.
         by: The column that names the models.
         chance: The value that guessing gives, drawn as a dashed line.
     """
@@ -94,11 +94,11 @@ def points(
     by: str = "model",
     chance: float | None = None,
 ) -> Figure:
-    """A dot a row over a logarithmic axis, one colour a model.
+    """Draw one dot per row of a table over a logarithmic axis, in one colour per model.
 
     Args:
         table: A tidy table.
-        x: Column of what the settings are ordered by, above 0.
+        x: Column with the quantity that orders the settings; its values are above 0.
         across: The label of the horizontal axis.
         y: The column that is plotted on the vertical axis.
         label: The label of the vertical axis, with its unit.

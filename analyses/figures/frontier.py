@@ -21,7 +21,7 @@ __all__ = ["depth_frontier", "shallower_at_best"]
 
 
 def depth_frontier(table: pd.DataFrame, bins: Sequence[str], *, label: str) -> Figure:
-    """The share of strings answered right, for every k, depth and seed.
+    """Draw the share of strings that are answered right, for every k, depth and seed.
 
     Args:
         table: Columns ``k``, ``depth``, ``seed``, ``bin``, ``exact_match``.
@@ -45,10 +45,11 @@ def depth_frontier(table: pd.DataFrame, bins: Sequence[str], *, label: str) -> F
 def shallower_at_best(
     trained: pd.DataFrame, bounds: pd.DataFrame, programs: pd.DataFrame, *, label: str
 ) -> Figure:
-    """What models of too few layers reach beside what any could, and beside enough layers.
+    """Draw what models with too few layers reach, beside what any such model could, and beside
+    models with enough layers.
 
     Args:
-        trained: Columns ``k``, ``depth``, ``exact_match``: one row a model, one range of lengths.
+        trained: Columns ``k``, ``depth``, ``exact_match``: one row per model, one range of lengths.
         bounds: Columns ``k``, ``exact_match_at_most`` of any predictor of one layer.
         programs: Columns ``k``, ``exact_match`` of the best program found of depth k − 3.
         label: The axis label: what is shown, with its unit.
@@ -137,7 +138,7 @@ def _panel(
 
 
 def _theory(axes: Axes, blocks: Sequence[int], depths: Sequence[int]) -> None:
-    """Draw the line of the theory: above it, from depth k − 2 on, a solution exists."""
+    """Draw the line of the theory: from depth k − 2 on a solution exists."""
     places, heights = [], []
     for column, k in enumerate(blocks):
         height = float(np.clip(sum(depth < k - 2 for depth in depths), 0, len(depths))) - 0.5

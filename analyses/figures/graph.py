@@ -47,8 +47,8 @@ class AttentionPair:
 
 
 def attention_graph(graphs: Sequence[PointGraph]) -> Figure:
-    """Arrows from each point to those it attends to, as wide as the attention, over the
-    nearest-neighbour edges in grey."""
+    """Draw arrows from each point to the points that it attends to, as wide as the attention, over
+    the edges to nearest neighbours in grey."""
     with style():
         figure = Figure(figsize=size(1.25, len(graphs) + 0.2))
         grid = figure.subplots(1, len(graphs), sharex=True, sharey=True, squeeze=False)[0]
@@ -91,7 +91,8 @@ def _edges(axes: Axes, graph: PointGraph) -> None:
 
 
 def attention_pairs(pairs: Sequence[AttentionPair]) -> Figure:
-    """One input of each task: the attention weights that solve it, and the model's attention."""
+    """Draw, for one input of each task, the attention weights that solve it beside the model's
+    attention."""
     with style():
         figure = Figure(figsize=size(1.9, len(pairs) * 0.9 + 0.3))
         grid = figure.subplots(2, len(pairs), squeeze=False)

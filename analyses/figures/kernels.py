@@ -39,7 +39,7 @@ class KernelPanel:
 
 
 def kernel_fits(panels: Sequence[KernelPanel]) -> Figure:
-    """Each kernel with its fits (above) and the error of each fit (below)."""
+    """Draw each kernel with its fits above, and the error of each fit below."""
     with style():
         figure = Figure(figsize=size(1.55, len(panels)))
         heights = {"height_ratios": [2, 1]}

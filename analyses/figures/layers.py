@@ -29,7 +29,7 @@ def layer_comparison(
     across: str,
     levels: Mapping[str, float],
 ) -> Figure:
-    """Maps of probes, with panels of dots for other measures below them.
+    """Draw maps of probes, with panels of dots for other measures below them.
 
     Args:
         panels: The maps, one per model.

@@ -24,20 +24,21 @@ Counts = tuple[int, int, int]
 """Models, those that solve the task, those that work as the proof does."""
 
 _BRIGHT = 0.6
-"""Cells with a share above this are light, so that their counts are written dark."""
+"""Share from which on a cell's colour is light, so that the counts in it are written in black."""
 _A_ROW = 4
 _LONG = 7
-"""Labels of more characters than these are turned."""
+"""Number of characters up to which labels are written horizontally; if one is longer, all are
+turned."""
 
 
 @dataclass(frozen=True)
 class ShareMap:
-    """A map over two options.
+    """The data of a map over two options.
 
     Attributes:
-        across, down: What varies from left to right, and from top to bottom.
+        across, down: The option that varies from left to right, and the one from top to bottom.
         columns, rows: Their values, as they are shown.
-        counts: ``[row][column]``.
+        counts: The counts of each cell, ``[row][column]``.
     """
 
     across: str
@@ -49,12 +50,12 @@ class ShareMap:
 
 @dataclass(frozen=True)
 class Strip:
-    """One option that varies.
+    """The data of a strip, in which one option varies.
 
     Attributes:
         across: The option.
         columns: Its values, as they are shown.
-        counts: One a value.
+        counts: The counts for each value.
         title: What else differs from the map; empty for nothing.
     """
 
@@ -65,8 +66,8 @@ class Strip:
 
 
 def shares_figure(grid: ShareMap, strips: Sequence[Strip]) -> Figure:
-    """The map twice (share that solves the task, share that works as the proof does), and strips
-    below."""
+    """Draw the map twice, with the share that solves the task and the share that works as the proof
+    does, and the strips below."""
     lines = -(-len(strips) // _A_ROW)
     heights = [0.42 * len(grid.rows) + 1.2, 2.3 * lines + 0.3][: 1 + bool(lines)]
     with style():

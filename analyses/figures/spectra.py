@@ -14,11 +14,11 @@ __all__ = ["spectra_by_input", "spectra_by_width"]
 
 _FLOOR = 1e-6
 _SHOWN = 8
-"""How many singular values of an input are drawn."""
+"""Number of singular values of an input that are drawn."""
 
 
 def spectra_by_input(spectra: Mapping[str, NDArray[np.floating]]) -> Figure:
-    """Violin plots of each singular value over inputs, one panel per model.
+    """Draw violin plots of each singular value over inputs, one panel per model.
 
     Args:
         spectra: Model → its singular values, ``[input, value]``.
@@ -45,7 +45,7 @@ def spectra_by_width(
     *,
     reference: NDArray[np.floating] | None = None,
 ) -> Figure:
-    """The spectra of models with heads of growing width, with their range over seeds.
+    """Draw the spectra of models with heads of growing width, with their range over seeds.
 
     Args:
         spectra: The head width m_h → singular values ``[seed, value]``.

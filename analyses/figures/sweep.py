@@ -40,14 +40,15 @@ def sweep(
     log_y: bool = True,
     least: float = 0.0,
 ) -> Figure:
-    """A line a model through the middle of its seeds, with a dot a seed.
+    """Draw a number against the quantity that was varied: for each model a line through the median
+    or mean of its seeds, with a dot for each seed.
 
     Args:
         table: A tidy table with one row per model and seed.
         x: The column with the quantity that was varied.
         across: The label of the horizontal axis: what was varied, with its unit; or panel → label.
         by: The column whose values are the lines.
-        label: The axis label: what is shown, with its unit.
+        label: The label of the vertical axis: what is shown, with its unit.
         y: The column that is plotted on the vertical axis.
         panel: A column whose values get a panel each; None for one panel.
         dashed: Values of ``by`` that are drawn dashed, without dots.
@@ -57,7 +58,8 @@ def sweep(
             the panel's first model at its smallest x.
         middle: Which average over seeds the line shows, ``median`` or ``mean``.
         log_x, log_y: Whether the axes are logarithmic.
-        least: Values below are drawn there (an axis of forty decades shows nothing).
+        least: Smaller values are drawn at this height, because an axis of forty decades shows
+            nothing.
     """
     panels = [None] if panel is None else list(dict.fromkeys(table[panel]))
     names = list(dict.fromkeys(table[by]))
@@ -86,7 +88,7 @@ def sweep(
 
 
 def _legend(grid: Sequence[Axes]) -> None:
-    """One legend right of all panels, with every entry once."""
+    """Put one legend to the right of all panels, with each entry once."""
     handles = {
         n: h for axes in grid for h, n in zip(*axes.get_legend_handles_labels(), strict=True)
     }

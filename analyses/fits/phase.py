@@ -28,10 +28,13 @@ MOST_BITS = 96
 def heads_needed(
     lag: int, epsilon: float, *, positions: Positions, unit_roundoff: float, most: int = 20
 ) -> tuple[int | None, float]:
-    """The fewest heads for which a sum with error ≤ ε was found, by bisection, and the sum's error.
+    """Search by bisection for the smallest number of heads with which a sum of error at most ε is
+    found.
 
-    H is None when the floor for any number of heads lies above ε, and the error the floor's bound;
-    or when none up to ``most`` heads reached ε, and the error the least one found.
+    Returns:
+        The number of heads, and the error of the sum. The number is None in two cases. If the least
+        error of any number of heads is above ε, the error is the lower bound on it. If no number up
+        to ``most`` reached ε, it is the smallest error that was found.
     """
     _check("heads_needed", epsilon)
     bound = floor(lag, positions=positions, unit_roundoff=unit_roundoff)[1]
@@ -56,9 +59,11 @@ def heads_needed(
 
 
 def bits_needed(lag: int, epsilon: float, *, positions: Positions) -> tuple[int, int | None]:
-    """Two numbers of bits: with the first no number of heads reaches ε, with the second some does.
+    """Bracket the precision that an error ε needs.
 
-    B is None when 96 bits are too few.
+    Returns:
+        The number of bits with which no number of heads reaches ε, and the number with which some
+        does, or None if 96 bits are not enough.
     """
     _check("bits_needed", epsilon)
     few, many = 5, 16
@@ -71,7 +76,8 @@ def bits_needed(lag: int, epsilon: float, *, positions: Positions) -> tuple[int,
 
 
 def _last(lag: int, epsilon: float, positions: Positions, low: int, high: int, end: int) -> int:
-    """The most bits at which that end of the floor's bracket (0 value, 1 bound) exceeds ε."""
+    """Return the largest number of bits at which one end of the floor's bracket exceeds ε: the
+    value (``end`` 0) or the lower bound (1)."""
     while high - low > 1:
         middle = (low + high) // 2
         above = floor(lag, positions=positions, unit_roundoff=2.0**-middle)[end] > epsilon

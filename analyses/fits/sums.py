@@ -63,13 +63,15 @@ _FAR = 4096
 _KERNEL_LAGS = 20_000
 _NOTHING = 1e4  # e to the minus this is below every float
 _ROUNDINGS = 8
-"""Roundings per term: in the exponent, its exponential, the value, product and running sum."""
+"""Number of roundings that affect one term: in the exponent, its exponential, the value, the
+product and the running sum."""
 
 
 def lag_error(
     positions: Positions, slopes: Sequence[float], coefficients: Sequence[float], lag: int
 ) -> float:
-    """The error Σ_s |1[s = lag] − K(s)| of given numbers, exact or a bound from above."""
+    """Return the error Σ_s |1[s = lag] − K(s)| of a sum with the given slopes and coefficients: the
+    exact value or an upper bound."""
     with mpmath.workdps(DIGITS):
         heads = sorted(
             (mpmath.mpf(p), mpmath.mpf(a)) for p, a in zip(slopes, coefficients, strict=True)
@@ -89,8 +91,8 @@ def lag_error(
 
 
 def _sign_changes(positions: Positions, p: list[Any], a: list[Any], start: int) -> int:
-    """A bound on how many sign changes of K lie beyond ``start``; it is exact up to an even
-    number."""
+    """Return an upper bound on the number of sign changes of K beyond ``start``; it differs from
+    the true number by an even number."""
     total, signs = mpmath.mpf(0), []
     for c, value in zip(a, basis(positions, p, start), strict=True):
         total += c * value
@@ -100,7 +102,7 @@ def _sign_changes(positions: Positions, p: list[Any], a: list[Any], start: int) 
 
 
 def _rest(positions: Positions, p: list[Any], a: list[Any], start: int, changes: int) -> Any:
-    """The sum Σ_{s ≥ start} |K(s)|, if K changes its sign there at most once."""
+    """Return Σ_{s ≥ start} |K(s)|, for a K that changes its sign there at most once."""
     whole = mpmath.fdot(a, tail(positions, p, start))
     if changes == 0:
         return abs(whole)
@@ -124,7 +126,8 @@ def kernel_error(
     coefficients: Sequence[float],
     kernel: MemoryKernel,
 ) -> float:
-    """The error Σ_s |ρ(s) − K(s)|; lags beyond 20 000 count as one sum of one sign."""
+    """Return the error Σ_s |ρ(s) − K(s)| of a sum for a kernel ρ. The lags beyond 20 000 are
+    treated as a tail of one sign."""
     p, a = np.asarray(slopes, dtype=np.float64), np.asarray(coefficients, dtype=np.float64)
     s = np.arange(_KERNEL_LAGS, dtype=np.float64)
     at = s if positions == "lin" else np.log1p(s)
@@ -137,8 +140,8 @@ def kernel_error(
 
 
 def lags_beyond(kernel: MemoryKernel, start: int) -> float:
-    """The kernel's tail Σ_{s ≥ start} ρ(s), in closed form or by the midpoint rule on [start − ½,
-    ∞).
+    """Return the kernel's tail Σ_{s ≥ start} ρ(s), in closed form or by the midpoint rule on [start
+    − ½, ∞).
 
     The midpoint rule is off by about |ρ′(start)|/24.
     """
@@ -259,7 +262,8 @@ def _eliminate(gram: Integers, right: Integers) -> Integers:
 PRECISIONS = {"float64": 2.0**-53, "float32": 2.0**-24}
 _NEAR = 40
 _FINE, _COARSE = (1.4, 20), (2.5, 7)
-"""How lags far back are grouped, (fine, coarse): growth of a block and number of blocks."""
+"""How lags far back are grouped into blocks, in a fine and a coarse way: the growth factor of a
+block, and the number of blocks."""
 _DENSE, _BETWEEN = 40, 4
 _SPREAD = {"lin": 0.0, "log": 0.37}
 
@@ -293,14 +297,15 @@ class SumFit:
 
 
 def rounding_price(heads: int, unit_roundoff: float) -> float:
-    """The rounding error c·u per unit of mass: a term is rounded 8 times, and H terms are added."""
+    """Return the rounding error per unit of mass, c·u with c = 8 + H: each term is rounded 8 times,
+    and H terms are added."""
     return (_ROUNDINGS + heads) * unit_roundoff
 
 
 def fit_sum(
     target: int | str, heads: int, *, positions: Positions = "lin", unit_roundoff: float = 2.0**-53
 ) -> SumFit:
-    """The best sum of ``heads`` terms that the search finds.
+    """Search for the best sum of ``heads`` exponentials or powers for a lag or a kernel.
 
     Args:
         target: A lag T ≥ 1, or a kernel as text (:meth:`MemoryKernel.parse`).
@@ -366,7 +371,8 @@ def _floor(target: int | str, positions: Positions, unit_roundoff: float) -> tup
 
 
 def _dense(positions: Positions) -> NDArray[np.float64]:
-    """Chebyshev points of e^{−p/γ}, and a few more towards both of its ends, p falling."""
+    """Return a dense set of slopes p, largest first: Chebyshev points of e^{−p/γ}, with a few more
+    near both of its ends."""
     z = 0.95 * (1 - np.cos(np.pi * (2 * np.arange(_DENSE) + 1) / (2 * _DENSE))) / 2
     ends = 0.6 ** np.arange(10, 0, -1)
     z = np.concatenate([z[0] * ends, z, 1 - (1 - z[-1]) * ends[::-1]])
@@ -399,7 +405,7 @@ def _check(
 
 
 def round_slopes(slopes: NDArray[np.float64], unit_roundoff: float) -> list[float]:
-    """Round slopes to what a model of that precision holds."""
+    """Round slopes to values that a model of the given precision can hold."""
     with mpmath.workprec(round(-log2(unit_roundoff))):
         return [float(+mpmath.mpf(float(p))) for p in slopes]
 
@@ -412,8 +418,8 @@ def _solve(
     iterations: int,
     far: tuple[float, int] = _FINE,
 ) -> LeastFit:
-    """Solve for the coefficients, in units of price × mass; the rows of the system are lags, then
-    blocks of lags, then the tail."""
+    """Solve the linear programme for the coefficients, in units of price × mass. The rows of the
+    system are single lags, then blocks of lags, then the tail."""
     near, edges = _rows(target, far)
     with mpmath.workdps(DIGITS):
         p = [mpmath.mpf(v) for v in slopes]
@@ -426,7 +432,8 @@ def _solve(
 
 
 def _rows(target: int | str, far: tuple[float, int]) -> tuple[int, list[int]]:
-    """Lags below the first edge are rows of their own, those between edges one row a block."""
+    """Return how the lags form the rows of the linear programme: the number of lags that are rows
+    of their own, and the edges of the blocks behind them."""
     near = (target if isinstance(target, int) else _NEAR) + _NEAR
     return near, [round(near * far[0] ** k) for k in range(far[1])]
 
@@ -459,7 +466,8 @@ def _round_fit(
     price: float,
     unit_roundoff: float,
 ) -> SumFit:
-    """The sum with coefficients rounded to the precision, and its error."""
+    """Round the coefficients to the precision, and return the sum with the error of the rounded
+    numbers."""
     with mpmath.workdps(DIGITS):
         mass = tail(positions, [mpmath.mpf(p) for p in slopes], 0)
         exact = [

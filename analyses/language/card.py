@@ -49,7 +49,7 @@ _MEASURED = (
 
 
 def is_made_by_language(place: Path, recipe: LanguageRecipe) -> bool:
-    """Whether a folder holds what a recipe makes."""
+    """Return whether a folder holds the files that training by a recipe writes."""
     file = place / _NUMBERS
     if not file.is_file():
         return False
@@ -86,7 +86,7 @@ def write_language(training: LanguageRun, out: Path, *, overwrite: bool) -> dict
 
 
 def metrics_of(measured: Measured) -> dict[str, float]:
-    """The metrics that a recipe's bounds are about."""
+    """Return the metrics for which recipes have bounds."""
     return {
         "loss": measured.plain,
         "gap": measured.first - measured.second,
@@ -97,7 +97,7 @@ def metrics_of(measured: Measured) -> dict[str, float]:
 
 @torch.no_grad()
 def _write(training: LanguageRun, step: int, weights: dict[str, Tensor], place: Path) -> Measured:
-    """Write one model and measure it as it is written."""
+    """Write one model's folder, and return what is measured of the weights as written."""
     from tokenizers import Tokenizer
 
     model = GPT2(training.recipe.model)
@@ -167,7 +167,8 @@ def _card(numbers: dict[str, Any], recipe: LanguageRecipe, found: dict[int, Meas
 
 
 def _line(step: int, found: Measured) -> tuple[str, ...]:
-    """A row of the card's table: losses in nats a token, shares of attention and whose they are."""
+    """Return a row of the card's table: losses in nats per token, shares of attention, and their
+    heads."""
     return (
         f"{step:,}",
         f"{found.plain:.2f}",

@@ -25,7 +25,7 @@ from prooflens.errors import ArgumentError
 __all__ = ["LIBRARY", "SourceCorpus", "python_sources"]
 
 LIBRARY = "the standard library of "
-"""What the origin of a text begins with where it is the interpreter's own."""
+"""Beginning of a corpus' origin if it is the interpreter's own standard library."""
 
 _TESTS = ("test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__")
 
@@ -77,7 +77,8 @@ def python_sources(*, held_out: int = 20, folder: Path | None = None) -> SourceC
 
 
 def _texts(folder: Path) -> Iterator[tuple[str, str]]:
-    """Digest and text of every source below a folder that is neither a test nor installed."""
+    """Yield digest and text of every source file below a folder, without tests and installed
+    packages."""
     for file in folder.rglob("*.py"):
         if set(file.relative_to(folder).parts) & set(_TESTS) or not file.is_file():
             continue

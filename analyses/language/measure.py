@@ -52,7 +52,7 @@ class Measured:
 
 @torch.no_grad()
 def measure(model: GPT2, held_out: Tensor, *, seed: int = 0) -> Measured:
-    """Measure a model on a held-out text ``[token]``."""
+    """Measure a model on a held-out text of token ids ``[token]``."""
     context, drawn_by = model.sizes.context, [seed, 1]
     inputs, targets = rows_of(held_out, 32, context, repeated=0.0, shuffled=0.0, seed=drawn_by)
     plain = float(functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten()))
@@ -79,14 +79,15 @@ def _rows(passages: Tensor) -> Tensor:
 
 
 def _twice(model: GPT2, passages: Tensor) -> tuple[float, float]:
-    """Mean loss of every passage's tokens but its first, the first and the second time."""
+    """Return the mean loss of each passage's tokens except its first, when it is read the first and
+    the second time, in nats."""
     rows = _rows(passages)
     losses = functional.cross_entropy(model(rows)[:, :-1].mT, rows[:, 1:], reduction="none")
     return float(losses[:, 1:_PASSAGE].mean()), float(losses[:, _PASSAGE + 1 :].mean())
 
 
 def _best(shares: Tensor) -> tuple[float, str]:
-    """The largest of ``[layer, head]`` and which head it is."""
+    """Return the largest entry of ``[layer, head]`` and the name of its head."""
     place = int(shares.argmax())
     heads = shares.shape[1]
     return float(shares.flatten()[place]), f"{place // heads}.{place % heads}"

@@ -102,11 +102,12 @@ class GPT2(nn.Module):
         return {name.replace("/", "."): weight for name, weight in self.weights.items()}
 
     def forward(self, tokens: Tensor, offset: int = 0) -> Tensor:
-        """Logits ``[row, position, token]`` of ids ``[row, position]``, begun at ``offset``."""
+        """Return the logits ``[row, position, token]`` of ids ``[row, position]`` whose first
+        position is ``offset``."""
         return self._end(self._residual(tokens, offset)[0])
 
     def patterns(self, tokens: Tensor) -> Tensor:
-        """Attention ``[layer, row, head, query, key]`` of every head."""
+        """Return the attention patterns of all heads, ``[layer, row, head, query, key]``."""
         return torch.stack(self._residual(tokens, 0, patterns=True)[1])
 
     def _end(self, x: Tensor) -> Tensor:
@@ -150,7 +151,7 @@ class GPT2(nn.Module):
 
 
 def _shapes(sizes: GPT2Sizes) -> dict[str, tuple[int, ...]]:
-    """Every parameter's shape, by its Hugging Face name."""
+    """Return the shape of every parameter by its Hugging Face name."""
     width, wide = sizes.width, 4 * sizes.width
     shapes: dict[str, tuple[int, ...]] = {
         "transformer.wte.weight": (sizes.vocabulary, width),
@@ -176,7 +177,8 @@ def _initial(name: str, shape: tuple[int, ...], generator: torch.Generator) -> T
 
 
 def _sines(positions: int, width: int) -> Tensor:
-    """Sines and cosines ``[position, width]``, longer than the tokens' embeddings."""
+    """Return the initial position embeddings ``[position, width]``: sines and cosines, with larger
+    norms than the tokens' embeddings."""
     rates = 10_000 ** (-torch.arange(0, width, 2) / width)
     angles = torch.arange(positions)[:, None] * rates
     return torch.cat([angles.sin(), angles.cos()], 1) * _DEVIATION * math.sqrt(2) * _POSITIONS

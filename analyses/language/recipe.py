@@ -27,7 +27,7 @@ from prooflens.files import read_toml
 __all__ = ["RECIPE", "LanguageRecipe", "LanguageTraining", "Stage", "read_language_recipe"]
 
 RECIPE = Path(__file__).parent / "code-lm.toml"
-"""The recipe of the shipped language model."""
+"""Path of the recipe of the shipped language model."""
 
 _MOST_BYTES, _MOST = 1 << 20, 1 << 40
 _EXPECTED = ("gap", "induction", "previous")
@@ -117,7 +117,12 @@ class LanguageTraining:
         problems.raise_if_any()
 
     def share(self, step: int, steps: int) -> float:
-        """The share of the constant rates at a step, counted from 0, of so many."""
+        """Return the factor on the learning rates at a step, from 0 to 1.
+
+        Args:
+            step: The step, counted from 0.
+            steps: The number of all steps.
+        """
         up = min(1.0, (step + 1) / max(self.warmup, 1))
         down = min(1.0, (steps - step) / max(self.cooldown, 1)) if self.cooldown else 1.0
         return up * down
@@ -145,16 +150,16 @@ class LanguageRecipe:
 
     @property
     def steps(self) -> int:
-        """Steps of all stages."""
+        """The number of steps of all stages together."""
         return sum(stage.steps for stage in self.stages)
 
     @property
     def tokens(self) -> int:
-        """Tokens read in all stages."""
+        """The number of tokens that are read in all stages together."""
         return self.tokens_until(self.steps)
 
     def tokens_until(self, step: int) -> int:
-        """Tokens read in the first so many steps."""
+        """Return the number of tokens that are read before a step, counted from 0."""
         stages = (self.stage(earlier) for earlier in range(step))
         return sum(stage.rows * stage.length for stage in stages)
 
@@ -167,7 +172,7 @@ class LanguageRecipe:
         return self.stages[-1]
 
     def to_dict(self) -> dict[str, Any]:
-        """The data that decides the weights."""
+        """Return the part of the recipe that determines the weights, as JSON data."""
         data = {name: getattr(self, name) for name in ("name", "held_out", "folder")}
         stages = [asdict(stage) for stage in self.stages]
         parts = {"model": asdict(self.model), "training": asdict(self.training)}
@@ -180,7 +185,7 @@ class LanguageRecipe:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def missed_bounds(self, metrics: Mapping[str, float]) -> list[str]:
-        """The bounds that the metrics miss, as sentences."""
+        """Return a sentence for each expected bound that the metrics do not reach."""
         return [
             f"{name} is {metrics[name]:.3g}, expected at least {bound:g}"
             for name, bound in self.expected.items()
@@ -224,7 +229,7 @@ def read_language_recipe(path: Path) -> LanguageRecipe:
 
 
 def _from_table(kind: type[Made], table: Mapping[str, Any]) -> Made:
-    """A dataclass from a table, whose lists become tuples."""
+    """Make a dataclass from a TOML table; lists become tuples."""
     known = {f.name for f in fields(kind)}  # type: ignore[arg-type]
     unknown = sorted(set(table) - known)
     if unknown:
@@ -247,7 +252,8 @@ def _from_table(kind: type[Made], table: Mapping[str, Any]) -> Made:
 
 
 def _check_table_types(data: Mapping[str, Any], problems: Problems) -> None:
-    """Note values of another type than a recipe's, before anything is made of them."""
+    """Collect a problem for each value of the wrong type, before anything is built from the
+    data."""
     tables = {key: data.get(key, {}) for key in ("corpus", "model", "training", "expected")}
     stages = data.get("stages")
     listed = stages if isinstance(stages, list) and stages else [None]

@@ -22,7 +22,7 @@ from analyses.language.tokens import BEGIN
 __all__ = ["IGNORED", "rows_of"]
 
 IGNORED = -100
-"""The target at positions that are not scored, as in PyTorch's cross-entropy."""
+"""Target at positions that are not scored; the value that PyTorch's cross-entropy ignores."""
 
 _SHORTEST = 8  # tokens of a repeated passage
 
@@ -60,7 +60,7 @@ def rows_of(
 
 
 def _repeat(row: np.ndarray, draw: np.random.Generator) -> None:
-    """Write one passage of ``row`` a second time, somewhere after its first."""
+    """Write one passage of ``row`` a second time, at a place after the first, in place."""
     size = int(draw.integers(_SHORTEST, len(row) // 2 + 1))
     first = int(draw.integers(0, len(row) - 2 * size + 1))
     second = int(draw.integers(first + size, len(row) - size + 1))

@@ -24,7 +24,8 @@ _BEGIN = "<|endoftext|>"
 
 
 def train_tokenizer(texts: Sequence[str], vocabulary: int) -> Any:
-    """A ``tokenizers.Tokenizer`` of ``vocabulary`` tokens: byte-level BPE with GPT-2's splitting.
+    """Train a byte-level BPE tokenizer with GPT-2's splitting and a vocabulary of ``vocabulary``
+    tokens; return it as a ``tokenizers.Tokenizer``.
 
     The same texts in the same order give the same vocabulary.
     """
@@ -44,7 +45,7 @@ def train_tokenizer(texts: Sequence[str], vocabulary: int) -> Any:
 
 
 def encode(tokenizer: Any, texts: Sequence[str]) -> Tensor:
-    """All texts as one row of ids ``[token]``, each begun by :data:`BEGIN`."""
+    """Return all texts as one row of token ids ``[token]``; each text begins with :data:`BEGIN`."""
     rows = [[BEGIN, *coded.ids] for coded in tokenizer.encode_batch(list(texts))]
     return torch.tensor([token for row in rows for token in row], dtype=torch.int32)
 

@@ -122,7 +122,7 @@ class LanguageRun:
         return float(loss.detach())
 
     def save(self) -> dict[str, Any]:
-        """Save the state and measure the model; the line that is added to the log."""
+        """Save the state, measure the model, and return the line that was added to the log."""
         self.seconds += time.process_time() - self._since
         header = {"recipe": self.recipe.sha256, "step": str(self.step)}
         header["seconds"] = repr(self.seconds)
@@ -139,7 +139,7 @@ class LanguageRun:
         return found
 
     def log(self) -> list[dict[str, Any]]:
-        """The lines that were logged so far, oldest first."""
+        """The lines of the log so far, oldest first."""
         text = (self.folder / _LOG).read_text("utf-8") if (self.folder / _LOG).is_file() else ""
         return [json.loads(line) for line in text.splitlines()]
 
@@ -178,7 +178,8 @@ class LanguageRun:
 def _optimizers(
     training: LanguageTraining, named: dict[str, Tensor]
 ) -> list[tuple[torch.optim.Optimizer, dict[str, Tensor]]]:
-    """Muon with the layers' matrices, and AdamW with embeddings, norms and biases."""
+    """Return Muon for the layers' matrices and AdamW for embeddings, norms and biases, each with
+    its parameters."""
     matrices = {name: w for name, w in named.items() if w.ndim == 2 and ".h." in name}
     rest = {name: w for name, w in named.items() if name not in matrices}
     muon = torch.optim.Muon(
@@ -197,12 +198,12 @@ def _optimizers(
 def take_steps(
     training: LanguageRun, *, minutes: float, told: Callable[[dict[str, Any]], None]
 ) -> Iterator[int]:
-    """Take the steps that are left, saving every so many minutes and at the end.
+    """Take the remaining steps; save every ``minutes`` minutes and at the end.
 
     Args:
         training: The training.
         minutes: Minutes between two saves.
-        told: Called with every line of the log.
+        told: A function that is called with every new line of the log.
 
     Raises:
         KeyboardInterrupt: after Ctrl-C or a termination signal, with the state saved.

@@ -27,18 +27,19 @@ Status = Literal["reproduced", "partly", "not reproduced", "not run"]
 
 @dataclass(frozen=True)
 class Setting:
-    """How a claim is run.
+    """The circumstances in which a claim is run: its profile, seeds, options and places.
 
     Attributes:
         profile: ``zoo`` (shipped models only), ``quick`` (two cores) or ``full`` (a GPU).
         seeds: The seeds; each model is trained once per seed.
         options: The options of the profile, from the ledger.
-        folder: The claim's own; what it writes there survives an interruption.
+        folder: The claim's own folder; what it writes there survives an interruption.
         resume: Whether to use what an interrupted run left in ``folder``.
         device: The torch device to compute on, such as ``cpu`` or ``cuda``.
         backend: Where models are trained, ``local`` or ``ray``.
         progress: Whether to show progress bars on a terminal.
-        workers: Processes that train models; None for one a core where there is enough to do.
+        workers: The number of processes that train models; by default one per core, as far as there
+            are models to train.
     """
 
     profile: str
@@ -62,20 +63,21 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of a claim.
+    """The result of running a claim.
 
     Attributes:
-        status: By the ledger's rule; ``not run`` where the setting cannot answer.
-        words: One to three sentences: why, and if it failed what we think the reason is.
+        status: The status that follows from the ledger's rule, or ``not run`` if the setting cannot
+            answer the claim.
+        words: One to three sentences with the reason; after a failure, also with its likely cause.
         key: The one number to quote, as text with its unit and spread.
         numbers: JSON data: every number the rule looks at, a list over seeds wherever there are
             seeds, and the spread.
         tables: Name → table.
         drawings: Name → figure; the first one stands for the claim.
-        models: Shipped models or constructions the claim speaks about, by name.
+        models: Names of the shipped models or constructions that the claim is about.
 
     Raises:
-        ArgumentError: for an unknown status, or one that was run and has no number.
+        ArgumentError: for an unknown status, or for one other than ``not run`` without a number.
     """
 
     status: Status

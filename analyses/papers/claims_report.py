@@ -30,14 +30,14 @@ __all__ = ["LARGEST", "MODELS", "REPORT", "write_report"]
 
 REPORT, MODELS = "report.html", "models"
 LARGEST = 15_000_000
-"""The largest size of a report, in bytes."""
+"""Largest size of a report in bytes (15 MB). A larger one is refused."""
 
 _FLAT = re.compile(r"[\[{][^\[\]{}]*[\]}]")
-"""Matches a JSON list or object with no other one inside, which is shown on one line."""
+"""Matches a JSON list or object without another one inside; it is shown on one line."""
 _STATUSES = (*get_args(Status), "stopped")
 _SEEDS = 3  # fewer tell nothing of how results spread
 _ENOUGH = 7
-"""The fewest seeds that decide a verdict which rounding alone may move."""
+"""Least number of seeds with which a verdict counts as decided if rounding alone may change it."""
 _TITLES = {
     "memory": "memory: long but sparse memories",
     "template": "template: abstract symbols",
@@ -90,7 +90,8 @@ class _Entry:
 
     @property
     def certainty(self) -> str:
-        """How sure a verdict is: its seeds, and what it was run with; empty without one."""
+        """In sentences, how sure the verdict is: the number of seeds, and whether options differ
+        from the ledger's. Empty if the claim was not run."""
         if self.result is None or self.status == "not run":
             return ""
         seeds, changed = len(self.result.seeds), json.dumps(dict(self.result.changed))[1:-1]
@@ -126,7 +127,8 @@ class _Entry:
 
     @property
     def before(self) -> Before | None:
-        """What this folder's own result says of before, or the ledger, whose entry has a reason."""
+        """The previous rule and verdict that the report shows: those of this folder's result, or
+        those of the ledger, which also give a reason."""
         names = ("rule", "profile", "status", "key", "settings")
         found = self.result.before if self.result else {}
         mine = Before(**{name: found[name] for name in names}) if found else None
@@ -217,7 +219,7 @@ def write_report(ledger: Mapping[str, Claim], out: Path) -> Path:
 
 
 def _papers(entries: list[_Entry], models: list[ModelPage]) -> list[dict[str, Any]]:
-    """A section for each paper that has claims."""
+    """Return the report's sections: one for each paper that has claims."""
     found = []
     for paper in PAPERS:
         mine = [entry for entry in entries if entry.claim.paper == paper]
@@ -238,7 +240,7 @@ def _papers(entries: list[_Entry], models: list[ModelPage]) -> list[dict[str, An
 
 
 def _claims_by_model(entries: list[_Entry]) -> dict[str, list[str]]:
-    """Model → the ids of the claims that speak of it."""
+    """Return model → ids of the claims that are about it."""
     names = {name for entry in entries for name in entry.models}
     return {name: [e.claim.id for e in entries if name in e.models] for name in names}
 
@@ -254,7 +256,7 @@ def _count(entries: list[_Entry]) -> str:
 
 
 def _summary(entries: list[_Entry]) -> list[str]:
-    """How many claims have which verdict, and which have each."""
+    """Return sentences that count the claims by verdict and name them."""
     said = [_count(entries)]
     for status in _STATUSES:
         mine = [entry.claim.id for entry in entries if entry.status == status]
@@ -264,7 +266,7 @@ def _summary(entries: list[_Entry]) -> list[str]:
 
 
 def _doubts(entries: list[_Entry]) -> list[str]:
-    """What a reader should not take from the verdicts."""
+    """Return sentences on what a reader should not conclude from the verdicts."""
     ran = [entry.result for entry in entries if entry.result and entry.status != "not run"]
     said = [
         "A verdict follows a rule that was written before the runs and is shown with it. It is "

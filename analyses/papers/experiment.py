@@ -147,12 +147,13 @@ class Experiment:
 
 
 def _cell(labels: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The labels of a setting, which all seeds share."""
+    """Return the labels of a run without its seed: the setting, which all its seeds share."""
     return tuple(value for name, value in labels.items() if name != "seed")
 
 
 def train_runs(setting: Setting, runs: Sequence[TrainingRun], part: str) -> list[Fit]:
-    """The results of the runs, in order; their states lie in ``part`` of the claim's folder."""
+    """Train the runs and return their results in the same order. Their states are saved in the
+    subfolder ``part`` of the claim's folder."""
     return train(
         runs,
         folder=setting.folder / part,
@@ -165,12 +166,21 @@ def train_runs(setting: Setting, runs: Sequence[TrainingRun], part: str) -> list
 
 
 def parameters(spec: Any) -> int:
-    """The number of trained parameters of a model."""
+    """Return the number of trained parameters of a model with this spec."""
     return sum(p.numel() for p in build(spec).parameters() if p.requires_grad)
 
 
 def medians(table: pd.DataFrame, by: Sequence[str], y: str = "error") -> dict[Any, float]:
-    """Median over seeds by the values of some columns (a tuple of them, or the value of one)."""
+    """Return the median over seeds for each setting.
+
+    Args:
+        table: A table with one row per run.
+        by: The columns that define a setting.
+        y: The column of the median.
+
+    Returns:
+        Values of the columns ``by`` (a tuple, or the value itself for a single column) → median.
+    """
     found = table.groupby(list(by) if len(by) > 1 else by[0], sort=False)[y].median()
     return {key: float(value) for key, value in found.items()}
 
@@ -178,36 +188,43 @@ def medians(table: pd.DataFrame, by: Sequence[str], y: str = "error") -> dict[An
 def by_seed(
     table: pd.DataFrame, by: Sequence[str], y: str = "error", *, between: str = ", "
 ) -> dict[str, list[float]]:
-    """Every seed's value as JSON data, keyed by the values of some columns."""
+    """Return every seed's value for each setting, as JSON data whose keys are the settings as
+    text."""
     groups = table.groupby(list(by), sort=False)[y]
     return {between.join(map(str, key)): [float(v) for v in rows] for key, rows in groups}
 
 
 def spread(values: Sequence[float], form: str = ".2g") -> str:
-    """A summary of some values as text: ``median (least … largest)``."""
+    """Summarise some values as text: ``median (least … largest)``."""
     ordered = sorted(values)
     middle = float(pd.Series(ordered).median())
     return f"{middle:{form}} ({ordered[0]:{form}} … {ordered[-1]:{form}})"
 
 
 def interval(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
-    """Student's 95 % interval of the mean of some values, two at least."""
+    """Return Student's 95 % interval of the mean of at least two values."""
     found = np.asarray(values, dtype=np.float64)
     half = float(student.ppf(0.975, len(found) - 1)) * found.std(ddof=1) / len(found) ** 0.5
     return float(found.mean() - half), float(found.mean() + half)
 
 
 def decide(reproduced: bool, partly: bool = False) -> Status:
-    """The verdict of a rule: ``partly`` is looked at only where it is not reproduced."""
+    """Return the status ``reproduced``, ``partly`` or ``not reproduced``.
+
+    Args:
+        reproduced: Whether the rule for ``reproduced`` is met.
+        partly: Whether the rule for ``partly`` is met; it matters only if the first is not.
+    """
     return "reproduced" if reproduced else "partly" if partly else "not reproduced"
 
 
 def status_of(statements: Mapping[str, bool], *, needed: Sequence[str] = ()) -> Status:
-    """``reproduced`` if all hold, ``partly`` if some do (of ``needed``, all), else not.
+    """Return the status of a claim that makes several statements: ``reproduced`` if all hold,
+    ``partly`` if some do, else ``not reproduced``.
 
     Args:
         statements: Statement in words → whether it holds.
-        needed: For ``partly``, all of these must hold; one of any by default.
+        needed: The statements that must all hold for ``partly``; by default any single one will do.
     """
     some = all(statements[n] for n in needed) if needed else any(statements.values())
     return decide(all(statements.values()), some)

@@ -80,12 +80,12 @@ class _LedgerEntry(FileTable, extra="forbid"):
 
 @dataclass(frozen=True)
 class Before:
-    """A rule or settings that a claim had before, and what they said.
+    """A claim's rule and settings before they were changed, with the verdict that they gave.
 
     Attributes:
         rule: The rule as it was.
         profile: The profile that was run.
-        status: The verdict.
+        status: The status of the verdict.
         key: The number that was quoted.
         settings: The profile's seeds and options as they were.
         reason: Why the rule or the settings were changed; written before the next run.
@@ -147,7 +147,7 @@ class Claim:
 
     @property
     def rule_sha256(self) -> str:
-        """The SHA-256 of the rule's words; line breaks do not matter."""
+        """The SHA-256 of the rule's text, in which line breaks do not matter."""
         return hashlib.sha256(" ".join(self.rule.split()).encode()).hexdigest()
 
     @property
@@ -166,7 +166,8 @@ class Claim:
 
     @property
     def check(self) -> Callable[[Setting], None]:
-        """What refuses unfit options before any work: ``check`` of its module, if it has one."""
+        """Return the function that refuses unsuitable options before any work is done: ``check`` of
+        the claim's module, if it has one."""
         module = importlib.import_module(self.run.partition(":")[0])
         found: Callable[[Setting], None] = getattr(module, "check", lambda setting: None)
         return found
@@ -214,7 +215,7 @@ def _before(table: Mapping[str, Any]) -> Before:
 def select_claims(
     ledger: Mapping[str, Claim], ids: Iterable[str], papers: Iterable[str], every: bool
 ) -> list[Claim]:
-    """The claims that were asked for, in the ledger's order.
+    """Return the claims that the user asked for, in the ledger's order.
 
     Raises:
         ArgumentError: naming every id and paper that does not exist, or if nothing is asked for.

@@ -50,8 +50,14 @@ _DPI = 100  # a page a model: all of them go into one file of bounded size
 
 @dataclass(frozen=True)
 class _Measured:
-    """A model's tables, the mean pattern ``[query, key]`` of each head by name, where the proof's
-    formulas can first be read, and the share of the targets' variance that the output explains."""
+    """What was measured of one model.
+
+    Attributes:
+        roles, probes: Its role table and its probe table.
+        patterns: Name of a head → its mean attention pattern ``[query, key]``.
+        layers: Where each of the proof's formulas can first be read.
+        answered: The share of the targets' variance that the output explains.
+    """
 
     roles: pd.DataFrame
     probes: pd.DataFrame
@@ -81,7 +87,8 @@ def measure_models(
 
 
 def _measure_one(shipped: zoo.Shipped, out: Path, proofs: dict[str, _Measured]) -> None:
-    """Write the model's folder, and its proof's unless another model of the task has done so."""
+    """Write a model's folder, and that of its task's construction unless another model of the task
+    has done so."""
     key = _key(shipped.model)
     if _is_there(out / shipped.name, key):
         return
@@ -184,7 +191,7 @@ def _largest_error(proof: Construction) -> float:
 
 
 def _measured_task(task: Task) -> Task:
-    """The task with rows of one length, so that probes see positions from the first to the last."""
+    """Return the task with rows of one length, so that probes see all positions."""
     one_length = getattr(task, "of_one_length", None)
     return task if one_length is None else one_length()
 
@@ -213,7 +220,8 @@ def _size(model: SequenceTransformer) -> str:
 
 
 def _paper(shipped: zoo.Shipped) -> str:
-    """The paper of the claim it serves, or of its task; empty for a task of no paper's."""
+    """Return the paper of the claim that a model serves, or that of its task; empty if the task is
+    from no paper."""
     candidates = (shipped.claim.split("-")[0], type(shipped.task).__module__.split(".")[2])
     return next((name for name in candidates if name in PAPERS), "")
 
@@ -250,7 +258,7 @@ def _write(
 
 
 def _read_in_words(probes: pd.DataFrame) -> str:
-    """Where each latent is read best, with the score."""
+    """Say where each latent can be read best, with the score."""
     best = probes.loc[probes.groupby("latent", sort=False)["score"].idxmax()]
     told = (f"{row.latent} {row.score:.2f} at {row.hook}" for row in best.itertuples())
     return f"Best: {', '.join(told)}."

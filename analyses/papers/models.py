@@ -73,7 +73,8 @@ def model_pages(claims: Mapping[str, Sequence[str]], folder: Path) -> list[Model
 
 
 def comparison(pages: Sequence[ModelPage], paper: str) -> PageTable | None:
-    """A table of a paper's statements for all its models: theory, constructed, trained."""
+    """Return a table that compares theory, construction and trained model for the statements of a
+    paper; None if there are none."""
     mine = [page for page in pages if page.paper == paper and len(page.statements)]
     if not mine:
         return None
@@ -108,7 +109,7 @@ def _roles(folder: Path) -> PageTable:
 
 
 def _confirmed_sentence(roles: pd.DataFrame) -> str:
-    """Which component plays which role for sure, in a sentence."""
+    """Say in a sentence which component has which confirmed role."""
     sure = roles[roles["status"] == "confirmed"]
     said = [
         f"{role} {in_words(list(dict.fromkeys(rows['component'])))}"

@@ -146,11 +146,12 @@ class Result:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The seeds and options that were run."""
+        """The seeds and options with which the claim was run."""
         return {"seeds": list(self.seeds), **self.options}
 
     def is_outdated(self, claim: Claim) -> bool:
-        """Whether the ledger's rule, or the settings that it gave then, are others today."""
+        """Return whether the ledger's rule has changed since the claim was run, or its settings for
+        this profile, if it was run with these."""
         if self.rule_sha256 != claim.rule_sha256:
             return True
         listed = plain(claim.profiles.get(self.profile, {}))
@@ -211,7 +212,8 @@ def _changed_options(claim: Claim, setting: Setting) -> dict[str, Any]:
 
 
 def _before(place: Path, claim: Claim) -> dict[str, Any]:
-    """The rule and settings of the result that is to be replaced, with its verdict."""
+    """Return what a new result keeps of the one that it replaces: its rule, settings and verdict,
+    if the ledger has changed since; otherwise what that one kept itself."""
     if not (place / RESULT).exists():
         return {}
     old = read_result(place)
@@ -257,7 +259,8 @@ def read_failure(out: Path, claim: str) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Numbers, lists and texts that JSON can hold; NaN and infinities as text."""
+    """Convert a value to numbers, lists and texts that JSON can hold; NaN and infinities become
+    text."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, np.ndarray | list | tuple):

@@ -41,7 +41,7 @@ from prooflens.machine import check_device, cores, need_backend
 __all__ = ["Failure", "Order", "run_claims"]
 
 _SETTING = "setting.json"
-"""In a claim's working folder: the seeds and options that it was begun with."""
+"""Name of the file in a claim's working folder with the seeds and options of the run."""
 
 
 @dataclass(frozen=True)
@@ -149,8 +149,12 @@ def _alike(value: Any, example: Any) -> bool:
 
 
 def _check_kept(claims: Sequence[Claim], order: Order, out: Path) -> None:
-    """Results by today's rule and settings are there to stay, unless they are to be kept or
-    replaced."""
+    """Refuse to run claims that have a result by today's rule and settings, unless the user asked
+    to keep or to replace results.
+
+    Raises:
+        OutputError: naming the first of these claims.
+    """
     if order.overwrite:
         return
     there = []
@@ -245,7 +249,8 @@ _Job = tuple[Claim, Callable[[Setting], Verdict], Setting, Path]
 
 
 def _attempts(todo: Sequence[_Job], workers: int) -> Iterable[tuple[Claim, Result | Failure, bool]]:
-    """The verdict of each claim and whether it was there already, as soon as it is known."""
+    """Yield each claim as soon as it is done, with its result or failure, and whether the result
+    was there already."""
     if workers == 1:
         return (_attempt(*job) for job in todo)
     from joblib import Parallel, delayed
@@ -276,7 +281,8 @@ def _attempt(
 def _result(
     claim: Claim, function: Callable[[Setting], Verdict], setting: Setting, out: Path
 ) -> tuple[Result, bool]:
-    """The result of a claim, and whether it was there already."""
+    """Return the result of a claim, and whether it was there already. If it was not, the claim is
+    run. A stored answer is not replaced by ``not run``."""
     kept = _kept_result(claim, setting, out) if setting.resume else None
     if kept is not None:
         drop(setting.folder)  # of a run that was killed after its result was written
@@ -291,8 +297,8 @@ def _result(
 
 
 def _run(function: Callable[[Setting], Verdict], setting: Setting) -> Verdict:
-    """Run a claim in its working folder. What an interrupted run with other seeds or options left
-    there is no beginning of this one, and goes."""
+    """Run a claim in its working folder. The folder is removed first, unless the run resumes one
+    with the same seeds and options."""
     file = setting.folder / _SETTING
     wanted = json.dumps(plain({"seeds": setting.seeds, "options": setting.options}), sort_keys=True)
     other = file.exists() and file.read_text("utf-8") != wanted
@@ -304,7 +310,7 @@ def _run(function: Callable[[Setting], Verdict], setting: Setting) -> Verdict:
 
 
 def _kept_result(claim: Claim, setting: Setting, out: Path) -> Result | None:
-    """The stored verdict with the same rule and setting, if there is one."""
+    """Return the stored result if it has the same rule, profile, seeds and options; else None."""
     old = _stored_answer(claim, out)
     if old is None:
         return None
@@ -318,7 +324,7 @@ def _kept_result(claim: Claim, setting: Setting, out: Path) -> Result | None:
 
 
 def _stored_answer(claim: Claim, out: Path) -> Result | None:
-    """The stored result, if the claim was run to an answer."""
+    """Return the stored result if it answers the claim, which ``not run`` does not; else None."""
     if not (out / claim.id / RESULT).exists():
         return None
     old = read_result(out / claim.id)

@@ -27,7 +27,7 @@ from scipy.stats import binom
 __all__ = ["ERROR", "in_turn", "seeds_missing"]
 
 ERROR = 0.05
-"""The largest probability that a verdict is another than that of all seeds."""
+"""Largest probability that a verdict differs from that of all seeds because seeds were left out."""
 
 _SHARES = np.linspace(0, 1, 401)
 _Cell = TypeVar("_Cell")
@@ -39,12 +39,13 @@ def in_turn(
     needed: Mapping[_Cell, Sequence[int]],
     ask: Callable[[list[tuple[_Cell, int]]], Sequence[Sequence[bool]]],
 ) -> None:
-    """Ask cells, a few seeds at a time, until everything is settled.
+    """Train a few seeds of each cell at a time, until everything that the rule asks is settled.
 
     Args:
-        seeds: All that may be taken, in order.
-        needed: Cell → of how many seeds something must hold, one number for each thing asked.
-        ask: Answers for cells and seeds: for each pair whether each thing holds.
+        seeds: All seeds that may be taken, in order.
+        needed: Cell → for each thing that is asked about it, the number of seeds that must hold.
+        ask: A function that trains (cell, seed) pairs and returns, for each pair, whether each
+            thing holds.
     """
     error = ERROR / max(1, sum(map(len, needed.values())))
     held: dict[_Cell, list[Sequence[bool]]] = {cell: [] for cell in needed}
@@ -64,13 +65,14 @@ def in_turn(
 
 
 def seeds_missing(held: Sequence[bool], needed: int, planned: int, error: float) -> int:
-    """The fewest more seeds after which it may be settled whether enough hold; 0 if it is.
+    """Return how many more seeds are needed, at the least, before it may be settled whether enough
+    hold; 0 if it is settled.
 
     Args:
         held: For each seed taken so far, whether the thing asked about holds.
         needed: The number of seeds of which it must hold.
         planned: The number of seeds that may be taken in all.
-        error: The largest probability of another answer than that of all.
+        error: The largest probability of an answer that differs from that of all seeds.
     """
     stops, yes = _stops(needed, planned, error), sum(held)
     no = len(held) - yes
@@ -90,7 +92,8 @@ def _exact(yes: int, no: int, needed: int, planned: int) -> bool:
 
 @cache
 def _stops(needed: int, planned: int, error: float) -> _Stops:
-    """The seeds that hold and do not after which it is settled, besides the exact ones."""
+    """Return the pairs (seeds that hold, seeds that do not) at which sampling stops early although
+    the answer is not certain yet."""
     stops: _Stops = frozenset()
     for taken in range(1, planned):
         level = taken * needed / planned
@@ -103,7 +106,8 @@ def _stops(needed: int, planned: int, error: float) -> _Stops:
 
 
 def _risk(stops: _Stops, needed: int, planned: int) -> float:
-    """The largest probability, over the share that holds, of stopping with another answer."""
+    """Return the probability that stopping gives another answer than all seeds would, for the share
+    of seeds that hold with which it is largest."""
     reached = {(0, 0): np.ones_like(_SHARES)}
     wrong = np.zeros_like(_SHARES)
     for taken in range(planned):

@@ -27,11 +27,15 @@ __all__ = ["attention_by_lag", "picture_in_words", "write_drawing", "write_pictu
 _NAMES = {"trained": "fixed-memory-multiplexer", "mixed": "fixed-memory-multiplexer-mixed"}
 _LAGS, _ROWS, _SEED = 6, 256, 1
 _LOOKS = 0.1
-"""The least share at a lag that is told in words."""
+"""Least share of attention at a lag that the description mentions."""
 
 
 def attention_by_lag() -> dict[str, pd.DataFrame]:
-    """Model → share of each head's attention (rows, by name) at each lag (columns)."""
+    """Measure the attention by lag of the three models.
+
+    Returns:
+        Model → table of attention shares with a row for each head and a column for each lag.
+    """
     models = {name: load(shipped) for name, shipped in _NAMES.items()}
     task = models["trained"].card.task
     rows = task.sample(_ROWS, seed=_SEED)
@@ -50,7 +54,7 @@ def _shares(model: object, rows: object) -> pd.DataFrame:
 
 
 def picture_in_words(shares: Mapping[str, pd.DataFrame]) -> str:
-    """What each model's heads look at, made from the numbers."""
+    """Describe in a sentence, from the numbers, where each model's heads look."""
     return "; ".join(f"{name}: {_words(table)}" for name, table in shares.items())
 
 
@@ -66,7 +70,7 @@ def _words(table: pd.DataFrame) -> str:
 
 
 def write_picture(path: Path) -> dict[str, pd.DataFrame]:
-    """Draw the picture, with its numbers inside; returns them."""
+    """Draw the picture with its numbers inside the file, and return the numbers."""
     shares = attention_by_lag()
     panels = [Panel(name, table.to_numpy(), list(table.index)) for name, table in shares.items()]
     lags = [str(lag) for lag in range(_LAGS)]

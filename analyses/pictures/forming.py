@@ -25,16 +25,18 @@ __all__ = ["forming_in_words", "induction_by_checkpoint", "write_forming"]
 
 _ROWS, _LENGTH, _SEED = 64, 64, 1
 _LEAST = 0.3
-"""The least share that is told in words."""
+"""Least share that the description mentions."""
 
 
 def induction_by_checkpoint() -> dict[str, pd.DataFrame]:
-    """Checkpoint → share of attention of each head (columns) of each layer (rows, by name)."""
+    """Return checkpoint → table of attention shares, with a row for each layer and a column for
+    each head."""
     return {f"after {tokens}": _shares(name) for name, tokens in _checkpoints().items()}
 
 
 def _checkpoints() -> dict[str, str]:
-    """Shipped checkpoint → the tokens read so far, in words, in the order of training."""
+    """Return shipped checkpoint → the number of tokens read so far in words, in the order of
+    training."""
     recipe = read_language_recipe(RECIPE)
     kept = {f"{zoo.STAND_IN}/step-{step}": step for step in sorted(recipe.training.kept)}
     steps = {**kept, zoo.STAND_IN: recipe.steps}
@@ -51,7 +53,7 @@ def _shares(name: str) -> pd.DataFrame:
 
 
 def forming_in_words(shares: Mapping[str, pd.DataFrame]) -> str:
-    """Which heads look at the token after an earlier equal one, made from the numbers."""
+    """Describe from the numbers which heads attend to the token after an earlier equal one."""
     return "; ".join(f"{when}: {_words(table)}" for when, table in shares.items())
 
 
@@ -66,7 +68,7 @@ def _words(table: pd.DataFrame) -> str:
 
 
 def write_forming(path: Path) -> dict[str, pd.DataFrame]:
-    """Draw the picture, with its numbers inside; returns them."""
+    """Draw the picture with its numbers inside the file, and return the numbers."""
     shares = induction_by_checkpoint()
     panels = [Panel(when, table.to_numpy(), list(table.index)) for when, table in shares.items()]
     heads = [str(head) for head in next(iter(shares.values())).columns]

@@ -36,7 +36,7 @@ from prooflens.run import Array, DropKeys, Run, Site
 __all__ = ["MODELS", "falls", "keep", "page", "picture", "picture_in_words", "read_tables", "write"]
 
 MODELS = {"smollm2-135m": "SmolLM2-135M", "gemma3-270m": "Gemma-3-270M"}
-"""Name of a model → as the page calls it."""
+"""Name of a model → its name on the page."""
 
 _TABLES = Path(__file__).parents[1] / "tables"
 _PAIRS = {"induction": "after_same", "previous-token": "previous"}
@@ -59,11 +59,12 @@ _FIELDS = (
 )
 _ROWS = re.compile(r"loss on (\w+) rises")
 _FRESH, _SEED = 32, 1
-"""Rows on which readers are measured, and their seed; an inspection's is 0."""
+"""Number of rows on which readers are measured, and their seed. An inspection uses seed 0, so that
+these rows are new."""
 
 _COLOURS = {"confirmed": "#0072B2", "other": "#999999"}
 _NAMED = 4
-"""How many heads of a panel are named."""
+"""Number of heads of a panel that are labelled with their names."""
 
 _FIRST = """\
 Inspected at default settings, on rows of random tokens that repeat. Every number of this page is
@@ -113,7 +114,8 @@ Place = tuple[int, int]
 
 
 def keep(folder: Path) -> Path:
-    """Keep what the page needs of an inspection's folder; returns where.
+    """Keep the part of an inspection's folder that the page needs; return the path of what was
+    kept.
 
     Raises:
         ArgumentError: for a folder of another model, or without an inspection.
@@ -145,7 +147,7 @@ def keep(folder: Path) -> Path:
 
 
 def read_tables() -> dict[str, Kept]:
-    """What is kept, by model."""
+    """Return what was kept, by model."""
     paths = {name: _TABLES / f"real-{name}.json" for name in MODELS}
     return {
         name: json.loads(path.read_text(encoding="utf-8"))
@@ -155,7 +157,8 @@ def read_tables() -> dict[str, Kept]:
 
 
 def _compact(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A role's row with the numbers that the page tells, and the tests that failed."""
+    """Return a role's row with only the numbers that the page shows, and the name of the first test
+    that failed."""
     found = {name: row.get(name) for name in _FIELDS if row.get(name) not in (None, "")}
     numbers = {k: round(v, 4) for k, v in found.items() if isinstance(v, float)}
     failed = [
@@ -171,8 +174,12 @@ def _compact(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _alone(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The test of what is lost without a component by itself: its last cause, or of a member of a
-    group what is told beside; empty where nothing was measured."""
+    """Return the test of what is lost without a component by itself, or an empty mapping if it was
+    not measured.
+
+    It is the last test of the role's cause. For a member of a group it is the test of the member
+    alone, which is reported beside the group's.
+    """
     member = row["group"] and row["component"] == "head"
     kind = "sufficiency" if member else "cause"
     own = [test for test in row["tests"] if test["kind"] == kind]
@@ -181,7 +188,8 @@ def _alone(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _shares(heads: pd.DataFrame) -> list[dict[str, Any]]:
-    """Every head's share of attention on the keys that the page tells of, on repeated rows."""
+    """Return each head's share of attention, on repeated rows, for the key sets that the page
+    shows."""
     mine = heads[(heads["metric"] == "attention_mass") & (heads["trial"] == "repeated")]
     mine = mine[mine["target"].isin([*_PAIRS.values(), "first"])]
     wide = mine.drop_duplicates(["layer", "head", "target"]).pivot(
@@ -197,9 +205,12 @@ def _shares(heads: pd.DataFrame) -> list[dict[str, Any]]:
 def _reading(
     name: str, roles: Sequence[Mapping[str, Any]], heads: pd.DataFrame
 ) -> Iterator[dict[str, Any]]:
-    """For every head with induction and every earlier one with previous-token: by how much the
-    attention of the one falls when the other loses its view of the token before, and how strongly
-    its keys read what the other writes by the weights."""
+    """Yield each pair of an induction head and an earlier previous-token head, with two numbers.
+
+    One is how much the first head's attention falls if the other can no longer see the token
+    before. The other is how strongly the first head's keys read what the other writes, by the
+    weights.
+    """
     of = {
         role: [r for r in roles if r["role"] == role and r["component"] == "head"]
         for role in _PAIRS
@@ -230,8 +241,12 @@ def _reading(
 def falls(
     name: str, readers: Sequence[Place], writers: Sequence[Mapping[str, Any]]
 ) -> dict[tuple[Place, Place], dict[str, float]]:
-    """Writer and reader → the fall of the reader's attention to what followed equal tokens without
-    the writer's to the token before, and its 95 % t-interval over rows."""
+    """Measure how much each reader's attention to the tokens after equal ones falls when a writer
+    cannot attend to the token before.
+
+    Returns:
+        (writer, reader) → the fall and its 95 % t-interval over rows.
+    """
     model = pl.load(name)
     card: Any = model.card
     bos = int(card.bos) if card.bos is not None and card.bos >= 0 else None
@@ -266,7 +281,8 @@ def falls(
 
 
 def picture(tables: Mapping[str, Kept]) -> Figure:
-    """A panel a model: what is lost without each head with a behaviour, over its attention."""
+    """Draw a panel for each model: for every head with a role's behaviour, what is lost without it
+    against its attention."""
     with style():
         figure = Figure(figsize=size(1.15, 1.15 * len(tables)), layout="constrained")
         panels = figure.subplots(1, len(tables), squeeze=False)[0]
@@ -278,7 +294,8 @@ def picture(tables: Mapping[str, Kept]) -> Figure:
 
 
 def _behaving(one: Kept) -> pd.DataFrame:
-    """The heads of a panel: attention, what is lost, and whether the role is confirmed."""
+    """Return the heads of a panel, with their attention, what is lost without them, and whether the
+    role is confirmed."""
     rows = [
         {
             "name": f"L{row['layer']}H{row['head']}",
@@ -315,7 +332,7 @@ def _panel(axes: Axes, title: str, heads: pd.DataFrame) -> None:
 
 
 def picture_in_words(tables: Mapping[str, Kept]) -> str:
-    """What the picture shows, made from the numbers."""
+    """Describe what the picture shows, from the numbers."""
     return "; ".join(_in_words(MODELS[name], _behaving(one)) for name, one in tables.items())
 
 
@@ -406,8 +423,8 @@ def _section(name: str, one: Kept) -> Iterator[str]:
 
 
 def _apart_lines(name: str, inspected: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What transformers and hooks alone say of the same heads, on rows of their own, beside the
-    roles found on these rows, or else those of the inspection."""
+    """Yield what a script with transformers and hooks alone measures for the same heads, on rows of
+    its own, beside what prooflens finds on these rows, or else in the inspection."""
     apart, same_rows = heads_apart.apart_and_roles(name)
     roles = same_rows or [*map(dict, inspected)]
     if not apart["heads"]:
@@ -450,7 +467,7 @@ def _apart_lines(name: str, inspected: Sequence[Mapping[str, Any]]) -> Iterator[
 
 
 def _doubt(sure: pd.DataFrame, trials: Mapping[str, Mapping[str, Any]]) -> str:
-    """How many confirmed roles rest on rows that the model cannot do."""
+    """Say how many confirmed roles rest on rows that the model cannot do."""
     weak = [name for name, trial in trials.items() if not trial["able"]]
     alone = sure[sure["group"].isna()] if "group" in sure else sure
     some = alone[alone["rows"].isin(weak)]
@@ -471,7 +488,8 @@ def _doubt(sure: pd.DataFrame, trials: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _read(pairs: pd.DataFrame) -> Iterator[str]:
-    """For each reader the writer that patching names, beside the one that weights name."""
+    """Yield, for each reading head, the writing head that patching names, beside the one that the
+    weights name."""
     if not len(pairs):
         yield "None."
         return

@@ -32,7 +32,8 @@ from interp.stats.head_table import ANY_TARGET, head_table
 from interp.store.rows import AttentionMask, Pattern, layer_hooks, mask_from_patterns, read_batches
 
 LAGS = 32
-"""Lags 0 … LAGS − 1 are measured unless the caller names others."""
+"""Number of lags that are measured by default. In a causal model these are the lags 0 … LAGS − 1;
+where later keys are visible too, also the negative ones down to 1 − LAGS."""
 
 
 class LagMass(RunningMass):

@@ -30,7 +30,7 @@ from interp.stats.head_table import TEST, head_table, score_row
 from interp.store.rows import AttentionMask, Pattern, attention_shares, mask_from_patterns
 
 Kind = tuple[str, tuple[str, ...]]
-"""A null's name, and the names of the classes of keys that it is the null of."""
+"""The name of a null, and the names of the key classes whose attention mass is compared with it."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,8 @@ class RowScores:
 
 
 Measure = Callable[[Pattern, Bool[Tensor, "query key"]], Iterator[tuple[Kind, RowScores]]]
-"""A function from attention shares ``[row, head, query, key]`` and the allowed keys to scores."""
+"""A function from attention shares ``[row, head, query, key]`` and the mask of allowed keys to the
+scores of each row."""
 
 
 class RunningMass:

@@ -84,9 +84,11 @@ from interp.stats.p_values import Null, from_moments
 
 _BLOCK = 16
 _LOOKED_AT = 8
-"""About as many places of a batch whose logits are computed from the stream again."""
+"""About how many positions of a batch are used to check that the logits can be computed from the
+last residual stream. The check only has to notice a readout that is not linear."""
 _ROUNDING = 1e-24
-"""Variances below this share of the sum of squares are float64 rounding and count as zero."""
+"""A variance below this share of the sum of squares counts as zero: it is no more than float64
+rounding."""
 
 
 class TargetLogits:
@@ -218,7 +220,7 @@ def _known_tokens(targets: Tensor, mask: Tensor, vocabulary: int) -> Tensor:
 _WEIGHTS = ("blocks", "W_U", "ln_final")
 
 _Result = tuple[str, float, Null, tuple[float, float]]
-"""A part's label, score and null, and the interval of its effect."""
+"""A component's label, its score, its null, and the 95 % interval of its effect."""
 
 
 @dataclass(frozen=True)
@@ -392,11 +394,12 @@ def _place(label: str) -> dict[str, Any]:
 
 
 _CONSTANT = 1e-24
-"""A value counts as constant up to this ratio of variance to mean square (float64 rounding)."""
+"""A component's write counts as constant if its variance is at most this share of its mean square.
+Such a variance is float64 rounding."""
 
 _FIXED = 1e-12
-"""A value counts as the same in every row if no more than this share of its variance lies within
-positions."""
+"""A component's write counts as a function of the position alone if what varies between rows at the
+same position is at most this share of its sum of squares."""
 
 
 class VarianceExplained:

@@ -42,13 +42,14 @@ from interp.store.rows import as_batch, scored_mask
 from interp.tasks.base import Batch
 
 StreamPlace = tuple[int, bool]
-"""(layer, between): the stream that enters a layer, or is between its attention and its FFN."""
+"""``(layer, between)``: the residual stream that enters the layer, or, if ``between`` is True, the
+one between the layer's attention and its FFN."""
 
 Ids = Int[np.ndarray, " id"]
-"""Indices of rows in their batch or store."""
+"""Row numbers, counted in the batch or the store that the rows belong to."""
 
 OUTPUT = "output"
-"""The model's output among the activations of rows that are run."""
+"""Key under which the activation cache of rows that are run holds the model's output."""
 
 _SUMMANDS = ("hook_embed", "hook_pos_embed", "hook_mlp_out", "ln1_post.hook_scale", SCALE)
 

@@ -31,14 +31,16 @@ from torch import Tensor
 from interp.hooks.site import Site
 
 SCALE = "ln_final.hook_scale"
-"""The hook with the final norm's denominator ``[row, pos, 1]``."""
+"""Name of the hook with the denominator of the final norm, ``[row, pos, 1]``."""
 
 _AT_ONCE = 4096
-"""Tokens whose columns are in float64 at the same time."""
+"""Number of unembedding columns (tokens) that are converted to float64 at the same time. It bounds
+memory; the result does not depend on it."""
 
 _FACTORS = {"logit_scale": 1, "logits_scaling": -1, "lm_head_multiplier": 1}
-"""Entries of a configuration that logits are multiplied by, or divided by (Cohere, Granite,
-Falcon H1)."""
+"""Configuration entries that scale the logits → the power with which they do so: 1 if logits are
+multiplied by the entry (Cohere ``logit_scale``, Falcon H1 ``lm_head_multiplier``), −1 if they are
+divided by it (Granite ``logits_scaling``)."""
 
 
 def logit_factor(model: Any) -> float:

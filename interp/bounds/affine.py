@@ -46,18 +46,21 @@ import numpy as np
 from jaxtyping import Float, Float64
 
 UP = 1.0 + 2.0**-36
-"""Sums of positive float64 numbers, at most 2^15 of them, times this are not below the real sum."""
+"""Factor that turns a float64 sum of at most 2^15 non-negative numbers into an upper bound of the
+exact sum. The relative rounding error of such a sum is below 2^15 · 2^-53 = 2^-38."""
 
 EXP = 48
-"""Units of roundoff by which a library's e^x may be off; 20 units in the last place are 40."""
+"""Assumed largest relative error of a library's e^x, in units of roundoff. torch's vectorised
+softmax promises 20 units in the last place, which are up to 40 units of roundoff."""
 
 DTYPES = {
     "float64": (2.0**-53, 2.0**-1022, 2.0**1023),
     "float32": (2.0**-24, 2.0**-126, 2.0**127),
     "real": (0.0, 0.0, inf),
 }
-"""Dtype → unit roundoff, smallest normal number, size that must not be exceeded. ``real`` is the
-model as a function of real numbers: nothing but our own arithmetic is rounded."""
+"""Dtype → (unit roundoff, smallest normal number, largest size of a number for which bounds are
+given). ``real`` stands for the model as a function of real numbers: then only the rounding of the
+bound's own computation is covered."""
 
 _OURS, _TINY = 2.0**-53, 2.0**-1020
 

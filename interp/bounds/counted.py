@@ -44,13 +44,15 @@ from interp.bounds.two_layers import LEAST_WEIGHT, Watch, finite, main_direction
 Array = Float64[np.ndarray, "..."]
 
 _STEPS = 12
-"""Most of Newton's steps towards a range; a range after fewer is sound, and only wider."""
+"""Largest number of Newton steps towards the range of what a head fetches. Stopping earlier gives a
+wider range that is still valid."""
 
 _BOXES = 2**8
-"""Into how many boxes a cell is cut at most."""
+"""Largest number of boxes that a cell is cut into before the proof of this cell is given up."""
 
 _FEW = 256
-"""Boxes that are worked with at once."""
+"""Number of boxes that are bounded in one pass. It bounds memory; the result does not depend on
+it."""
 
 
 def not_counted(model: Any) -> str:

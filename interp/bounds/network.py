@@ -60,7 +60,8 @@ from interp.bounds.attention import fetch, linear_heads, pattern, score_forms, w
 
 Array = Float64[np.ndarray, "..."]
 Relaxation = tuple[Array, Array, Array]
-"""λ, μ and ν, in the shape of the intervals."""
+"""The numbers λ, μ and ν of the linear relaxation of an activation function, each in the shape of
+the intervals."""
 
 _GRID = 33
 _OURS = 2.0**-49  # 16 units of roundoff

@@ -42,10 +42,12 @@ from interp.bounds.network import entry_stream, unmet
 Array = Float64[np.ndarray, "..."]
 
 LEAST = 1e-280
-"""Sums must exceed it: more than terms that underflow can be worth."""
+"""A sum must exceed this to count as positive. Terms that underflow to 0 in float64 are together
+worth less."""
 
 _LARGEST = 2.0**100
-"""The largest difference of logits that is worked with."""
+"""Largest difference of two logits for which bounds are given. For larger ones the slack is
+infinite, so that nothing is proved."""
 
 
 @dataclass(frozen=True)

@@ -49,30 +49,34 @@ from interp.bounds.network import entry_stream, unmet
 Array = Float64[np.ndarray, "..."]
 Watch = Callable[[Iterable[Any]], Iterable[Any]]
 Linear = tuple[Array, Array]
-"""A matrix and a bias."""
+"""The matrix and the bias of an affine map."""
 
 UNKNOWN = -1
-"""In a cell's tokens: any symbol that the cell does not name."""
+"""Code in a cell's tokens for a position whose token is left open: any token that the cell does not
+name."""
 
 _STEPS = 16
-"""Most of Newton's steps towards a least ratio, which is reached in three or four; a bound after
-fewer is sound, and only lower."""
+"""Largest number of Newton steps towards the least ratio; three or four usually suffice. Stopping
+earlier gives a lower bound that is still valid."""
 
 LEAST_WEIGHT = 1e-250
-"""Where all weights together may be less, the least value stands for the ratio: numbers near the
-smallest ones are rounded without a bound on the relative error."""
+"""If the sum of all weights may be below this, the least value is used as the bound of the weighted
+mean. Relative rounding errors are not bounded for numbers near the smallest float64 ones."""
 
 _MOST_OFF = 0.01
-"""Where rounding may change a ratio by more nothing is proved: margins are a few nats."""
+"""Largest error by rounding, in nats, with which anything is proved; a larger one counts as
+infinite. Margins are a few nats."""
 
 _MOST_SPLIT = 2**33
-"""Cells are split as long as the numbers of all of them together are no more: some minutes."""
+"""Cells are split further only while the array entries of all of them together are at most this
+many. That is some minutes of work (:func:`work`: about 2^25 entries a second)."""
 
 _NUMBERS = 2**22
-"""Numbers that are worked with at once, of several cells."""
+"""Number of array entries that are computed at once for several cells. It bounds memory."""
 
 _MOST_NUMBERS = 2**24
-"""The same of one cell, at most."""
+"""Largest number of array entries that a single cell may need at once. With more, the model's
+tokens are refused as too many."""
 
 
 def not_two_layers(model: Any) -> str:
@@ -271,9 +275,10 @@ class Answered:
 
 
 Listed = tuple[Sequence[int], Int[np.ndarray, "cell letter"], Int[np.ndarray, " cell"]]
-"""Which letter stands at each position of a row; for each cell the token of each letter, or
-:data:`UNKNOWN`, for the same letters in all cells and not for the last position's; and the logit
-that is to be ahead of all others."""
+"""Which cells have rows of one pattern, as a tuple of three: which letter stands at each position
+of a row; for each cell the token of each letter, or :data:`UNKNOWN` (for the same letters in all
+cells, and never for the letter of the last position); and for each cell the token whose logit must
+be the largest."""
 
 
 @np.errstate(all="ignore")

@@ -66,7 +66,8 @@ def kernels_by_lag(
 
 HeadPlace = tuple[int, int]
 Pair = tuple[HeadPlace, HeadPlace, float]
-"""The writer's and the reader's (layer, head), and the score."""
+"""(layer, head) of the writing head, (layer, head) of the reading head, and the score of the
+pair."""
 _SHADES = "viridis_r"
 _BEHIND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5}
 

@@ -35,9 +35,11 @@ from interp.figures.style import AMOUNT, INK, MUTED, PALETTE, SIGNED, size, styl
 
 _UNMEASURED = "–"
 _BRIGHT = 0.6
-"""Cells with a value above this are light, so that their number is written dark."""
+"""Value from which on a cell's colour is light, so that the number in it is written in black
+instead of white."""
 _SEEN = 0.005
-"""A number must lie this far outside 0 … 1 to count as beyond, since two decimals are shown."""
+"""How far outside 0 … 1 a value must lie for the colour bar to show that values go beyond it. Half
+of 0.01, because numbers are shown with two decimals."""
 
 
 @dataclass(frozen=True)

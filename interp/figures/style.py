@@ -69,7 +69,8 @@ _RULES: Any = {
     "svg.hashsalt": "prooflens",
 }
 _PLACED: Any = {**_RULES, "figure.constrained_layout.use": False, "figure.autolayout": False}
-"""The rules for a figure whose panels have their places."""
+"""matplotlib settings for drawing a figure whose panels have already been placed: the common
+settings, with automatic layout switched off."""
 
 
 @contextmanager

@@ -204,7 +204,7 @@ _ADVICE = {
     "output": "check that output=… names the tensor, and that the module gives the same twice",
     "patching": "other code writes into the tensors of the hooks named: let it write into copies",
 }
-"""Begins the name of a relation → what to do where it does not hold."""
+"""Beginning of a relation's equation → what the user should do if the relation does not hold."""
 
 
 @dataclass(frozen=True)

@@ -33,11 +33,12 @@ _OF_TRANSFORMER_LENS = (
     "get_caching_hooks",
     "list_hooks",
 )
-"""The methods of its ``HookedRootModule`` that are called as they are. Its ``check_hooks_to_add``,
-which a subclass overrides, is not: no hook is added through it."""
+"""Methods that are taken unchanged from TransformerLens' ``HookedRootModule``. Its
+``check_hooks_to_add`` is not among them: subclasses override it there, but hooks are never added
+through it here."""
 
 Names = str | Callable[[str], bool]
-"""The name of a hook, or a predicate that says which ones are meant."""
+"""The name of a hook, or a function that is True for the names of the hooks that are meant."""
 
 
 class HookedModule(nn.Module):

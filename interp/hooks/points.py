@@ -28,7 +28,8 @@ from interp.hooks.site import Site
 __all__ = ["AttachedHook", "Direction", "HookPoint"]
 
 Direction = Literal["fwd", "bwd", "both"]
-"""On the way forward, where functions see values; backward, where they see gradients; or both."""
+"""``fwd`` for the forward pass, in which functions receive activations; ``bwd`` for the backward
+pass, in which they receive gradients; ``both`` for both."""
 
 
 @dataclass

@@ -37,13 +37,15 @@ _LAYER = re.compile(r"blocks\.(0|[1-9][0-9]*)\.(.+)", re.DOTALL)
 _TERM = re.compile(r"attn\.terms\.([^.]+)\.hook_score", re.DOTALL)
 _SHORT = re.compile(r"L([0-9]+)(?:H([0-9]+))?(?: (.+))?")
 _RAW = ":"
-"""Begins a kind that is the rest of a name as it is, where the rest alone would read as a kind."""
+"""Prefix of a kind that is a hook name's remainder taken literally. It is needed where the
+remainder by itself would be read as the name of a known kind."""
 
 STREAM = ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
 """Kinds that are in the residual stream or added to it, in the order of a layer."""
 _BY_HEAD = {"q", "k", "v", "z", "result", "rot_q", "rot_k", "q_input", "k_input", "v_input"}
 _BY_QUERY = {"pattern", "attn_scores", "score"}
-"""Kinds with values ``[row, pos, head, …]``, and with ``[row, head, query, key]``."""
+"""Kinds of sites with attention values ``[row, head, query, key]``. The kinds in ``_BY_HEAD`` have
+values ``[row, pos, head, …]``."""
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,8 @@ class Weights(Protocol):
 
 
 _Drawn = tuple[torch.Tensor, float]
-"""A weight (or the part of it that is used), and its standard deviation."""
+"""A weight (or the part of it that the model uses), and the standard deviation of its initial
+values."""
 
 
 def initialize(model: Weights, seed: int) -> None:

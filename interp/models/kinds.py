@@ -23,7 +23,7 @@ KINDS: dict[str, tuple[type[Any], type[Any]]] = {
     "rnn": (RNNSpec, RNN),
     "lstm": (LSTMSpec, LSTM),
 }
-"""Kind → (class of the spec, class of the model)."""
+"""Kind of model, as it stands in a checkpoint → (class of its spec, class of the model)."""
 
 
 def register_model(kind: str, spec: type[Any], model: type[Any]) -> None:

@@ -22,7 +22,7 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
-"""The names of dtypes that a model can run in."""
+"""Name of each number format that a model can run in → the torch dtype."""
 
 
 def check_place(device: str, dtype: str | None) -> None:

@@ -54,8 +54,7 @@ _TOKENIZER_FILES = (
 )
 _SCORES = "pattern = softmax(scores)"
 _ABLATED = ("hook_z", "hook_result", "hook_mlp_out")
-"""The hooks that ablations patch where a model cannot be run from a
-middle layer on."""
+"""Hooks that ablations patch if a model cannot be run from a middle layer on."""
 _CONTEXTS = ("n_positions", "max_position_embeddings", "n_ctx", "max_sequence_length", "seq_length")
 
 

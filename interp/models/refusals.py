@@ -23,12 +23,13 @@ from typing import Any
 Config = Mapping[str, Any]
 
 _HEADS = ("Classification", "QuestionAnswering", "MultipleChoice")
-"""How classes of transformers end whose heads are not those of a language model."""
+"""Endings of transformers class names whose output head does not predict tokens."""
 
 _LAYER_TYPES = ("layer_types", "layers_block_type", "block_types")
 _ATTENTION = {"full_attention", "sliding_attention", "chunked_attention", "attention"}
 _STATE = ("state_size", "ssm_state_size", "mamba_d_state", "mamba_d_ssm", "lru_width")
-"""Sizes of what layers keep of the past that are not attention."""
+"""Configuration entries that give the size of a recurrent state. A model that has one does not
+carry information between positions by attention alone."""
 _RECURRENT = {"rwkv", "xlstm"}
 
 _NORMS_AFTER = {
@@ -38,7 +39,8 @@ _NORMS_AFTER = {
     "nystromformer", "openai-gpt", "plbart", "prophetnet", "rembert", "roberta", "roc_bert",
     "roformer", "squeezebert", "tapas", "xlm", "xlm-roberta", "xlnet", "yoso",
 }  # fmt: skip
-"""Types whose layers end in a norm: the stream is no sum of what they write."""
+"""Model types whose layers end with a norm. Their residual stream is therefore not the sum of what
+the layers write."""
 
 
 @dataclass(frozen=True)
@@ -189,4 +191,4 @@ REFUSALS = (
         _norms_after,
     ),
 )
-"""In the order in which they are looked for."""
+"""All reasons for which a model is refused, in the order in which they are tried."""

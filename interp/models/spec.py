@@ -28,11 +28,11 @@ Activation = Literal["relu", "gelu", "pair_sign"]
 Dtype = Literal["float32", "float64", "bfloat16", "float16"]
 
 Size = Annotated[int, Field(ge=1, le=1 << 24)]
-"""How many channels, tokens or positions: from 1 to 2^24."""
+"""A number of channels, tokens or positions, from 1 to 2^24."""
 Width = Annotated[int, Field(ge=1, le=1 << 20)]
-"""How many numbers a vector has: from 1 to 2^20."""
+"""The number of components of a vector, from 1 to 2^20."""
 HeadCount = Annotated[int, Field(ge=0, le=1 << 14)]
-"""How many heads a layer has: from 0 to 2^14."""
+"""The number of heads of a layer, from 0 to 2^14."""
 Finite = Annotated[float, Field(gt=-1e30, lt=1e30)]
 """A number between −10^30 and 10^30."""
 
@@ -182,7 +182,8 @@ class TransformerSpec:
 
 
 _NUMBERS = ("identity_multiplier", "norm_eps")
-"""Options that are floats, also where a file has whole numbers: a recipe's hash reads them."""
+"""Options that are read as floats even if a file has whole numbers, so that 1 and 1.0 give the same
+hash of a recipe."""
 
 
 def _per_layer(value: int | tuple[int, ...], n_layers: int) -> tuple[int, ...]:

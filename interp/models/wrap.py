@@ -43,7 +43,8 @@ from interp.models.open_attention import block_names, encoder_names, open_attent
 __all__ = ["HookSite", "Output", "WrappedModule", "wrap"]
 
 Output = int | str | Callable[[Any], Tensor] | None
-"""Which of what a module returns is its output: an index, a key, a function of it, or all of it."""
+"""Which part of what a module returns is the model's output: an index into a tuple, a key of a
+mapping, a function that picks it, or None for all of it."""
 
 
 class WrappedModule(HookedModule):

@@ -58,9 +58,11 @@ from interp.program.syntax import (
 )
 
 _MOST = 2**20
-"""Configurations that are walked through, at most."""
+"""Largest number of configurations (states of the counts) that an exhaustive walk visits. A program
+that has more is refused. It bounds time and memory."""
 _SECONDS = 20.0
-"""What one integer program may take."""
+"""Time limit in seconds for solving one integer program. If it is exceeded, the comparison of the
+two programs is refused."""
 
 _Sum = tuple[tuple[int, int], ...]
 _Case = tuple[int, Counter[int], int]

@@ -39,7 +39,7 @@ from interp.program.predicates import Predicate, find_predicate
 from interp.program.syntax import Assignment, Expression, Program, Term, children
 
 NONE = -1
-"""The code of ``none``."""
+"""Token code for the value ``none``: no token."""
 _NUMBER = re.compile(r"-?\d+")
 _AT_ONCE = 2**23
 _LARGEST = 2**62

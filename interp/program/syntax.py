@@ -362,7 +362,8 @@ RESERVED = frozenset(
         *("count", "average", *get_args(Which), "table", "allow", "next", "score"),
     }
 )
-"""Words that no line of a program that decides may be called."""
+"""Words of the language. No line of a program that makes decisions may have one of them as its
+name."""
 _COUNTING = (
     *(Truth, Constant, Symbol, Holds, Name, Not, And, Or, Comparison),
     *(Operation, Smaller, Larger, Choice, Count),

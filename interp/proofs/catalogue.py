@@ -93,7 +93,8 @@ def _compile_task(task: Any, **options: Any) -> Construction:
 
 
 _Build = partial[Construction]
-"""A function that builds the construction of a task, with its options."""
+"""A function without arguments left to give, which builds the construction for a task with its
+options."""
 
 FAMILIES = ("fixed", "real", "adaptive", "nested", "sparse")
 

@@ -47,7 +47,8 @@ _ROLES = {
     "periodic": "positional-periodic",
     "all-but-first": "uniform",
 }
-"""Relation → the role of a head that attends so, where it has another name."""
+"""Relation of the task → the role of the head that computes it, where role and relation have
+different names."""
 
 
 def construct_relation(

@@ -44,7 +44,8 @@ from interp.errors import Problems
 
 _DIGITS = 60
 _ROUNDINGS = 8
-"""Roundings per term: in the exponent, its exponential, the value, product and running sum."""
+"""Number of roundings that affect one term: in the exponent, its exponential, the value, the
+product and the running sum."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ def _exact_error(
 
 Positions = Literal["lin", "log"]
 DIGITS = 80
-"""Number of decimal digits in extended precision."""
+"""Number of decimal digits of the extended-precision arithmetic."""
 _FROM, _TERMS = 48, 24
 LEAST_SLOPE = {"lin": 0.0, "log": 1.0}
 
@@ -217,7 +218,8 @@ def _bernoulli() -> tuple[Any, ...]:
 
 
 _BITS = 266
-"""Binary digits behind the point of a term: the 80 decimal ones of the extended precision."""
+"""Number of binary digits after the point in the fixed-point form of a term. 266 bits are the 80
+decimal digits of :data:`DIGITS`."""
 
 
 def errors_so_far(

@@ -37,7 +37,8 @@ _READERS = ("W_Q", "W_K", "W_V")
 _OF_HEADS = {*_READERS, "b_Q", "b_K", "b_V", "W_O", "b", "a", "p", "c", "w", "bias", "r"}
 _KNOWN = {"W_E", "W_pos", "W_U", "b_U", "b_O", "W", "W_in", "b_in", "W_out", "b_out"} | _OF_HEADS
 _SCALES = 0.7
-"""The standard deviation of the logarithm of a neuron's scale."""
+"""Standard deviation of the logarithm of the random factor by which a neuron's weights are
+rescaled."""
 
 Square = Float64[Tensor, "width width"]
 

@@ -96,7 +96,8 @@ from interp.tasks.template import TemplateTask
 from interp.tasks.template.task import is_wildcard, regular_tokens, wildcards
 
 Outcome = float | int | str
-"""A template's answer: a number, a position to copy from, or a token that stands nowhere in it."""
+"""A template's answer: a real label, the position that the answer is copied from, or a token that
+does not occur in the template."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,11 @@ def _patterns(task: TemplateTask, asked: tuple[Bit, ...]) -> Iterator[tuple[tupl
 
 
 class Slots:
-    """An allocator of coordinates of the residual stream, in order."""
+    """Hands out slices of the residual stream's coordinates, one after the other.
+
+    Attributes:
+        width: The number of coordinates handed out so far.
+    """
 
     def __init__(self) -> None:
         self.width = 0
@@ -188,9 +193,11 @@ class Slots:
 
 
 _LEAK = 1e-3
-"""Attention that a head fixed on one position gives to all the others together."""
+"""Share of attention that a head with one fixed position gives to all other positions together. The
+score of the fixed position is chosen to reach it."""
 _SPARE = 2.0
-"""Margin in nats by which e^{−a(1−μ)} stays below what the clipped ramp still maps to 0."""
+"""Safety margin in nats in the score a of a match. With it e^{−a(1−μ)}, the leak to tokens that do
+not match, stays below the threshold up to which the clipped ramp gives 0."""
 
 
 def one_layer_suffices(task: TemplateTask) -> bool:

@@ -34,7 +34,8 @@ from interp.errors import Problems, refuse_unless
 from interp.hooks.site import STREAM, Site, stream_site
 
 _NOTHING = 1e-6
-"""A query whose other keys have less than this share of its attention spreads it evenly."""
+"""If the keys that are left have no more than this share of a query's attention, the attention that
+is taken away is spread evenly over them. Otherwise they keep their proportions."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,7 +205,7 @@ class Edit:
 
 
 Edits = tuple[Edit, ...]
-"""Edits that are made together."""
+"""Edits that are made in the same forward pass."""
 
 
 @dataclass(frozen=True)

@@ -57,23 +57,30 @@ from interp.run.edits import Edit, Edits, as_edits, sentence
 from interp.run.metrics import Loss, as_metric
 
 LEAST_ROWS = 8
-"""The least number of exact rows on which anything is decided, where there are so many."""
+"""Least number of measured rows on which an edit is decided (all rows, if there are fewer). A rare
+row with a large rise may be missing among fewer (see above: heavy tails)."""
 
 CHEAP = 512
-"""Edits times rows up to which every edit is run on every row."""
+"""Number of edits times number of rows up to which every edit is run on every row. So small a table
+leaves nothing to save."""
 
 MANY = 4
-"""The least number of edits for which slopes, which cost two passes over all rows, are taken."""
+"""Least number of edits for which slopes (first-order estimates) are computed. They cost two passes
+over all rows, which fewer edits would not repay."""
 
 _FIRST = 2
 _SCREEN = 0.2
-"""The share of the floor below which an edit is screened after the first look."""
+"""After the first look an edit whose estimated rise is below this share of its floor, and that is
+below the floor on every row so far, is set aside."""
 _EARLY = 0.1
-"""What all looks but the last may spend together, as a share of ``alpha``."""
+"""Error probability that all looks before the last may spend together, as a share of ``alpha``.
+With it the whole error is at most 1.1 times ``alpha``."""
 _MOVES = 2.0
-"""By how many standard errors an estimate, and its error, may still move."""
+"""How many standard errors an estimate, and its standard error, are assumed to still move at most.
+It decides whether all rows could bring an edit above its floor."""
 _VARIES = 0.05
-"""The least variance of e − g, as a share of the slopes' over all rows."""
+"""Least variance that is assumed for e − g, as a share of the variance of the slopes over all rows.
+Slopes have seen the rare rows that a few measured rows may lack."""
 _LOSS = Loss()
 
 Table = Float[np.ndarray, "edit _"]

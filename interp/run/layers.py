@@ -30,10 +30,11 @@ from interp.hooks.hook_names import require_hooks
 from interp.hooks.site import Site
 
 Acts = Mapping[Site, Callable[[Tensor], Tensor | None]]
-"""What happens at sites of all heads."""
+"""Site of all heads of a layer → the function that reads or replaces its value."""
 
 _RELATIVE = 1e-4
-"""The largest deviation, as a share of the largest value, of a replay that counts as equal."""
+"""Largest deviation, as a share of the largest value, with which a replay from a middle layer
+counts as equal to the full forward pass."""
 
 _CACHES = ("past_key_value", "past_key_values", "layer_past", "cache_position", "use_cache")
 _SPLIT = ("q_input", "k_input", "v_input")

@@ -43,10 +43,11 @@ _NAME = "prooflens"
 _WRAPPED = "._original_component"
 _STREAM = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out")
 _CHECKED = 64
-"""The most positions that replaying is checked on."""
+"""Number of positions, from the start of two rows, on which it is checked that a replay gives the
+full pass's output."""
 
 _MODELS = 2
-"""The most models whose runners are cached: a runner holds its model in memory."""
+"""Number of models whose runners are cached. A runner holds its model in memory."""
 _KNOWN: dict[Any, tuple[Any, list[Layers]]] = {}
 
 

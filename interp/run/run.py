@@ -53,14 +53,17 @@ from interp.tasks.base import Batch
 
 _TOKENS = 1024
 _ROOM = 2**26
-"""The most numbers of clean streams that are kept, and of activations that slopes hold at once."""
+"""Number of values of clean residual streams that are cached, and of activations and gradients that
+one computation of slopes holds. It bounds memory."""
 _DEEP = 12
-"""Of models with so many layers every second clean stream is kept: half the memory, for one layer
-more to run now and then."""
+"""Number of layers from which only every second clean residual stream is cached. That halves the
+memory and costs one more layer now and then (a thirtieth of a run of SmolLM2-135M)."""
 _OUTPUTS = 2**23
-"""The most output numbers at once."""
+"""Number of output values (positions times width of the output) that are computed at once. It
+bounds memory."""
 _GRADIENT = 8
-"""How many times fewer positions a pass with gradients has, which keeps what every layer made."""
+"""Factor by which a pass with gradients takes fewer positions than one without, because it keeps
+the activations of every layer."""
 _LOSS = Loss()
 
 Many = Sequence[Edit | Edits]

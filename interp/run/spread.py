@@ -15,7 +15,8 @@ from interp.run.edits import Edits, sentence
 from interp.run.metrics import Metric
 
 _AT_ONCE = 8
-"""Edits of one task: enough that its batch is filled, few enough that all workers get some."""
+"""Number of edits in one task. It is large enough to fill the task's batch and small enough to give
+every worker some."""
 
 
 def spread_rises(

@@ -45,16 +45,18 @@ from interp.stats.table_format import COLUMNS, IDENTITY
 __all__ = ["ANY_TARGET", "COLUMNS", "TEST", "adjust", "complete_table", "head_table", "score_row"]
 
 TEST = ("metric", "circuit", "target", "site", "method", "null", "trial")
-"""The default family: rows that agree in every column that says what was tested."""
+"""Columns that define a test. By default, rows that agree in all of them form one family, within
+which q corrects for the number of components tested."""
 
 ANY_TARGET = tuple(name for name in TEST if name != "target")
-"""The family of a search over targets: rows may differ in ``target``."""
+"""Columns that define the family of a search over many targets, such as all lags. Rows that differ
+only in ``target`` are in one family, so that q also corrects for the search."""
 
 
 _KINDS = dict.fromkeys(("layer", "head", "draws"), "int64") | dict.fromkeys(
     ("score", "null_mean", "null_std", "p", "q", "effect", "low", "high"), "float64"
 )
-"""Types of the columns that do not hold text, so that empty tables have them too."""
+"""Types of the columns that hold numbers, so that tables without rows have them too."""
 
 
 def score_row(

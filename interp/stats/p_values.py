@@ -31,16 +31,18 @@ from numpy.typing import NDArray
 from scipy.special import gammaincc, ndtr
 
 LEAST_P = 1e-10
-"""The least p-value of a tail that is fitted to exact moments."""
+"""Smallest p-value that is reported if the null is given by exact moments. The tail is fitted there
+too, so that a smaller p would claim more than is known."""
 
 _FEW, _ENOUGH = 10, 100
 
 _ROUNDING = 1e-12
-"""A spread below this share of the mean or the score is that of rounding, and none."""
+"""A null whose standard deviation is at most this share of its mean, or of the score, counts as
+constant: the spread is floating-point rounding."""
 
 Tail = Literal["greater", "two-sided", "gamma"]
-"""Which deviations count: large scores, both directions, or large scores that are never
-negative."""
+"""Which deviations from the null count: large scores (``greater``), both directions
+(``two-sided``), or large scores of a quantity that is never negative (``gamma``)."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 FORMAT = 2
-"""The format of head tables that this version writes."""
+"""Version number of the format of head tables that this release writes."""
 
 IDENTITY = (
     "component",
@@ -24,7 +24,8 @@ IDENTITY = (
     "null",
     "trial",
 )
-"""Columns that say what a row is about; no two rows of a table agree in all of them."""
+"""Columns that say which component and which measurement a row is about. No two rows of a table
+agree in all of them."""
 
 COLUMNS = (
     *IDENTITY,
@@ -38,7 +39,7 @@ COLUMNS = (
     "high",
     "draws",
 )
-"""All columns, in order."""
+"""All columns of a head table, in order."""
 
 _SHARED = {"circuit", "metric", "target", "null_mean", "null_std", "p", "q", "effect"}
 

@@ -36,7 +36,8 @@ Columns = dict[str, Tensor]
 _TASK_BLOCK = 256
 _LONGEST_LINE = 1 << 24
 _TOKENIZED = {"input_ids", "attention_mask", "token_type_ids", "special_tokens_mask"}
-"""The columns that a tokenizer gives; the last two say nothing that a decoder reads."""
+"""Columns that a tokenizer returns. ``token_type_ids`` and ``special_tokens_mask`` are accepted but
+ignored, because a decoder does not read them."""
 
 
 @dataclass(frozen=True)

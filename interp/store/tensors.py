@@ -38,7 +38,8 @@ from interp.machine import need_bytes
 from interp.store.hdf5 import Indices
 
 ActivationStore = Any
-"""An :class:`interp.store.reader.ActivationStore`, which hands these out and so is not imported."""
+"""Stands for :class:`interp.store.reader.ActivationStore` in type annotations. That class imports
+this module, so it cannot be imported here."""
 
 
 def tensor(store: ActivationStore, hook: str, rows: Indices) -> Tensor:

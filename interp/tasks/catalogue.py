@@ -117,14 +117,15 @@ def _problem(kind: str, task: Any) -> str:
 
 
 KINDS: Registry[type[Any]] = Registry(_TASKS, "prooflens.tasks", _problem)
-"""Task classes by kind: the shipped ones, those of installed packages, and registered ones."""
+"""Kind of task, as it stands in files → its class: the shipped ones, those of installed packages,
+and those added by ``register_task``."""
 
 _SHIPPED = frozenset(_TASKS)
 _MOST, _MOST_SEED = 10**6, 2**63 - 1
 _RENAMED = {"answers": "targets"}
-"""Arguments that were renamed: the name in older files → the name today."""
+"""Name of an argument in older files → its present name."""
 _VALUES = {("relation", "counter"): "uniform"}
-"""Values that were renamed: (argument, value in older files) → the value today."""
+"""(Argument, its value in older files) → the present value."""
 
 
 def register_task(kind: str, task: type[Any]) -> None:

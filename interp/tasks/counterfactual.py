@@ -25,7 +25,8 @@ from torch import Tensor
 from interp.tasks.base import Batch
 
 UNKNOWN = -1
-"""A token target that cannot be determined; an undetermined real target is NaN."""
+"""Token code for a counterfactual target that is not determined. A real target that is not
+determined is NaN."""
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,8 @@ from interp.weights.head_weights.layers import LayerHeadWeights
 from interp.weights.metric_names import COMPOSITIONS
 
 PAIRED_UP_TO = 512
-"""Heads; of more, a table of all pairs is asked for by name: a thousand heads have 1.5 million."""
+"""Number of heads up to which composition scores of all pairs are tabulated by default. For larger
+models the user has to ask for them: a thousand heads have 1.5 million scores."""
 
 
 @dataclass(frozen=True)

@@ -68,11 +68,13 @@ class WeightMetric:
 
 
 Null = Callable[[LowRankCircuit, SpectrumNull], WeightNull]
-"""The null of a metric, given a circuit's numbers and the spectra of random factors."""
+"""A function from the numbers of a circuit and the spectra of random factors to the null of a
+metric."""
 
 _T = TypeVar("_T")
 UNDEFINED = WeightNull(math.nan, math.nan)
-"""The null of a metric that has none."""
+"""The null of a metric for which no null distribution is defined: mean and standard deviation are
+NaN."""
 
 
 def effective_rank(singular: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -164,7 +164,7 @@ GROUPS: dict[str, Sequence[str]] = {
 }
 
 Watch = Callable[[Iterable[LayerHeadWeights]], Iterable[LayerHeadWeights]]
-"""A function that passes layers through, such as a progress bar."""
+"""A function that passes on the layers that it gets, and may show progress meanwhile."""
 
 
 def weight_table(

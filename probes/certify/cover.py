@@ -32,7 +32,7 @@ _CENTRE = "answer at the cell's centre"
 _RIGHT = "right in real arithmetic"
 _NAMED = 2
 UNKNOWN = -1
-"""In a cell's token ids: any token of the domain's vocabulary."""
+"""Code in a cell's token ids for a token that is left open: any of the domain's vocabulary."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ from interp.tasks.template.task import is_wildcard, wildcards
 from probes.certify.cover import UNKNOWN, Cells, chunks
 
 CHUNK = 1024
-"""Cells done side by side."""
+"""Number of cells that are bounded in one pass. It bounds memory; the result does not depend on
+it."""
 
 
 class Domain(ABC):

@@ -133,7 +133,11 @@ def orderless(model: Any, ids: Int[np.ndarray, " token"]) -> tuple[Lemma, ...]:
 
 
 def beside_average(model: Any, rho: Float64[np.ndarray, " pos"], size: float) -> tuple[Lemma, ...]:
-    """Compute the share of what attention writes that is no multiple of the average Σ_s ρ_s x_s.
+    """Compute how much of what attention writes does not go through the average Σ_s ρ_s x_s.
+
+    In such a model the stream after attention is a linear function of the inputs. Its coefficients
+    are split into those of a multiple of the average (least squares) and the rest. The lemma's
+    number is the size of the rest (sum of absolute values) divided by that of all coefficients.
 
     Args:
         model: A model for which :func:`~interp.bounds.passed_on.not_along` is empty.
@@ -223,7 +227,11 @@ def of_three_paths(tables: Tables) -> tuple[Lemma, ...]:
 
 
 def counts_alone() -> tuple[Lemma, ...]:
-    """Return the lemma that a first layer depends on earlier letters only through their numbers."""
+    """Return the lemma that a first layer depends on earlier letters only through how many there
+    are of each.
+
+    Its number is 0: in the models that the cover fits this holds exactly, and nothing is computed.
+    """
     return (Lemma("counter", "layer 0", "what the order of earlier tokens changes", 0.0),)
 
 

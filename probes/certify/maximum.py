@@ -35,7 +35,10 @@ Array = Float64[np.ndarray, "..."]
 
 
 def subsets(length: int) -> list[tuple[int, ...]]:
-    """Return all sets of positions before the last, at which the maximum may occur."""
+    """Return every subset, the empty one included, of the positions before the last.
+
+    A subset holds the positions before the last at which the maximum occurs.
+    """
     before = range(length - 1)
     return [s for n in range(length) for s in combinations(before, n)]
 

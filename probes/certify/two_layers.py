@@ -26,10 +26,12 @@ from probes.certify.domains import Domain, Strings, Templates
 from probes.certify.lemmas import Lemma, after_the_earlier, counts_alone
 
 _PATIENCE = 2**31
-"""Numbers that the cells of induction may make without being asked for: about a minute."""
+"""Largest number of array entries that the cells of an induction proof may need if the user did not
+ask for this proof by name. They take about a minute."""
 
 _LONGEST = 32
-"""Longer strings are proved where that is asked for: the time grows with the fourth power."""
+"""Number of letters up to which strings are proved if the user did not ask for this proof by name.
+Its time grows with the fourth power of the length."""
 
 
 def by_last_and_answer(

@@ -175,9 +175,10 @@ _WELL, _BETTER = 0.98, 0.02
 _FIRST_ROWS, _FINALISTS = 8, 8
 _ALTERNATIVES = 2
 _DRAWN = 24
-"""Positions of a picture of a pattern, at most."""
+"""Largest number of positions that a picture of an attention pattern shows."""
 _LIKE = 4.0
-"""What looking like the head's own pattern is worth, beside being simple, among equals."""
+"""Weight of the overlap (0 to 1) between a primitive's attention and the head's own, measured in
+units of the primitive's cost. It ranks primitives whose gains are nearly equal."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from interp.tasks.base import Batch
 from probes.decompile.rows import TokenRows
 
 _AT_ONCE = 64
-"""Rows of one pass."""
+"""Number of rows in one forward pass. It bounds memory."""
 
 
 @dataclass(frozen=True)

@@ -322,7 +322,9 @@ def values_of(found: Sequence[Feature], rows: TokenRows) -> list[NDArray[np.int6
 _Valued = tuple[Feature, NDArray[np.int64]]
 _NAMED, _REMAINDERS = 8, (2, 3)
 _PAIRED = 12
-"""Features, the simplest, that are compared with each other; the others with the current token."""
+"""Number of features, the simplest first, of which all pairs are compared. Every later one is
+compared with the first alone, which is the current token; all pairs would be too many questions for
+the decision tree."""
 
 
 @dataclass(frozen=True)

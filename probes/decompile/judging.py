@@ -40,19 +40,25 @@ from probes.decompile.search import Candidate, candidates
 from probes.decompile.wording import Variant, shorten, variants
 
 LEAST = 0.9
-"""Match and gain, on held-out and on longer rows, from which a program counts as found."""
+"""Least match with the model's decisions, and least gain over a table on the current token, on
+held-out and on longer rows, with which a program counts as found."""
 _ENOUGH, _NEAR, _PLAIN = 0.995, 0.05, 30
 NODES, _A_LINE, _FREE = 80, 10, 12
-"""Expressions in a program that counts as short: at most 80 in all, and 12 beside ten a line."""
+"""Number of expressions up to which a program counts as short: ``NODES`` in all, and no more than
+``_A_LINE`` for each line and ``_FREE`` beside. This leaves room for all programs found in trained
+models (at most 37 expressions in four lines) and not for those that fit shuffled weights by chance
+(44 to 46 in two or three lines)."""
 _READ = 2
-"""Times so many expressions are not looked at."""
+"""A candidate with more than this many times ``NODES`` expressions is not judged at all."""
 _OFF_TASK, _A_NODE, _A_TABLE = 0.15, 0.005, 0.1
-"""What gain off the task is worth beside gain on it, and what a node
-of the program and a table without a name cost."""
+"""Weights with which nearly equal programs are ranked, in units of gain on the task: of the gain on
+rows off the task, and the cost of one expression and of one table without a name. With 0.25 off the
+task and 0.003 an expression, programs came back with clauses about strings that cannot occur."""
 LONGEST = 20
-"""Lines, at most."""
+"""Largest number of lines of a program that is searched for by default."""
 _FIRST = 2048
-"""Strings of a recogniser that a program must get right before it is tried on all."""
+"""Number of strings of a recogniser on which a program is tried first. Only if it is right on all
+of them is it run on every string."""
 
 _UNKNOWN = Fidelity(float("nan"), float("nan"))
 
@@ -246,7 +252,11 @@ class Judge:
         return held, longer
 
     def right(self, best: Judged) -> Rightness:
-        """Return how often model and program are right, on held-out and longer rows with labels."""
+        """Return how often the model and a program give the labelled answer, and which of
+        the two the program follows where the model errs.
+
+        Held-out and longer rows are counted together. Without labels all shares are NaN.
+        """
         labels, model, program = [], [], []
         for name, part in (("held", self.data.held), ("longer", self.data.longer)):
             if part.labels is None:

@@ -69,7 +69,8 @@ from interp.program.syntax import (
 from probes.decompile.rows import TokenRows
 
 _SMALL = 8
-"""Tokens, at most, of a vocabulary whose tokens are tried one by one."""
+"""Number of varying tokens, the most frequent ones, that conditions may name one by one. It bounds
+the number of primitives that are tried."""
 _LAGS, _FIXED, _WINDOWS = 4, 3, (2, 3, 4)
 _SMALL_WORDS = {"the", "that", "is", "one", "like", "this", "of", "a"}
 _PERIODS = {2: "2nd", 3: "3rd", 4: "4th"}
@@ -124,7 +125,7 @@ def one_position(where: Expression) -> bool:
 
 
 BEFORE = Assignment("before", syntax.Pick("last", Key("token"), lag(1).where))
-"""The line that names the token before."""
+"""Line of a program that gives the name ``before`` to the token one position back."""
 
 
 def everywhere() -> Iterator[Primitive]:

@@ -259,7 +259,8 @@ def _corrupt(row: _Codes, free: _Codes, content: _Codes, rng: np.random.Generato
 
 
 _EVERY, _LETTERS = 2**17, 8
-"""Strings that are all looked at, at most, and tokens that vary in them."""
+"""Limits up to which all strings of a recogniser are enumerated: the number of strings, and the
+number of different tokens that vary in them."""
 
 
 def every_string(rows: TokenRows) -> TokenRows | None:
@@ -429,7 +430,7 @@ def _arrays(
 _SIGNS = ("-1", "+1")
 _LONGEST = 40
 BITS = 0.5
-"""Between answers that are 0 and 1."""
+"""Threshold between real answers 0 and 1: halfway."""
 
 
 def rows_of_task(task: Any, *, count: int = 400, seed: int = 0) -> TokenRows:

@@ -40,7 +40,7 @@ from probes.decompile.rows import TokenRows
 
 _NEARLY = 0.98
 _TWO = 3
-"""Leaves of a tree that asks two questions."""
+"""Number of leaves of a decision tree that asks two questions."""
 _OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">": "<=", "<=": ">", ">=": "<"}
 
 

@@ -71,9 +71,11 @@ __all__ = ["Decompiled", "Judged", "decompile"]
 _PROBED = 24
 
 _EACH = 100
-"""Strings of a recogniser that are fitted for each answer, beside its rows."""
+"""Number of strings of a recogniser, for each answer, that are added to the rows that programs are
+fitted to. Members of the language may be rare among the rows."""
 _TOLD, _DRAWN = 10, 6
-"""How many decisions that differ are told, and how many heads without a line are drawn."""
+"""What a report lists at most: decisions in which model and program differ, and heads without a
+line in the program whose attention is drawn."""
 
 
 @dataclass(frozen=True)

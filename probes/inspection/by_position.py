@@ -27,7 +27,7 @@ ROLE_KEYS = {
     "duplicate-token": "same",
     "induction": "after_same",
 }
-"""The roles that are a share of attention → the keys that it goes to."""
+"""Roles that are defined by a share of attention → the key set that the attention goes to."""
 
 _TOLD, _LEVEL, _ROWS = 0.2, 0.01, 16
 

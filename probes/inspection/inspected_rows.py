@@ -57,13 +57,16 @@ from probes.roles.trials import (
 )
 
 _OF_TASK = 256
-"""Rows of a task by default: probes are fitted on some and judged on others."""
+"""Number of rows of a task by default. It is enough to fit probes on some rows and judge them on
+others."""
 
 _TRIED = 16
-"""Rows on which it is found out what a model has learned."""
+"""Number of rows on which it is tested what a model has learned: the next token, or the positions
+that it can handle."""
 
 _MORE = 0.1
-"""Nats by which passages' repeats must lower the loss more than random tokens' do."""
+"""By how many nats a repetition in the user's rows must lower the loss more than one of random
+tokens does, to be used in its place as the rows called ``repeated``."""
 
 
 @dataclass(frozen=True)

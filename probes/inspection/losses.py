@@ -43,10 +43,11 @@ from probes.roles.trials import Trial
 _MANY, _AT_ONCE = 64, 48
 
 Watch = Callable[[Sequence[Any]], Iterable[Any]]
-"""Goes through items, and tells how far it is."""
+"""A function that passes on the items that it gets, and may show progress meanwhile."""
 
 Piece = tuple[Trial, list[Component], float]
-"""A trial, components, and the floor up to which rows are bought; 0 for all rows."""
+"""A trial, components to ablate on it, and the floor with which their effects are compared: rows
+are run until it is decided which ones are above it. With a floor of 0 all rows are run."""
 
 
 def check_backend(backend: str) -> None:

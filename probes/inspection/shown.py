@@ -46,7 +46,7 @@ from interp.tasks.base import Batch
 from interp.weights.head_weights import HeadWeights
 
 KEYS = ("previous", "own", "first", "same", "after_same")
-"""Classes of keys by which rows are ordered."""
+"""Key sets whose attention share the rows of the viewer can be ordered by."""
 _LAGS, _BATCH, _CODES = 32, 8, 255
 _SLACK = 1e-6  # how far above one a share may lie by rounding
 _TOKENS, _EACH = 48, 5

@@ -29,7 +29,8 @@ from torch import Tensor
 from interp.stats.p_values import from_draws
 
 LEAST = 12
-"""The least number of positions that two repeats and a comparison need."""
+"""Least number of positions of a row. With fewer, two repeats and something to compare them with do
+not fit."""
 
 _RISE, _LEVEL, _DRAWS = 0.5, 0.01, 200
 _GAP, _FEWEST, _MOST, _WIDTH = 1.25, 4, 256, 16

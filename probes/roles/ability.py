@@ -52,7 +52,8 @@ CANNOT = "cause: the model cannot do these rows: a guess would lose no more"
 
 _FEWEST = 4
 _FEW_ANSWERS = 1 / 3
-"""Rows have few answers if always the same one is right so often."""
+"""Rows count as having few answers if one and the same answer is right at this share of the scored
+positions or more. Beating a guess means little there."""
 
 
 def does_better(run: Run) -> bool:

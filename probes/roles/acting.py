@@ -22,10 +22,10 @@ from probes.roles.selecting import Seen
 
 _FEWEST = 8
 WITHIN = ("previous", "same", "after_same")
-"""Classes of keys that a head may attend to over some positions alone."""
+"""Key sets for which it is tested whether a head attends to them over a range of positions only."""
 
 LEAST = 1 / 4
-"""The least share of the positions that a behaviour must be there over."""
+"""Least share of the counted positions that such a range must cover."""
 
 
 @dataclass(frozen=True)

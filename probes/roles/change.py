@@ -69,7 +69,7 @@ class RowMean:
 
 
 NONE = RowMean(0.0, 0.0, 0.0, 1.0)
-"""A change of zero, with p = 1."""
+"""A change of exactly zero: interval from 0 to 0, p = 1."""
 
 
 def over_rows(

@@ -77,10 +77,11 @@ MEANINGS = {
     "rejected": "it behaves so, and nothing is lost without it, or not on other rows: the model "
     "does not rely on it",
 }
-"""Each status of a role → what it says of the component, in the words of all pages and docs."""
+"""Each status of a role → what it says about the component. All pages and documents use these
+words."""
 
 STATUSES = tuple(MEANINGS)
-"""What a row's ``status`` can be, in the order in which rows are listed."""
+"""All values of the column ``status``, in the order in which rows are listed."""
 
 _BESIDE = ("tests", "by_position", "revision", "text_attention", "text_loss", "text_first")
 
@@ -220,13 +221,16 @@ class Lacking:
 
 
 _STABLE = 0.9
-"""The least share of resamples on which the scores of a confirmed role reach their floors."""
+"""Least share of resamples of the rows on which all scores of a confirmed role must reach their
+floors. With less, the role is a candidate."""
 
 SAME_ANSWER = "same answer"
-"""The family of the test that a head's write serves where another route leads to the answer."""
+"""Family of the tests whether a head's write still serves on rows where another route leads to the
+same answer."""
 
 _BY_INTERVAL = ("specificity", "transfer")
-"""The kinds of tests that fail only if their whole interval is below the floor."""
+"""Kinds of tests that fail only if the whole interval lies below the floor. A score below the floor
+alone leaves them undecided."""
 
 _NO_CAUSE = "cause: no model could be run"
 

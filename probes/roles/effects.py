@@ -35,13 +35,15 @@ from probes.roles.rises import AttentionFalls, LossRises
 from probes.roles.writes import Writes
 
 _FEWEST = 8
-"""The least number of rows on which losses are compared."""
+"""Least number of rows on which losses are compared. With fewer, the test reports that there are
+too few."""
 
 _MISSED = 0.05
-"""Twice the odds with which something needed is taken for not needed, on some of the rows."""
+"""Error probability, both sides together, with which something that is needed may be called not
+needed after only some of the rows were run."""
 
 DECISIONS = "decisions"
-"""What families of tests begin with that say how many answers are no longer right."""
+"""Prefix of the families of tests that count how many answers become wrong."""
 
 
 class Effects:

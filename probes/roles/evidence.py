@@ -40,22 +40,26 @@ from probes.roles.selecting import Seen
 from probes.roles.views import DRAWN, ELSEWHERE, View, elsewhere, first_alone, positions_scored
 
 _BLOCK = 32
-"""The most rows whose attention is looked at in one pass."""
+"""Largest number of rows whose attention is read in one pass."""
 
 _PATTERNS = 2**23
-"""The most numbers of patterns in one such pass."""
+"""Largest number of attention values, of all heads, that are read in one pass. It bounds memory."""
 
 _KEPT = 2**24
-"""The most numbers of patterns that are kept when attention is measured; others are read again."""
+"""Number of attention values up to which the patterns of a kind of rows are cached once they are
+measured. Larger ones are read again when needed."""
 
 ROOM = 3 * 2**25
-"""The most numbers of streams that are kept, of all kinds of rows together."""
+"""Largest number of residual-stream values that are cached, for all kinds of rows together. It
+bounds memory."""
 
 _OUTPUTS_FIRST = 64
-"""The rows on which changes of an output, which are heavy-tailed and soon run, may be decided."""
+"""Number of rows after which changes of the output may be decided for the first time. These changes
+have heavy tails, so that fewer rows would mislead, and they are quick to run."""
 
 _NUMBERS = 2**19
-"""The numbers of one stream in a pass: of narrow models many rows are run at once."""
+"""Number of residual-stream values of one layer in a forward pass. A pass takes as many positions
+as that allows, so that narrow models run many rows at once."""
 
 _KEYS = {
     "previous": "the token before",

@@ -53,7 +53,8 @@ _LOOSE = {
     "token-comparison": ("symbol-equality",),
     "positional-periodic": _MEMORY,
 }
-"""Role → the roles beside which it says nothing new."""
+"""Role → stricter roles. If a component also has one of these, the role adds nothing and its row is
+left out."""
 _OWN = {
     **dict.fromkeys(("readout", "gating", "unmixing", "sharpening"), ("passing-on",)),
     "successor": ("copying",),
@@ -68,7 +69,8 @@ _OWN = {
         *_MEMORY,
     ),
 }
-"""Role → the roles that say nothing new beside it where it is confirmed."""
+"""Role → looser roles. If the role is confirmed for a component, rows of the looser ones add
+nothing and are left out."""
 
 
 def find_roles(

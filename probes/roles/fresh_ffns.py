@@ -40,10 +40,12 @@ from probes.roles.reinit_null import Beyond, beyond
 
 _DRAWS, _FIRST = 250, 50
 _CHANCE = 0.1
-"""A p, after the first draws, from which on the others would not help."""
+"""If p is at least this after the first draws, the other draws are not made: they would hardly
+bring it below the level."""
 _TINY = 1e-12
 _PADDED = ("W_in", "W_out")
-"""Matrices of ours that may have more hidden units than the layer uses, which stay zero."""
+"""Weight matrices of our own FFNs that may have more hidden units than the layer uses. The entries
+of the others are zero and stay zero in fresh FFNs."""
 
 Stream = Float[Tensor, "row pos d_model"]
 Scored = Bool[Tensor, "row pos"]
@@ -101,9 +103,17 @@ class FreshFFNs:
 
     @torch.no_grad()
     def writes(self, layer: int, stream: Stream, written: Stream) -> bool:
-        """Whether that is what the FFN writes for a stream: not where the block does more, such as
-        a norm behind the FFN, or a choice among several FFNs that it returns as well; nor where its
-        FFN cannot be called by itself."""
+        """Return whether a layer's FFN, called by itself on a stream, gives what it wrote in a
+        full pass.
+
+        It does not if the block does more, such as a norm behind the FFN or a choice among several
+        FFNs, or if the FFN cannot be called by itself. Fresh FFNs cannot be compared with it then.
+
+        Args:
+            layer: The layer.
+            stream: The residual stream before the FFN's norm.
+            written: What the layer's FFN added to that stream in the full pass.
+        """
         try:
             found = self._run(layer, stream)
         except torch.OutOfMemoryError:

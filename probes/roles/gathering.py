@@ -26,12 +26,12 @@ from probes.roles.reader import FOLDS
 from probes.roles.views import language_views, positions_scored, task_views
 
 _FEW = 4
-"""Rows on which it is seen which keys a query may attend to."""
+"""Number of rows that are run to find out which keys a query may attend to."""
 
 _WEIGHTS = ("blocks", "ln_final", "unembed")
 
 Named = Mapping[str, Batch]
-"""Rows by kind, for the profile ``language``: ``repeated``, ``shuffled`` and others."""
+"""Kind of rows (``repeated``, ``shuffled`` and others) → the rows, for the profile ``language``."""
 
 
 def evidence_of(

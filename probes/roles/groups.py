@@ -51,10 +51,11 @@ from probes.roles.registry import ROLES, Role
 from probes.roles.rises import Own
 
 _DRAWN = 10
-"""How many random sets of heads a group is compared with."""
+"""Number of random sets of heads with which a group is compared."""
 
 _ALIKE = 0.5
-"""The least cosine of what two members of a group bring back, position by position."""
+"""Two heads are put into one group if restoring them lowers the loss at the same positions: this is
+the least cosine between the two, over positions."""
 
 
 def with_groups(found: Sequence[Found], effects: Effects) -> list[Found]:

@@ -60,7 +60,8 @@ class Share:
 
 
 NO_KEYS = Share(0.0, 0.0, 1.0, nan, nan)
-"""The share of a key set in which no query has a key, such as its own where that is masked."""
+"""Share of attention to a key set that is empty for every query, such as the query's own position
+in a model that masks it: 0, with p = 1."""
 
 
 def hooks_to_read(model: Any, *, behaviour: bool) -> list[str]:

@@ -171,7 +171,8 @@ TASK = Profile(
         "after_same": "repeated",
     },
 )
-"""The profile for models of a task, on rows of the task."""
+"""Which rows and floors are used for models of a task: rows of the task itself, effects as a share
+of the output's variance."""
 
 LANGUAGE = Profile(
     "language",
@@ -188,10 +189,10 @@ LANGUAGE = Profile(
     },
     Floors(share=0.3, elsewhere=0.0, window=4, writer=0.3, fall=0.15),
 )
-"""The profile for language models, on rows of tokens."""
+"""Which rows and floors are used for language models: rows of tokens, effects in nats."""
 
 PROFILES: Mapping[str, Profile] = {profile.name: profile for profile in (TASK, LANGUAGE)}
-"""The name of each profile → the profile."""
+"""Name of a profile → the profile."""
 
 
 def outputs_of(model: Any) -> int | None:

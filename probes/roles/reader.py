@@ -36,7 +36,7 @@ from probes.roles.fresh_ffns import FreshFFNs
 from probes.roles.reinit_null import Beyond
 
 FOLDS = 8
-"""The number of folds of rows, which is also the least number of rows."""
+"""Number of folds of rows in cross-validation, and therefore the least number of rows."""
 
 Features = NDArray[np.float64]
 

@@ -34,8 +34,8 @@ from probes.roles.profile import PROFILES, Floors
 from probes.roles.surrogates import Surrogate
 
 Detector = Callable[[Examined], Iterable[Found | Lacking]]
-"""What it finds of every component, and what it could not look for; it changes nothing that it is
-given."""
+"""A function from what was examined to the findings of a role for every component, and to what
+could not be tested. It changes nothing that it is given."""
 
 CONTROLS = {
     "events": "the loss rises (the output changes) where its event happens, and not as much at "
@@ -47,7 +47,7 @@ CONTROLS = {
     "pattern": "it does so without the head, and not as much when its attention is the mean over "
     "rows",
 }
-"""Which controls there are (:mod:`probes.roles.specificity`) → what they ask, in words."""
+"""Each kind of control (:mod:`probes.roles.specificity`) → what it asks, in words."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ _WITHOUT_HEAD = ("without the head the output changes, or the loss rises",)
 _WITHOUT_KEYS = ("without that attention the output changes, or the loss rises",)
 _EVERYWHERE = "its event happens at every position and with every key"
 _ITS_OWN = "what is lost is what the role itself names"
-"""Why a role that names what is lost has no controls."""
+"""Reason that is shown for having no controls, for roles that name the very thing that is lost."""
 
 SHIPPED = (
     Role(
@@ -625,7 +625,7 @@ SHIPPED = (
         surrogate=surrogates.COMPUTED,
     ),
 )
-"""In the order in which they are listed."""
+"""All roles that prooflens ships, in the order in which they are listed."""
 
 
 def _problem(name: str, role: object) -> str:
@@ -646,7 +646,7 @@ def _problem(name: str, role: object) -> str:
 
 
 ROLES: Registry[Role] = Registry({role.name: role for role in SHIPPED}, "prooflens.roles", _problem)
-"""The name of each role → the role: the shipped ones, then those of installed packages."""
+"""Name of each role → the role: the shipped ones first, then those of installed packages."""
 
 
 def markdown() -> str:

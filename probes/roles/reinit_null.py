@@ -61,15 +61,18 @@ _STEPS = (1.0, 0.5, 0.2)
 _SCORED, _FEWEST_ROWS, _MOST_ROWS = 400, 16, 48
 _ROWS_SHUFFLED = 8
 _AT_ONCE = 2**23
-"""The most numbers held in memory for the models that run in one pass."""
+"""Largest number of values (weights and activations) in memory for the fresh models that run in one
+pass."""
 _FEW_DRAWS, _CHANCE = 100, 0.2
-"""A quarter of the draws is enough, if it is a hundred at least, for a p above this."""
+"""A quarter of the draws is made first, if that is at least ``_FEW_DRAWS``. If p is then
+``_CHANCE`` or more, or small enough for all heads that are asked, the rest is not drawn."""
 _TINY = 1e-30
 _GAIN, _UNEVENNESS, _BOTH = "gain", "unevenness", "both"
 
 Hooks = list[tuple[str, Callable[..., Any]]]
 Run = Callable[..., Tensor]
-"""Inputs and hooks → the output; with a layer: the output, from the stream after its attention."""
+"""A function from inputs and hook names to the output and the hooks' activations; with a layer
+given, it starts from the residual stream after that layer's attention."""
 
 
 @dataclass(frozen=True)

@@ -48,10 +48,10 @@ class _LossAndChange(Metric):
 
 
 Rows = Sequence[int] | None
-"""Which rows of a kind; None for all."""
+"""Row numbers within a kind of rows; None for all rows."""
 
 Own = Mapping[Place, KeysOf | None]
-"""Each head's own keys, of a class that differs from head to head."""
+"""Head → the function that gives its own keys, for a key set that differs from head to head."""
 
 _ALIKE: Own = MappingProxyType({})
 

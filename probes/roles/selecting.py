@@ -35,7 +35,8 @@ from torch import Tensor
 Selected = Bool[Tensor, "#row query key"]
 
 OTHERS = "equal, itself left out"
-"""The relation of earlier equal tokens, which a role of its own is about."""
+"""Name of the relation "the key's token equals the query's, at another position". Attending to
+these keys is a role of its own."""
 
 _RELATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "equal": torch.eq,
@@ -46,7 +47,8 @@ _RELATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "greater": torch.lt,
     "greater or equal": torch.le,
 }
-"""What a key's token is to the query's → whether it is, of the query's token and the key's."""
+"""Name of a relation, as the key's token to the query's → function of (query's tokens, key's
+tokens) that is True where it holds. The arguments' order is why ``smaller`` is ``torch.gt``."""
 
 
 @dataclass(frozen=True)
@@ -108,8 +110,12 @@ class Seen:
         )
 
     def periodic(self) -> Chosen:
-        """Return the period and shift whose keys the attention, averaged over rows, is closest
-        to."""
+        """Return the predicate that selects every p-th position, with the period p and the shift
+        to which attention, averaged over rows, is closest.
+
+        The measure is the module's closeness. The shift is counted from the query's own position
+        or from position 0.
+        """
         counted = self.counted.double()
         mean = (self.pattern * counted[..., None]).sum(0) / counted.sum(0).clamp_min(1)[:, None]
         scores, shifts = self._by_period(mean), _shifts(len(mean))
@@ -198,7 +204,8 @@ class Seen:
 _ORDINALS = {2: "second", 3: "third"}
 
 _TIE = 1e-12
-"""Periods whose closeness differs by less are equally close, and the first is taken."""
+"""Periods whose closeness differs by less than this count as equally close, and the first of them
+is taken. Smaller differences are rounding."""
 
 
 def _periods(size: int) -> int:

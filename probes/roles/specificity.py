@@ -70,18 +70,21 @@ from probes.roles.registry import ROLES, Role
 from probes.roles.views import ELSEWHERE, other_routes
 
 _FEWEST = 8
-"""The least number of rows on which both sides are compared."""
+"""Least number of rows that both sides of a comparison must have."""
 
 _LARGEST = 1 / 4
-"""The largest share of what all controls weigh that those of one row may have."""
+"""Largest share of the total weight of the controls that may come from one row, so that no single
+row decides."""
 
 _BAND = 1.0
-"""Nats of clean loss that lie in one band."""
+"""Width, in nats, of a band of the loss that the model itself expects (its entropy). In a band, the
+mean clean losses of event and controls may also differ by at most this."""
 
 _SAME_WRITE = "cause: what it writes is the same on every row, so that no other can take its place"
 
 _COVERED = 0.5
-"""The least share of a role's positions that must have controls for these to be matched."""
+"""Least share of an event's positions that must have controls; otherwise the controls count as
+unmatched."""
 
 Marks = Bool[Tensor, "row pos"]
 Numbers = Float[Tensor, "row pos"]
@@ -122,7 +125,7 @@ def with_controls(found: Sequence[Found], effects: Effects) -> list[Found]:
 
 
 _Key = tuple[str, tuple[Place, ...], str]
-"""A role, the heads that may play it, and the kind of rows of their cause."""
+"""A role, the heads that may play it, and the kind of rows on which its cause was tested."""
 
 
 def _case_of(one: Found) -> _Key | None:
@@ -600,19 +603,22 @@ def match_controls(
 ) -> tuple[Numbers, Numbers, str] | None:
     """Weight the positions of an event and control positions so that the two are alike.
 
-    Controls are tried in this order: of the same band of loss at the same positions, of the same
-    band, at the same positions, all. The first kind that covers half of the event's positions is
-    taken.
+    Positions are sorted into bands of one nat by the entropy of the model's prediction, which is
+    the loss that the model itself expects. Four kinds of controls are tried in turn: of the same
+    band at the same position, of the same band, at the same position, all. A band counts only if
+    the mean clean losses of the event's positions and of the controls in it differ by at most one
+    nat. The first kind that covers half of the event's positions is taken.
 
     Args:
-        happens: True where the event happens.
+        happens: True where the event happens, ``[row, pos]``.
         absent: True at positions that may serve as controls.
-        losses: The clean loss.
-        expected: The entropy of the model's prediction.
+        losses: The clean loss at each position, in nats.
+        expected: The entropy of the model's prediction, in nats.
 
     Returns:
         The weights ``[row, pos]`` of the event's positions and of the controls, and the kind of
-        controls in words. None if no kind has at least eight rows of both.
+        controls in words. None if no kind has enough controls: half of the event's positions
+        covered, eight rows on both sides, and at most a quarter of the weight from one row.
     """
     place = torch.arange(happens.shape[1]).expand(happens.shape)
     bands = (expected / _BAND).long()

@@ -33,8 +33,9 @@ from probes.roles.views import first_alone
 ROWS, LENGTH = 32, 64
 _EXAMPLES = 8
 _REPEATS, _FOLLOWED, _DIFFERENT = 0.3, 0.6, 5
-"""Rows repeat themselves if so many scored positions have an earlier equal token, if what followed
-it is due at so many of these, and if they have so many different tokens on average."""
+"""When rows count as repeating themselves: at least the share ``_REPEATS`` of the scored positions
+has an earlier equal token; at least the share ``_FOLLOWED`` of these is followed by the same token
+as then; and a row has at least ``_DIFFERENT`` different tokens on average."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from interp.run import Add, Array, Site
 from probes.roles.evidence import Evidence, Place
 
 _SAME = 1e-9
-"""The largest share of a head's write that may differ between rows that it writes the same on."""
+"""A head's write counts as the same on every row if at most this share of its sum of squares is
+variation between rows. Less is rounding."""
 
 
 class Writes:

@@ -13,7 +13,8 @@ from prooflens.cli.steps import progress
 from prooflens.cli.usage import facts, not_for, shipped_models
 
 _NOT_CHECKED = ("what was measured", "costs", "parts of the bounds")
-"""Parts of a certificate that are not checked; vacuous strategies are not either."""
+"""Parts of a certificate that the checker does not check, as they are named to the user. Strategies
+whose bound is vacuous are not checked either."""
 
 
 def certify(

@@ -16,7 +16,7 @@ from prooflens.cli.running import run_app
 from prooflens.cli.usage import App
 
 _OPTIONAL = ("ray", "anywidget", "gguf")
-"""Packages that prooflens uses where they are installed."""
+"""Optional packages whose versions ``--version`` prints."""
 
 _COMMANDS = {
     "certify": "certify fixed-memory-multiplexer --length 12 --out theorem",
@@ -32,7 +32,8 @@ _COMMANDS = {
     "train": "train fixed-memory-multiplexer --out trained",
     "weights": "weights code-lm --revisions step-500,step-900,main --out weights",
 }
-"""Every command, a function of its name in a file of its name, with the example of its help."""
+"""Name of each command → the example that its help shows. The command is the function of that name
+in the file of that name."""
 
 _STYLE: dict[str, Any] = {"pretty_exceptions_enable": False, "rich_markup_mode": None}
 

@@ -279,4 +279,5 @@ OUTPUTS: dict[str, tuple[type, ...]] = {
     "train": (TrainOutput, NoOutput),
     "weights": (WeightsOutput,),
 }
-"""Each command → the objects that it may print; which of them its options say."""
+"""Name of each command → the classes of the JSON objects that it may print. Its options decide
+which one it is."""

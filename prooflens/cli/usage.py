@@ -43,7 +43,7 @@ RunDtype = Annotated[
     typer.Option(help="Number format of the forward pass; the checkpoint's own by default."),
 ]
 OWN_ROWS = "Rows of your own: .jsonl, .npy, .safetensors or .json, or a text."
-"""What --data takes, of every command that has it."""
+"""Help text of the option ``--data``, the same in every command that has it."""
 
 _LARGEST = 2**63 - 1
 _NO_COMMAND = re.compile(r"no such command '([^']*)'")
@@ -53,7 +53,7 @@ _GONE = {
     "plot": "store STORE --figures",
     "view": "inspect",
 }
-"""Commands of earlier versions → what does their work after ``prooflens``."""
+"""Name of a command that earlier versions had → what to type after ``prooflens`` instead."""
 MOST = {
     "batch": 1 << 20,
     "drawn": 100,
@@ -69,7 +69,8 @@ MOST = {
     "top": 1 << 20,
     "workers": 1024,
 }
-"""The largest value of an option by its name; others have 64 bits. No option takes infinity."""
+"""Name of an option → the largest value that it takes. Options that are not named here take any
+number of 64 bits. No option takes infinity."""
 
 
 class Command(TyperCommand):

@@ -54,7 +54,7 @@ class Drawn(NamedTuple):
 
 
 Panel = tuple[str, pd.DataFrame]
-"""A title and the rows of a head table."""
+"""The title of a panel, and the rows of a head table that it shows."""
 
 
 def behaviour_figures(heads: pd.DataFrame, unit: str, *, nulls: bool) -> Iterator[Drawn]:

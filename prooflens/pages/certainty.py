@@ -19,7 +19,7 @@ from prooflens.pages.findings import in_words, part_names, without_groups
 
 Fitting = dict[str, Any]
 TOLD = ("what it does, and what is lost", "is it sure")
-"""The columns of :func:`with_certainty`."""
+"""Names of the two columns that :func:`with_certainty` adds."""
 _NATS = re.compile(r", in nats,( by)?\s*$")
 
 

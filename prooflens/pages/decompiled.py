@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from probes.decompile.workflow import Decompiled
 
 _ALIKE = 0.9
-"""Share of a head's attention that its primitive shares, from which it counts as explained."""
+"""Least overlap of a head's attention with that of its primitive with which the primitive counts as
+an explanation of the head."""
 
 
 def anchor_of(part: Component) -> str:
@@ -172,7 +173,7 @@ def _proof_answer(found: Decompiled) -> str:
 
 MARKER = "program.txt"
 _REST = "map-of-the-rest"
-"""The anchor of the heat maps of heads that no line stands for."""
+"""HTML anchor of the heat maps of heads that no line of the program stands for."""
 
 
 def sentence(found: Decompiled) -> str:

@@ -15,7 +15,7 @@ _SHOWN = 8
 STATUS_WORDS = "What a status says of a component. " + " ".join(
     f"{name[0].upper()}{name[1:]}: {about.replace('`', '')}." for name, about in MEANINGS.items()
 )
-"""What each status of a role says, for the small print of a page."""
+"""A sentence on the meaning of each status of a role, for the small print of a page."""
 
 _IN_BRIEF = {
     "necessary, not specific": "needed for more than this",

@@ -36,9 +36,10 @@ from prooflens.pages.rounds import rounds_again, rounds_in_words
 
 ATTENTION = "attention-"
 _PATTERNS = 160
-"""A grid has the pattern of each of so many heads; more are no picture any more."""
+"""Number of heads up to which a grid of attention patterns is drawn. With more none is drawn,
+because single patterns would be too small to see."""
 _COMPONENTS = 40
-"""A map of roles has a row for each of so many; a longer one is no picture any more."""
+"""Number of rows (components) of a map of roles. If there are more, the strongest are shown."""
 _READ = "What can be read where: held-out r², of classes balanced accuracy."
 _ROUNDS = (
     "Above, what a linear probe reads at each place of the residual stream; below, what the heads "

@@ -58,7 +58,7 @@ _OF_GROUP = "effect of group"
 _BESIDE = ("outcome", "stability", "same_answer", "by_position", "text_attention", "text_loss",
            "text_first")  # fmt: skip
 _SOME = ("target", _OF_GROUP)
-"""Columns of a role table that are left out where nothing stands in them."""
+"""Columns of a role table that are left out if all their cells are empty."""
 _GAP = 0.1  # nats below the control that count: random weights differ from it a little, too
 _RIGHT = 0.05  # share of tokens; below it hardly any is predicted
 _RESTS = 0.2  # share of attention on the first token that is worth a sentence

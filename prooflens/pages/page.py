@@ -82,11 +82,13 @@ def _data(path: Path) -> str:
 
 
 _SHOWN = 0.66
-"""The shown size of a figure's pixels; figures are saved at 150 dots per inch."""
+"""Factor from the pixels of a figure to its size on the page. Figures are saved at 150 dots per
+inch."""
 _LEAST = 1e-10
-"""A p or q below this lies in a tail beyond all draws, and is shown as less than this."""
+"""A p or q below this is shown as "< 1e-10": so far out, the null cannot tell probabilities
+apart."""
 _SHORT = 24
-"""Cells with up to this many characters are kept on one line."""
+"""Number of characters up to which a table cell is kept on one line."""
 
 
 @dataclass(frozen=True)
@@ -284,7 +286,8 @@ def _environment() -> Environment:
 
 
 _STORE = "store"
-"""The folder in which commands keep a store: the folder around it says more."""
+"""Name of the folder in which commands keep a store. It is the same everywhere, so that a page also
+shows the name of the folder around it."""
 
 
 def page_name(name: str) -> str:

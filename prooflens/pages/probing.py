@@ -28,11 +28,13 @@ MARKER = ".prooflens-probes"
 _FLOOR = 0.9
 _LEVEL = 0.01
 _LEADS = 0.5
-"""The share of the way to the other row's output, beyond random directions, that leads it."""
+"""Least share of the way to the other row's output, beyond what random directions move it, with
+which an exchanged latent is said to lead the output."""
 _STILL = 0.01
-"""Changes below this share of the distance between two rows' outputs count as no change."""
+"""An output that changes by less than this share of the distance between the outputs of two rows
+counts as unchanged."""
 _CLEAR = 0.05
-"""By how much a score must exceed a baseline for the difference to be mentioned."""
+"""By how much a probe's score must exceed that of a baseline to count as above it."""
 _BASELINES = {
     "over_input": "the raw input",
     "selectivity": "the control task",

@@ -17,7 +17,7 @@ ROUNDS_CAPTION = (
     "Which layer first holds which latent, and what breaks it: r² that is lost there without the "
     "component that costs most, and without the heads that fetch the round before."
 )
-"""The caption of :func:`rounds_side_by_side`."""
+"""Caption of the figure that :func:`rounds_side_by_side` draws."""
 
 
 def rounds_again(readable: pd.DataFrame, kernels: pd.DataFrame) -> Figure:

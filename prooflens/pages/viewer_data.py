@@ -37,7 +37,7 @@ _ORDERED_BY = {
     "sink": "first",
     "local": "own",
 }
-"""Role → the class of keys whose share orders a head's rows."""
+"""Role of a head → the key set whose attention share orders the rows in the viewer."""
 _NAMES = {
     "previous": "previous token",
     "same": "same token, earlier",

@@ -44,7 +44,7 @@ _ALONE = (
 )
 _DOUBTS = (_DOUBT, _ALONE)
 NARROW = "-narrow"
-"""Ends the name of a figure whose panels are for a narrow screen."""
+"""Ending of the file name of a figure that is laid out for a narrow screen."""
 _TELLING = ("trace_share", "diag_ratio", "copying_score", "effective_rank")
 _CROPS, _NAMED = 8, 3
 _GROUPS: tuple[tuple[str, tuple[str, ...], str], ...] = (
@@ -212,13 +212,13 @@ def _largest(rows: pd.DataFrame, count: int) -> str:
 _FIRST = ("layer", "head", "circuit", "metric", "score", "null_mean", "null_std", "p", "q")
 CSV_COLUMNS = (*_FIRST, *(name for name in COLUMNS if name not in _FIRST))
 Watch = Callable[[Sequence[Any]], Iterable[Any]]
-"""A function that passes items through, such as a progress bar."""
+"""A function that passes on the items that it gets, and may show progress meanwhile."""
 
 _PAIRS = 24
 _FLOOR = 0.05  # least |trace share| called a diagonal: forty null deviations at width 768
 _LEVEL = 0.01  # of q: what is named is above the null
 CLEAR = f"|trace share| at least {_FLOOR}, q < {_LEVEL}"
-"""What a clear diagonal is, in words."""
+"""In words, when the diagonal of a circuit counts as clear."""
 _UNTIED = (
     "Signs are of residual directions, not of tokens: embedding and unembedding are two matrices "
     "here, so a head that writes the negative of a direction may raise the token it read. "

@@ -17,7 +17,8 @@ from interp.store.rows import check_finite, layer_hooks, read_batches
 from probes.inspection.texts import card_of, prompt_rows, token_texts
 
 _MOST, _LARGE = 64, 12
-"""The longest text, and the most heads that are drawn large, with tokens as labels of each."""
+"""Largest number of tokens of a text, and largest number of heads that are drawn large, with tokens
+as labels. More heads are drawn as a grid."""
 
 
 def attention(

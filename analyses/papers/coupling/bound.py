@@ -46,10 +46,10 @@ __all__ = ["coupling_bound", "judge_bound", "network_complexity", "spectrum_part
 
 _ROWS, _SEED = 128, 2**62 + 4
 _AT_ONCE = 2**19
-"""How many activations of the input network are computed together."""
+"""Number of activations of the input network that are computed in one pass. It bounds memory."""
 
 _ROUNDING = 1e-12
-"""What single precision leaves of an error that is zero, squared and summed."""
+"""Largest squared error that counts as zero: float32 rounding, squared and summed."""
 
 _ALPHAS = tuple(0.5 + np.geomspace(0.01, 64, 400))
 _WRITTEN, _SQUARED = "bound as written", "bound with C_1² / (2α − 1)"
@@ -98,13 +98,13 @@ def judge_bound(setting: Setting) -> Verdict:
 
 
 def coupling_bound(task: PodCoupling, m_h: int, m_ff: float, *, squared: bool = False) -> float:
-    """The theorem's bound on the mean square error summed over positions.
+    """Return the theorem's bound on the mean square error, summed over positions.
 
     Args:
         task: The target, whose F and f are the identity.
         m_h: Width of the head.
-        m_ff: ReLUs of the input network; infinite where exact bases are supplied.
-        squared: Whether C_1²/(2α − 1) stands in the place of C_1.
+        m_ff: Number of ReLUs of the input network; infinite if exact bases are supplied.
+        squared: Whether to use C_1²/(2α − 1) in place of C_1.
     """
     rank = 1 if task.rank == "infinite" else int(task.rank)  # sines: the same for all k
     sides = BASES[task.left], BASES[task.right]
@@ -114,7 +114,8 @@ def coupling_bound(task: PodCoupling, m_h: int, m_ff: float, *, squared: bool = 
 
 
 def spectrum_part(task: PodCoupling, m_h: int, *, squared: bool = False) -> float:
-    """The least over α of C_1^(α) / m_h^{2α−1}, or of C_1² / ((2α − 1) m_h^{2α−1})."""
+    """Return the part of the bound that comes from the spectrum: the minimum over α of C_1^(α) /
+    m_h^{2α−1}, or with ``squared`` of C_1² / ((2α − 1) m_h^{2α−1})."""
     infinite = task.rank == "infinite"
     if not infinite and m_h >= int(task.rank):
         return 0.0
@@ -128,16 +129,16 @@ def spectrum_part(task: PodCoupling, m_h: int, *, squared: bool = False) -> floa
 
 
 def network_complexity(task: PodCoupling, m_h: int) -> float:
-    """C_2^(2)(m_h), bounded from above: Σ_{k ≤ m_h} (sup|φ_k″| + sup|ψ_k″|)/8, as far as there
-    are terms."""
+    """Return an upper bound on C_2^(2)(m_h), Σ_{k ≤ m_h} (sup|φ_k″| + sup|ψ_k″|)/8. The sum ends at
+    the last term of the target."""
     kept = m_h if task.rank == "infinite" else min(m_h, int(task.rank))
     sides = BASES[task.left], BASES[task.right]
     return sum(side.curvature(k) / 8 for side in sides for k in range(1, kept + 1))
 
 
 def _tasks(widths: Sequence[Sequence[int]]) -> dict[str, tuple[PodCoupling, Sequence[int]]]:
-    """Name → the target, and the widths of heads that are tried: a flat spectrum of rank 6, and an
-    infinite one, where positions attend to others."""
+    """Return name → (target, head widths to try). One target has a flat spectrum of rank 6. The
+    other has an infinite one, and positions do not attend to themselves."""
     flat = PodCoupling(6, sigmas=(1.0,) * 6)
     falling = PodCoupling("infinite", alpha=1.75, mask_self=True)
     targets = {"rank 6": flat, "σ_k = k^−1.75": falling}
@@ -167,7 +168,8 @@ def _construction_errors(
 def _trained_errors(
     tasks: dict[str, tuple[PodCoupling, Sequence[int]]], setting: Setting
 ) -> pd.DataFrame:
-    """Models trained on supplied sines for every head, and with networks for the widest."""
+    """Train models with every head width on supplied sines, and with networks of several widths for
+    the widest head; return their errors."""
     experiment = Experiment(setting)
     for name, (task, widths) in tasks.items():
         given = replace(task, features=max(widths))
@@ -184,8 +186,11 @@ def _trained_errors(
 
 
 def _cells(errors: pd.DataFrame, tasks: dict[str, PodCoupling]) -> pd.DataFrame:
-    """For every target, m_h and m_FF that was tried: the bounds, the error of the best constant,
-    and the least error of all weights with no wider a head and no wider a network."""
+    """Return the bounds and the known errors for every target, m_h and m_FF that was tried.
+
+    The errors are that of the best constant, and the smallest of all weights whose head and network
+    are no wider.
+    """
     rows: list[dict[str, Any]] = []
     for name, task in tasks.items():
         mine = errors[errors["target"] == name]
@@ -212,7 +217,8 @@ def _where(cells: pd.DataFrame) -> str:
 
 
 def _figure(errors: pd.DataFrame, cells: pd.DataFrame) -> Any:
-    """Against m_h where sines are supplied, a panel a target; against m_FF at the widest head."""
+    """Draw a panel for each target: errors and bounds against m_h with supplied sines, and against
+    m_FF for the widest head."""
     lines = [_WRITTEN, _SQUARED, "best constant"]
     drawn = cells.melt(["target", "m_h", "m_ff"], lines, "model", "error").assign(seed=0)
     table = pd.concat((drawn, errors), ignore_index=True)

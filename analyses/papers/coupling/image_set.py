@@ -64,11 +64,11 @@ class NoisyImages:
 
     @property
     def count(self) -> int:
-        """How many images the set has, those held out among them."""
+        """The number of images of the set, including those held out."""
         return len(_cells(self.images))
 
     def testing(self) -> NoisyImages:
-        """The same task on the images that are not trained on."""
+        """The same task on the images that are held out."""
         return replace(self, held_out=True)
 
     def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
@@ -87,7 +87,8 @@ class NoisyImages:
 
 @lru_cache(maxsize=4)
 def _cells(path: str) -> Float[np.ndarray, "image cell"]:
-    """The cells of a set, with mean 0 and variance 1 over all."""
+    """Return the cells of all images of a set, scaled to mean 0 and variance 1 over the whole
+    set."""
     if not path:
         from sklearn.datasets import load_digits
 
@@ -108,8 +109,8 @@ def _cells(path: str) -> Float[np.ndarray, "image cell"]:
 
 
 def _one(image: np.ndarray, path: str) -> Float[np.ndarray, " cell"]:
-    """The mean grey of every cell of one image, ``[row, column]`` or with channels (the fourth is
-    opacity, and left out)."""
+    """Return the mean grey value of every cell of an image ``[row, column]``, or with channels, of
+    which a fourth (opacity) is ignored."""
     if image.ndim == 3:
         image = image[..., :3].astype(np.float64).mean(-1)
     side = min(image.shape) // _GRID * _GRID

@@ -97,16 +97,18 @@ def single_layer(task: Any, m_h: int, width: int) -> Any:
 
 
 def add_pods(experiment: Experiment, target: str, task: PodCoupling, widths: Sequence[int]) -> None:
-    """Add runs for every head width, labelled with ``target`` and ``m_h``."""
+    """Add a run for every head width to an experiment, labelled with ``target`` and ``m_h``."""
     for m_h in widths:
         spec = single_layer(task, m_h, experiment.setting.options["width"])
         experiment.add({"target": target, "m_h": m_h}, task, spec)
 
 
 def order_specs(task: LinearKernel, width: int, hidden: int) -> dict[str, Any]:
-    """Name → spec: linear and tanh RNN, LSTM, convolution, and the transformer (n = m_h = 32).
+    """Return the specs that are compared on a task in which order matters.
 
-    Recurrent networks start as PyTorch's do.
+    Returns:
+        Name → spec: linear and tanh RNN, LSTM, convolution, and the transformer (n = m_h = 32).
+        Recurrent networks start from PyTorch's initial weights.
     """
     start: dict[str, Any] = {"input": "real", "initial": "uniform"}
     rnn = RNNSpec(1, 1, task.length, d_hidden=hidden, activation="linear", **start)
@@ -127,5 +129,5 @@ def target_variance(task: Task) -> float:
 
 
 def error_frame(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    """A table of errors from rows of target, model, m_h, seed and error."""
+    """Make a table of errors from rows of (target, model, m_h, seed, error)."""
     return pd.DataFrame(rows, columns=["target", "model", "m_h", "seed", "error"])

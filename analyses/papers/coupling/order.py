@@ -65,7 +65,7 @@ def check(setting: Setting) -> None:
 
 
 def settings() -> dict[str, LinearKernel]:
-    """The five settings of the paper's table: name → task."""
+    """Return the five settings of the paper's table: name → task."""
     return {
         "exponential, as it is": LinearKernel("exponential"),
         "exponential, exchanged": LinearKernel("exponential", "exchange"),
@@ -76,7 +76,7 @@ def settings() -> dict[str, LinearKernel]:
 
 
 def paper_value(model: str, setting: str) -> float:
-    """The mean square error that the paper reports; NaN where it reports none."""
+    """Return the mean square error that the paper reports; NaN if it reports none."""
     return _PAPER.get((model, setting), float("nan"))
 
 
@@ -141,7 +141,8 @@ def random_kernel(setting: Setting) -> Verdict:
 
 
 def _trained_errors(setting: Setting, names: Sequence[str]) -> pd.DataFrame:
-    """The mean square errors of the profile's models in some settings, over seeds."""
+    """Train the profile's models in some settings and return their mean square errors, for every
+    seed."""
     experiment, options = Experiment(setting), setting.options
     for name in names:
         task = settings()[name]
@@ -156,11 +157,14 @@ def _trained_errors(setting: Setting, names: Sequence[str]) -> pd.DataFrame:
 
 
 def statements(table: pd.DataFrame, variances: Mapping[str, float]) -> dict[str, dict[str, Any]]:
-    """The rule's statements on median errors: the value, its bound, and whether it holds.
+    """Check the statements of the rule on median errors.
 
     Args:
         table: Columns ``model``, ``setting``, ``error``.
         variances: Setting → the target's variance.
+
+    Returns:
+        Statement → its value, its bound, and whether it holds.
     """
     e = medians(table, ["model", "setting"])
     rnn, tf = "linear RNN", "transformer"
@@ -187,11 +191,11 @@ def statements(table: pd.DataFrame, variances: Mapping[str, float]) -> dict[str,
 
 
 def error_table(table: pd.DataFrame) -> Figure:
-    """Median errors with their range over seeds, coloured by order of magnitude.
+    """Draw a table of median errors with their range over seeds, coloured by order of magnitude.
 
     Args:
-        table: Columns ``model``, ``setting``, ``seed``, ``error`` and ``paper``, the number printed
-            elsewhere for the cell (NaN where there is none).
+        table: Columns ``model``, ``setting``, ``seed``, ``error`` and ``paper``: the number that
+            the paper prints for the cell (NaN if there is none).
     """
     models = list(dict.fromkeys(table["model"]))
     settings = list(dict.fromkeys(table["setting"]))

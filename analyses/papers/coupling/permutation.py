@@ -64,7 +64,7 @@ def judge_permutation(setting: Setting) -> Verdict:
 
 
 def _orders(task: Any) -> dict[str, dict[str, bool]]:
-    """Order → the options of the task that give it."""
+    """Return name of an order → the options of the task that produce it."""
     found: dict[str, dict[str, bool]] = {_OWN: {"permuted": False}, _OTHER: {"permuted": True}}
     if isinstance(task, PermutedPatches):
         found |= {_OTHER: {"permuted": True, "pixels": True}, _SYMMETRY: {"permuted": True}}
@@ -72,7 +72,8 @@ def _orders(task: Any) -> dict[str, dict[str, bool]]:
 
 
 def task_spec(task: Any, options: Any) -> TransformerSpec:
-    """A small pre-norm transformer: looking both ways at images, causal for translation."""
+    """Return the spec of a small pre-norm transformer: bidirectional for images, causal for
+    translation."""
     inputs = task.sample(1, seed=0).inputs
     images = inputs.is_floating_point()
     return TransformerSpec(
@@ -92,7 +93,7 @@ def task_spec(task: Any, options: Any) -> TransformerSpec:
 
 
 def _tasks(setting: Setting) -> dict[str, Any]:
-    """The generated tasks, and tasks on the user's own data where the options name it."""
+    """Return the generated tasks and, if the options name the user's own data, tasks on these."""
     options = setting.options
     found: dict[str, Any] = {"shapes": PermutedPatches(), "translation": PermutedTranslation()}
     if options.get("images"):
@@ -104,6 +105,6 @@ def _tasks(setting: Setting) -> dict[str, Any]:
 
 
 def _held_out_split(task: Any) -> Any:
-    """The held-out split of the user's own data; None where rows are generated."""
+    """Return the held-out split of the user's own data; None for generated rows."""
     own = getattr(task, "images", "shapes") != "shapes" or bool(getattr(task, "source", ""))
     return replace(task, split="test") if own else None

@@ -134,15 +134,15 @@ def infinite(setting: Setting) -> Verdict:
 
 
 def seed_slopes(table: pd.DataFrame) -> np.ndarray:
-    """For each seed, the least-squares slope of log error on log m_h."""
+    """Return the least-squares slope of log error on log m_h for each seed."""
     return np.array(
         [np.polyfit(np.log(g["m_h"]), np.log(g["error"]), 1)[0] for _, g in table.groupby("seed")]
     )
 
 
 def self_attending(widths: Sequence[int], ranks: Sequence[int] = (32, 100, 1000)) -> dict[str, Any]:
-    """Slope of the truncated POD at α = 1 where positions attend to themselves too: it depends on
-    the rank that stands for ∞."""
+    """Return the slope of the truncated POD at α = 1 if positions attend to themselves too. It
+    depends on the finite rank that stands for an infinite one."""
     found = {}
     for rank in ranks:
         kept = [m for m in widths if m < rank]
@@ -152,7 +152,8 @@ def self_attending(widths: Sequence[int], ranks: Sequence[int] = (32, 100, 1000)
 
 
 def _trained_errors(experiment: Experiment) -> list[list[Any]]:
-    """The target, "trained", m_h, seed and mean square error of every run."""
+    """Return a row for each run: the target, "trained", m_h, the seed, and the mean square
+    error."""
     table, _ = experiment.run()
     runs = table[["target", "m_h", "seed", "loss"]].itertuples(index=False, name=None)
     return [[target, "trained", m_h, seed, loss] for target, m_h, seed, loss in runs]
@@ -182,7 +183,7 @@ def _vanishes(table: pd.DataFrame, target: str, rank: int, variance: float) -> d
 
 @torch.no_grad()
 def _construction_error(task: PodCoupling, m_h: int) -> tuple[float, dict[str, float]]:
-    """The mean square error of the construction, and its largest error with its certificate."""
+    """Return the construction's mean square error, and its largest error beside its certificate."""
     construction = construct_pod(task, m_h)
     batch = task.sample(_ROWS, seed=2**62 + 1)
     error = construction.model(batch.inputs) - batch.targets
@@ -196,8 +197,8 @@ def _truncation_error(task: PodCoupling, m_h: int) -> float:
 
 
 def _score_slope(alpha: float, widths: Sequence[int]) -> dict[str, float]:
-    """The slope of E Δ² between independent positions, in closed form and measured on 2·10⁵
-    pairs."""
+    """Return the slope of E Δ² between independent positions, in closed form and as measured on
+    2·10⁵ pairs."""
     task = PodCoupling("infinite", alpha=alpha, mask_self=True)
     generator = torch.Generator().manual_seed(12)
     u, v = (torch.rand(2000, n, generator=generator) for n in (10, 10))
@@ -223,6 +224,6 @@ def _frame(rows: Sequence[Sequence[Any]]) -> pd.DataFrame:
 
 
 def _lists(table: pd.DataFrame) -> dict[str, list[float]]:
-    """The errors of all seeds, by target, model and width."""
+    """Return the errors of all seeds, by target, model and width."""
     named = table.assign(m_h="m_h " + table["m_h"].astype(str))
     return by_seed(named, ["target", "model", "m_h"])

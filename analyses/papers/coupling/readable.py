@@ -77,18 +77,18 @@ def readable(setting: Setting) -> Verdict:
 
 
 def _spec(task: Any, m_h: int, width: int) -> Any:
-    """The spec of the single-layer model; for one-hot indices f̂ is linear."""
+    """Return the spec of the single-layer model. For one-hot indices f̂ is linear."""
     spec = single_layer(task, m_h, width)
     return replace(spec, input_ffn=()) if getattr(task, "one_hot", False) else spec
 
 
 def readings(model: Any, batch: Batch) -> dict[str, float]:
-    """How much of the task's coupling the attention shows, over the scored queries.
+    """Measure how well a model's attention recovers the task's coupling, over the scored queries.
 
     Returns:
         ``found``: share of queries whose most attended keys are exactly the right ones (the nearest
-        point; all of the segment's points; the set of indices). ``distance``: mean total
-        variation from the right weights.
+        point; all points of the segment; the set of indices). ``distance``: mean total variation
+        distance from the right weights.
     """
     attention, right = _attention(model, batch), _right(batch)
     count = (right > 0).sum(-1)
@@ -112,7 +112,7 @@ def _attention(model: Any, batch: Batch) -> Tensor:
 
 
 def _right(batch: Batch) -> Tensor:
-    """The attention weights from which the task was built, ``[batch, query, key]``."""
+    """Return the attention weights from which the task was built, ``[batch, query, key]``."""
     if "nearest" not in batch.latents:
         return batch.latents["coupling"]
     length = batch.inputs.shape[1]

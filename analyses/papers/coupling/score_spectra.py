@@ -70,7 +70,13 @@ class HeadSpectra:
 
 @dataclass(frozen=True)
 class Decay:
-    """σ_k ≈ C k^{−alpha} over k = first … last, with a 95 % interval of alpha."""
+    """The fit of a power law σ_k ≈ C k^{−alpha} over k = first … last.
+
+    Attributes:
+        alpha: The exponent.
+        low, high: Its 95 % interval.
+        first, last: The range of k.
+    """
 
     alpha: float
     low: float
@@ -237,7 +243,8 @@ def _distance(found: Spectrum, target: Spectrum) -> float:
 
 
 def _sums(vectors: Float[Tensor, "*head n width"]) -> Tensor:
-    """The sums Σ [x, 1] [x, 1]ᵀ over vectors x, which hold their count, mean and second moment."""
+    """Return Σ [x, 1] [x, 1]ᵀ over vectors x. The matrix holds their number, their sum and the sum
+    of their outer products."""
     wide = vectors.double()
     wide = torch.cat((wide, torch.ones_like(wide[..., :1])), dim=-1)
     return wide.mT @ wide

@@ -81,7 +81,8 @@ def converges(setting: Setting) -> Verdict:
 def _distances(
     metric: dict[int, list[np.ndarray]], sigma: np.ndarray, seeds: tuple[int, ...]
 ) -> pd.DataFrame:
-    """For every seed, the distance to the target's spectrum and to the next smaller width's."""
+    """Return for every seed the distance of the trained spectrum from the target's, and from that
+    of the next smaller width."""
     tables = []
     for i, seed in enumerate(seeds):
         one = {m_h: spectra[i] for m_h, spectra in metric.items()}
@@ -120,12 +121,12 @@ def _numbers(
 
 
 def _alive(spectrum: np.ndarray) -> bool:
-    """Whether scores differ between keys at all."""
+    """Return whether scores differ between keys at all."""
     return bool(spectrum[0] > _DEAD)
 
 
 def _dead(metric: dict[int, list[np.ndarray]], seeds: tuple[int, ...]) -> dict[str, list[int]]:
-    """Head width m_h → the seeds in whose runs scores became constant during training."""
+    """Return head width m_h → the seeds whose scores became constant during training."""
     found = {
         str(m_h): [s for s, values in zip(seeds, spectra, strict=True) if not _alive(values)]
         for m_h, spectra in metric.items()
@@ -134,7 +135,7 @@ def _dead(metric: dict[int, list[np.ndarray]], seeds: tuple[int, ...]) -> dict[s
 
 
 def _variation(values: np.ndarray) -> np.ndarray:
-    """For every singular value, the standard deviation over inputs divided by the mean."""
+    """Return, for every singular value, its standard deviation over inputs divided by its mean."""
     variation: np.ndarray = values.std(axis=0) / values.mean(axis=0)
     return variation
 

@@ -25,7 +25,8 @@ __all__ = ["run", "verdict_of"]
 
 _VARIABLE = "PROOFLENS_DECOMPILE"
 _LINES, _SECONDS, _FEWEST = 10, 120.0, 5
-"""The rule's numbers: longest program, longest processor time a model, fewest models."""
+"""Numbers of the claim's rule: largest number of lines of a program, largest processor time per
+model in seconds, and least number of models."""
 
 
 def run(setting: Setting) -> Verdict:

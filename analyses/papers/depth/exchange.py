@@ -37,12 +37,13 @@ _BATCH, _RATE = 64, 0.03
 
 @dataclass(frozen=True)
 class Exchange:
-    """How formulas are exchanged.
+    """The options of an exchange of formulas between strings.
 
     Attributes:
-        pairs: The number of pairs to learn a direction on, and of those to judge it on.
-        length: Symbols of their strings.
-        steps: Steps of the descent for a direction.
+        pairs: The number of pairs on which a direction is learned, and of those on which it is
+            judged.
+        length: The number of symbols of their strings.
+        steps: The number of gradient steps that find a direction.
     """
 
     pairs: int = 256
@@ -52,8 +53,11 @@ class Exchange:
 
 @dataclass(frozen=True)
 class _Pairs:
-    """Pairs of strings: the expected answers of ``base`` with the formula from ``source`` at
-    ``agree``."""
+    """Pairs of strings, base and source.
+
+    ``expected`` holds the right answers on ``base`` if the formula has the values of ``source`` at
+    the positions ``agree``.
+    """
 
     base: Batch
     source: Batch
@@ -61,14 +65,19 @@ class _Pairs:
     expected: Bool[Tensor, "pair pos"]
 
     def places(self) -> tuple[Tensor, Tensor]:
-        """The scored positions where the answer changes, and where it stays."""
+        """Return the scored positions at which the expected answer changes, and those at which it
+        stays."""
         changes = (self.base.targets.bool() != self.expected) & self.base.mask
         return changes, ~changes & self.base.mask
 
 
 def exchanges(model: Any, k: int, how: Exchange) -> pd.DataFrame:
-    """For every layer j the counterfactual accuracy of E_{j+1}: columns ``layer`` (from 0),
-    ``before`` and ``after`` it."""
+    """Return, for every layer j, how accurately the model follows an exchange of the formula
+    E_{j+1}.
+
+    Returns:
+        Columns ``layer`` (from 0), and the counterfactual accuracy ``before`` and ``after`` it.
+    """
     rows = []
     for layer in range(model.spec.n_layers):
         formula = f"E{layer + 2}"
@@ -84,8 +93,8 @@ def exchanges(model: Any, k: int, how: Exchange) -> pd.DataFrame:
 def counterfactual(
     k: int, formula: str, base: Tensor, source: Tensor, agree: Bool[Tensor, "pair pos"]
 ) -> Bool[Tensor, "pair pos"]:
-    """The program's answers on base strings if a formula had the source's values where ``agree``
-    says, and its own elsewhere; false at BOS."""
+    """Return the program's answers on base strings with a formula's values taken from the source
+    strings where ``agree`` is True. They are False at BOS."""
     program = prediction_program(k)
     letters = alphabet(program)
     codes = [inputs[:, 1:].numpy() - 1 for inputs in (base, source)]
@@ -106,8 +115,8 @@ def _draw_pairs(k: int, formula: str, how: Exchange, seed: int) -> _Pairs:
 def _judge(
     model: Any, layer: int, formula: str, learned: _Pairs, judged: _Pairs, how: Exchange
 ) -> float:
-    """The counterfactual accuracy of the direction that is learned in the stream that enters a
-    layer."""
+    """Learn a direction of the residual stream that enters a layer, and return the counterfactual
+    accuracy of exchanging it."""
     direction = _direction(model, layer, formula, learned, how.steps)
     base, source = _streams(model, layer, judged)
     with torch.no_grad():
@@ -150,8 +159,8 @@ def _output(
     agree: Bool[Tensor, "pair pos"],
     direction: Float[Tensor, " d_model"],
 ) -> Tensor:
-    """The output where the stream of the base strings that enters a layer has the coordinate of
-    the source's, at places where both letters agree."""
+    """Return the model's output when the stream that enters a layer gets the source's coordinate
+    along a direction, at positions where the letters of both strings agree."""
     moved = ((source - base) @ direction) * agree
     stream = base + moved[..., None] * direction
     for block in model.blocks[layer:]:
@@ -162,7 +171,8 @@ def _output(
 
 @torch.no_grad()
 def _streams(model: Any, layer: int, pairs: _Pairs) -> tuple[Tensor, Tensor]:
-    """The streams of bases and sources that enter a layer, or that leave the last."""
+    """Return the residual streams of bases and sources that enter a layer, or that leave the last
+    one."""
     base, source = (model(one.inputs, stop_at_layer=layer) for one in (pairs.base, pairs.source))
     return base, source
 

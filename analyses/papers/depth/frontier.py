@@ -53,12 +53,12 @@ def check(setting: Setting) -> None:
 
 
 def run(setting: Setting) -> Verdict:
-    """Score a grid of models, and compare with what shallower predictors can do.
+    """Score a grid of trained models, and compare with what shallower predictors can do.
 
-    Options: ``models`` (shipped ones, by name) or ``blocks``, ``depths``, ``short`` (the values
-    of k − depth that are trained; all by default) and those of
-    :func:`~analyses.papers.depth.predictors.predictor_run`; ``bins``; ``rows`` strings of each;
-    ``search`` programs tried for each k.
+    Options: ``models`` (names of shipped ones) or ``blocks``, ``depths``, ``short`` (the values of
+    k − depth that are trained; all by default) and those of
+    :func:`~analyses.papers.depth.predictors.predictor_run`; ``bins``; ``rows``, the number of
+    strings in each; ``search``, the number of programs tried for each k.
     """
     options, bins = setting.options, bins_of(setting.options)
     models = _load_shipped(options["models"]) if "models" in options else _grid(setting)
@@ -71,8 +71,8 @@ def run(setting: Setting) -> Verdict:
 
 
 def with_positions(setting: Setting) -> Verdict:
-    """Ask the same of models with positions, on lengths that training reaches with them (ledger:
-    ``depth-positions``).
+    """Do the same for models with positions, on lengths up to which such models can be trained
+    (ledger: ``depth-positions``).
 
     Options: ``kinds``, name → options of the spec; the others as for :func:`run`.
     """
@@ -175,10 +175,10 @@ def verdict(
 
 
 def judge(far: Mapping[tuple[int, int], float]) -> tuple[Any, str]:
-    """Apply the rule: which cells are learned at the longest strings, against the theory's line.
+    """Apply the rule: is learning at the longest strings possible exactly where the theory says so?
 
     Args:
-        far: (k, depth) → exact match there of the run that was kept.
+        far: (k, depth) → exact match of the chosen run at the longest strings.
 
     Returns:
         The status, and a sentence or two.
@@ -202,7 +202,7 @@ def judge(far: Mapping[tuple[int, int], float]) -> tuple[Any, str]:
 
 
 def _gaps(far: Mapping[tuple[int, int], float]) -> dict[int, float]:
-    """k → how far depth k − 2 is ahead of depth k − 3, where both were trained."""
+    """Return k → by how much depth k − 2 is better than depth k − 3, where both were trained."""
     return {
         k: found - far[k, depth - 1]
         for (k, depth), found in far.items()
@@ -215,7 +215,7 @@ def _cells(cells: Sequence[tuple[int, int]]) -> str:
 
 
 def _key(far: Mapping[tuple[int, int], float], name: str) -> str:
-    """The ranges of accuracies in the cells on the theory's line and just below it."""
+    """Return the number to quote: the ranges of accuracy on the theory's line and just below it."""
     told = []
     for gap in (2, 3):
         kept = [found for (k, depth), found in far.items() if k - depth == gap]
@@ -225,7 +225,8 @@ def _key(far: Mapping[tuple[int, int], float], name: str) -> str:
 
 
 def _ceilings(blocks: Sequence[int], far: Bin, budget: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The exact ceiling of depth 1, and the best programs of depth k − 3 that were found."""
+    """Return the exact upper limit for depth 1, and the best programs of depth k − 3 that a search
+    found."""
     exact, searched = [], []
     for k in blocks:
         if k < 4:
@@ -246,7 +247,7 @@ def _ceilings(blocks: Sequence[int], far: Bin, budget: int) -> tuple[pd.DataFram
 
 
 def _matches_by_bin(table: pd.DataFrame) -> dict[str, dict[str, list[float]]]:
-    """Bin → "k, depth" → the exact match of every seed."""
+    """Return range of lengths → "k, depth" → the exact match of every seed."""
     return {
         str(name): {
             f"k={k}, depth={depth}": [round(v, 4) for v in cell["exact_match"]]

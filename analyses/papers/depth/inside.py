@@ -44,9 +44,10 @@ _Truth = Float[np.ndarray, "row sample"]
 
 
 def decoding(model: Any, batch: Batch, *, seed: int = 0) -> pd.DataFrame:
-    """A table of how well each formula or count is decoded at each site.
+    """Measure how well each formula or count can be decoded at each site.
 
-    Counts are named ``#E2`` … and have R² for their accuracy, 0 where it is negative.
+    Counts are named ``#E2`` … Their score is R², and 0 if that is negative; formulas have an
+    accuracy.
     """
     sites = residual_sites(model)
     with torch.no_grad():
@@ -72,9 +73,10 @@ def decoding(model: Any, batch: Batch, *, seed: int = 0) -> pd.DataFrame:
 
 
 def nested_shares(batch: Batch) -> dict[str, Tensor]:
-    """``#E2`` … → the count inside E_j over BOS and the positions so far, ``[batch, pos]``.
+    """Return the share of positions so far (with BOS) at which each nested formula holds: ``#E2`` …
+    → ``[batch, pos]``.
 
-    This is what an even head of a compiled program has in its average.
+    An even head of a compiled program has this number as its average.
     """
     so_far = torch.arange(1, batch.inputs.shape[1] + 1)
     shares: dict[str, Tensor] = {}
@@ -89,7 +91,8 @@ def nested_shares(batch: Batch) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def counting(model: Any, batch: Batch) -> pd.DataFrame:
-    """A table of each head's distances from even attention, from BOS and from itself."""
+    """Measure how far each head's attention is from even attention, from BOS alone, and from itself
+    alone."""
     hooks = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.spec.n_layers)]
     _, cache = model.run_with_cache(batch.inputs, names_filter=hooks, return_cache_object=False)
     length = batch.inputs.shape[1]
@@ -150,7 +153,8 @@ def ablations(model: Any, batch: Batch, last_letter: int) -> tuple[pd.DataFrame,
 
 
 def first_sites(table: pd.DataFrame, level: float) -> Iterator[tuple[str, str | None]]:
-    """Formula → the first site at which a probe reaches a level; None if none does."""
+    """Yield each formula with the first site at which a probe reaches a level; None if none
+    does."""
     for name, group in table.groupby("formula", sort=False):
         reached = group[group["accuracy"] >= level]["site"].tolist()
         yield str(name), reached[0] if reached else None
@@ -164,18 +168,18 @@ def _sample(batch: Batch, seed: int) -> Tensor:
 
 
 def _accuracy(features: _Features, truth: _Truth) -> float:
-    """The balanced accuracy of a logistic regression on held-out strings."""
+    """Return the balanced accuracy of a logistic regression on held-out strings."""
     said = _held_out_predictions(LogisticRegression(C=10.0, max_iter=500), features, truth > 0)
     return float(balanced_accuracy_score(truth.ravel() > 0, said))
 
 
 def _probe_r2(features: _Features, truth: _Truth) -> float:
-    """The R² of a ridge regression on held-out strings, at least 0."""
+    """Return the R² of a ridge regression on held-out strings, or 0 if it is negative."""
     return max(0.0, float(r2_score(truth.ravel(), _held_out_predictions(Ridge(), features, truth))))
 
 
 def _held_out_predictions(probe: Any, features: _Features, truth: np.ndarray) -> np.ndarray:
-    """The predictions of a probe for strings that it was not fitted to."""
+    """Return a probe's predictions for strings to which it was not fitted."""
     groups = np.repeat(np.arange(len(truth)), truth.shape[1])
     flat, scaled = features.reshape(len(groups), -1), make_pipeline(StandardScaler(), probe)
     folds = GroupKFold(_FOLDS)

@@ -132,7 +132,7 @@ def open_model(
     theory: Mapping[int, Any] | None,
     how: Exchange,
 ) -> tuple[Opened, Mapping[int, Any]]:
-    """All measurements of one model, and the strings that each ablation breaks.
+    """Make all measurements of one model, and find the strings that each ablation breaks.
 
     Args:
         name: The name of the model.
@@ -140,7 +140,7 @@ def open_model(
         model: The model.
         batch: Strings of L_k.
         theory: For each layer, the strings that break in the compiled model.
-        how: How formulas are exchanged.
+        how: The options of the exchange of formulas.
     """
     decoded, heads = decoding(model, batch), counting(model, batch)
     lost, wrong = ablations(model, batch, letter_id(k))
@@ -218,13 +218,13 @@ def judge_evenness(heads: pd.DataFrame) -> tuple[Any, str]:
 
 
 def _by_layer(table: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
-    """For each k and layer whether the median over models has each of some properties."""
+    """Return, for each k and layer, whether the median over models has each of some properties."""
     kept = table[["k", "layer", *columns]].astype(float)
     return kept.groupby(["k", "layer"]).median() >= 0.5
 
 
 def verdict(opened: Sequence[Opened], compiled: Mapping[int, Opened]) -> Verdict:
-    """The verdict that follows from the measurements by the ledger's rule."""
+    """Return the verdict that the ledger's rule gives for the measurements."""
     summaries = [model.summary.assign(match=model.match) for model in opened]
     everything = pd.concat(
         [*summaries, *(m.summary.assign(match=m.match) for m in compiled.values())]
@@ -253,7 +253,7 @@ def verdict(opened: Sequence[Opened], compiled: Mapping[int, Opened]) -> Verdict
 
 
 def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows of a table as JSON data, with None for NaN."""
+    """Return the rows of a table as JSON data, with None for NaN."""
     return [
         {
             str(name): None if isinstance(value, float) and np.isnan(value) else value
@@ -301,7 +301,7 @@ def _figure(judged: Sequence[Opened], compiled: Mapping[int, Opened]) -> Any:
 
 
 def _map(title: str, decoded: pd.DataFrame) -> Panel:
-    """A map of formulas and counts by site, the median over models."""
+    """Return a map of formulas and counts by site, with the median over models."""
     wide = decoded.pivot_table(
         index="formula", columns="site", values="accuracy", aggfunc="median", sort=False
     )

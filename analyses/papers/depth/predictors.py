@@ -39,8 +39,8 @@ _TEST_SEED = 10**9
 
 
 def bins_of(options: Mapping[str, Any]) -> list[Bin]:
-    """The ranges of lengths: models are trained on the first, chosen on the last but one and
-    judged on the last."""
+    """Return the ranges of lengths. Models are trained on the first, the best run is chosen on the
+    last but one, and it is judged on the last."""
     return [(int(low), int(high)) for low, high in options["bins"]]
 
 
@@ -89,7 +89,7 @@ def predictor_run(k: int, depth: int, seed: int, options: Mapping[str, Any]) -> 
 
 
 def shipped_predictor(name: str) -> tuple[int, int, Any]:
-    """The number of blocks, the number of layers and the model of a shipped predictor."""
+    """Return the number of blocks k, the number of layers and the model of a shipped predictor."""
     shipped = zoo.load(name)
     blocks = int(shipped.task.to_dict()["language"].removeprefix("L_"))
     return blocks, int(shipped.model.spec.n_layers), shipped.model
@@ -101,20 +101,21 @@ def letter_id(block: int) -> int:
 
 
 def strings_of(k: int, lengths: Bin, rows: int, seed: int = 0) -> Batch:
-    """Strings of L_k with lengths in a range, which no training draws."""
+    """Draw strings of L_k with lengths in a range; no training draws the same ones."""
     task = PrefixPrediction(f"L_{k}", ((max(lengths[0], k), lengths[1]),))
     return task.sample(rows, seed=_TEST_SEED + seed)
 
 
 def predicted_labels(output: Tensor) -> Tensor:
-    """What a model says at every position, ``[batch, pos]``: whether the last block has begun."""
+    """Return a model's answer at every position, ``[batch, pos]``: whether the last block has
+    begun."""
     return output.argmax(-1) == 1 if output.shape[-1] == 2 else output[..., 0] > 0.5
 
 
 @torch.no_grad()
 def answers(model: Any, batch: Batch) -> Tensor:
-    """Whether the model's answer at each position is right, ``[batch, pos]``; true where not
-    scored."""
+    """Return whether the model's answer at each position is right, ``[batch, pos]``; True at
+    positions that are not scored."""
     output: Tensor = model(batch.inputs)
     return (predicted_labels(output) == batch.targets.bool()) | ~batch.mask
 
@@ -160,8 +161,17 @@ def scores(
 
 
 def match_of_best(table: pd.DataFrame, chosen: Bin, judged: Bin) -> dict[tuple[int, int], float]:
-    """(k, depth) → the exact match on the judged lengths of the run that is best on the chosen
-    ones; of equals the first."""
+    """Choose the best run of each k and depth on one range of lengths, and return its exact match
+    on another.
+
+    Args:
+        table: The table of :func:`scores`.
+        chosen: The range on which the best run is chosen; of equally good ones the first is taken.
+        judged: The range whose exact match is returned.
+
+    Returns:
+        (k, depth) → the exact match.
+    """
     on = table.set_index(["k", "depth", "seed"])
     best = on[on["bin"] == bin_name(chosen)].groupby(["k", "depth"])["exact_match"].idxmax()
     far = on[on["bin"] == bin_name(judged)]["exact_match"]

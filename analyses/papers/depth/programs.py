@@ -103,7 +103,8 @@ def _row(name: str, blocks: int, stated: int, program: Program, setting: Setting
 
 
 def _strings(blocks: int, setting: Setting) -> list[str]:
-    """Every short string, then members, near misses and other strings of random lengths."""
+    """Return all short strings, then members of the language, near misses and other strings of
+    random lengths."""
     options = setting.options
     short = [
         "".join(s)
@@ -120,7 +121,7 @@ def _strings(blocks: int, setting: Setting) -> list[str]:
 
 
 def _count_disagreements(model: Any, program: Program, strings: Sequence[str]) -> int:
-    """How many positions the compiled model and the program disagree at."""
+    """Return the number of positions at which the compiled model and the program disagree."""
     missed = 0
     for start in range(0, len(strings), _BATCH):
         rows = strings[start : start + _BATCH]

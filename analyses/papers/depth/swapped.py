@@ -51,7 +51,7 @@ from prooflens.crasp import block_symbol, evaluate, prediction_program
 from prooflens.errors import Problems
 
 Runs = list[tuple[int, int]]
-"""Classes of a string's positions, each with how many positions in a row it has."""
+"""A string as runs of positions of the same class: (class, number of positions)."""
 
 __all__ = ["block_lengths", "check", "run", "same_ends", "swapped_pair"]
 
@@ -60,11 +60,11 @@ _MOST = 10_000_000  # symbols, which are held in memory
 
 
 def check(setting: Setting) -> None:
-    """Refuse cases that are none.
+    """Refuse invalid cases.
 
     Raises:
-        ArgumentError: for ``cases`` with fewer than four blocks, other numbers below 1, or too
-            many symbols.
+        ArgumentError: for ``cases`` with fewer than four blocks, other numbers below 1, or too many
+            symbols.
     """
     problems, given = Problems("claims run"), setting.options["cases"]
     good = all(len(one) == 4 and one[0] >= 4 and min(one[1:]) >= 1 for one in given)
@@ -126,12 +126,12 @@ def run(setting: Setting) -> Verdict:
 
 
 def block_lengths(blocks: int, shortest: int, factor: int) -> list[int]:
-    """Lengths of the blocks of w, the first block first.
+    """Return the lengths of the blocks of w, the first block first.
 
     Args:
-        blocks: d, how many blocks w has.
+        blocks: The number d of blocks of w.
         shortest: The length of the shortest one.
-        factor: By what factor each length exceeds the next shorter one.
+        factor: The factor by which each length exceeds the next shorter one.
     """
     order = [*range(1, blocks, 2), *reversed(range(0, blocks, 2))]
     found = [0] * blocks
@@ -156,12 +156,13 @@ def swapped_pair(k: int, shortest: int, factor: int) -> tuple[str, str]:
 
 
 def same_ends(before: str, begun: str, levels: int, bound: int) -> bool:
-    """Whether no formula tells the ends of two strings apart.
+    """Return whether no formula distinguishes the ends of two strings.
 
     Args:
         before, begun: Strings of the letters ``a`` and ``b``.
         levels: The depth of the formulas.
-        bound: The largest number of comparisons below the outermost ones, whose numbers are any.
+        bound: The largest number in the comparisons below the outermost ones. The numbers of the
+            outermost ones are not bounded.
     """
     texts = [
         [(int(letter == "b"), len(list(run))) for letter, run in groupby(text)]
@@ -177,7 +178,7 @@ def same_ends(before: str, begun: str, levels: int, bound: int) -> bool:
 
 
 class _Classes:
-    """The classes of one level that were found so far, by number.
+    """The classes of one level that were found so far, with their numbers.
 
     Args:
         bound: The largest number of a comparison.
@@ -189,11 +190,12 @@ class _Classes:
         self._near: dict[tuple[int, bytes], list[tuple[int, np.ndarray]]] = {}
 
     def number(self, previous: int, counts: np.ndarray, passed: set[int]) -> int:
-        """The class of a position, a new one if it is parted from all.
+        """Return the number of a position's class. It is a new one if the position can be told from
+        all classes.
 
         Args:
             previous: Its class at the level before.
-            counts: How many positions so far have each class of that level.
+            counts: For each class of that level, the number of positions so far that have it.
             passed: Classes that it cannot have.
         """
         exact = (previous, counts.tobytes())
@@ -210,7 +212,7 @@ class _Classes:
 
 
 def _refine_classes(texts: Sequence[Runs], bound: int) -> list[Runs]:
-    """The classes of the next level of all positions of several strings."""
+    """Return the classes of the next level for all positions of several strings."""
     size = 1 + max(one for runs in texts for one, _ in runs)
     classes, found = _Classes(bound), []
     for runs in texts:
@@ -229,10 +231,10 @@ def _refine_classes(texts: Sequence[Runs], bound: int) -> list[Runs]:
 
 
 def _as_far_as_alike(first: np.ndarray, step: np.ndarray, most: int, bound: int) -> int:
-    """How many of the positions of a run are of one class with its first.
+    """Return how many positions of a run have the class of the run's first position.
 
-    One count grows from position to position. So sums grow evenly, and positions that are parted
-    from the first are followed by such alone.
+    One count grows from position to position, so that sums grow evenly. Once a position can be told
+    from the first, all later ones can be.
     """
     low, high = 1, 2
     while high <= most and not _is_separable(first, first + (high - 1) * step, bound):
@@ -248,11 +250,12 @@ def _as_far_as_alike(first: np.ndarray, step: np.ndarray, most: int, bound: int)
 
 
 def _is_separable(one: np.ndarray, other: np.ndarray, bound: int) -> bool:
-    """Whether some e and v, of numbers up to the bound, have e·one ≥ v > e·other or the reverse.
+    """Return whether some e and v, of numbers up to the bound, satisfy e·one ≥ v > e·other or the
+    reverse.
 
-    Sums are followed count by count, the largest first; counts that are equal in both are one, with
-    the factors of all. A sum is let go where whatever the other counts add it cannot end at a v
-    between the two.
+    Sums are built up count by count, the largest first. Counts that are equal in both are merged
+    into one with all their factors. A sum is dropped when the remaining counts cannot bring it to a
+    v between the two.
     """
     if (one == other).all():
         return False
@@ -276,7 +279,7 @@ def _is_separable(one: np.ndarray, other: np.ndarray, bound: int) -> bool:
 
 
 def _simple(counts: np.ndarray, bound: int) -> np.ndarray:
-    """What comparisons of one count, and of the difference of two, tell."""
+    """Return the outcomes of comparisons of single counts, and of differences of two counts."""
     sums = np.concatenate([counts, (counts[:, None] - counts).ravel()])
     return sums.clip(-bound - 1, bound).astype(np.int16)
 

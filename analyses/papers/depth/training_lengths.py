@@ -45,7 +45,8 @@ def check(setting: Setting) -> None:
     """Refuse numbers whose lengths are not trained, and an even number of seeds.
 
     Raises:
-        ArgumentError: if a bound of ``numbers`` is not among the ``lengths``, or for such seeds.
+        ArgumentError: if the length N_C of one of the ``numbers`` is not among the ``lengths``, or
+            for an even number of seeds.
     """
     problems, o = Problems("claims run"), setting.options
     bounds = [needed_length(number) for number in o["numbers"]]
@@ -58,7 +59,8 @@ def check(setting: Setting) -> None:
 
 
 def needed_length(number: int) -> int:
-    """N_C of L_3: how long strings must be to tell all predictors with numbers up to C apart."""
+    """Return N_C of L_3: the length that strings must have to distinguish all predictors with
+    numbers up to C."""
     within, found = 4 * number * (number + 2), dict[object, int]()
     for a in range(1, within + 1):
         for b in range(within + 1 - a):

@@ -110,7 +110,8 @@ def floor(setting: Setting) -> Verdict:
 
 
 def _of_the_floor(table: pd.DataFrame, shares: Mapping[int, float]) -> dict[str, bool]:
-    """The four statements of the claim, from every model's error and attention."""
+    """Return the four statements of the claim and whether they hold, from every model's error and
+    attention."""
     middle = medians(table, ["model", "candidates"])
     looks = medians(table, ["model", "candidates"], "named")
     linear = table[table["model"].isin((_LIN, _TABLE))]
@@ -132,7 +133,7 @@ def _of_the_floor(table: pd.DataFrame, shares: Mapping[int, float]) -> dict[str,
 
 @torch.no_grad()
 def _attention_named(model: Any, task: AdaptiveMemory) -> float:
-    """The mean attention to the lag that the token names, of a model with one head."""
+    """Return the mean attention to the lag that the token names, for a model with one head."""
     batch = task.sample(_LOOKED, seed=EVALUATION_SEED)
     name = "blocks.0.attn.hook_pattern"
     _, cache = model.run_with_cache(batch.inputs, names_filter=name, return_cache_object=False)
@@ -142,7 +143,7 @@ def _attention_named(model: Any, task: AdaptiveMemory) -> float:
 
 
 def _above_the_floor(table: pd.DataFrame, shares: Mapping[int, float]) -> Drawing:
-    """The errors of all models, beside the floor's closed form."""
+    """Draw the errors of all models beside the closed form of the floor."""
     closed = pd.DataFrame(
         [("floor, closed form", count, 0, share) for count, share in shares.items()],
         columns=["model", "candidates", "seed", "error"],
@@ -337,7 +338,8 @@ def query_scalar(setting: Setting) -> Verdict:
 
 
 def _content(neurons: int) -> dict[str, Any]:
-    """One head of relative keys behind an FFN, none after it: nothing can gate."""
+    """Return the options of a model with one head of relative keys behind an FFN and no FFN after
+    it, so that nothing in it can gate."""
     return {"lag_bias": "relative_keys", "n_heads": 1, "input_ffn": (neurons,), "ffn": ()}
 
 
@@ -347,7 +349,8 @@ def _errors(table: pd.DataFrame, way: str, count: int) -> str:
 
 
 def _neurons_needed(table: pd.DataFrame, level: float) -> dict[int, float]:
-    """Candidates → the fewest neurons whose median error is at most ``level``; ∞ if none."""
+    """Return candidates → the smallest number of neurons whose median error is at most ``level``; ∞
+    if there is none."""
     middle = medians(table, ["candidates", "neurons"])
     return {
         int(count): min(

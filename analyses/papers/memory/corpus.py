@@ -97,8 +97,8 @@ class Corpus:
         return self.words if self.text else len(_WORDS)
 
     def testing(self, *, recalled: bool = False) -> Corpus:
-        """The same task on text that is not trained on; of stories, if asked, the recalled words
-        alone."""
+        """Return the same task on text that is not trained on. For stories ``recalled`` scores only
+        the words that follow from what the story said before."""
         return replace(self, held_out=True, recalled=recalled)
 
     def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
@@ -124,7 +124,8 @@ class Corpus:
 
 
 def _recalls(rows: Int[np.ndarray, "row word"]) -> Bool[np.ndarray, "row pos"]:
-    """Where the next word follows from the story: after "… of Ada is", and after "is in the"."""
+    """Return a mask of the positions whose next word follows from the story: after "… of Ada is",
+    and after "is in the"."""
     before = np.pad(rows, ((0, 0), (2, 0)), constant_values=_ID["."])
     third, second, last, after = before[:, :-3], before[:, 1:-2], rows[:, :-1], rows[:, 1:]
     colour = (last == _ID["is"]) & np.isin(after, [_ID[word] for word in _COLOURS])
@@ -178,7 +179,7 @@ _SENTENCES = (_of_a_thing, _of_a_place)
 
 @lru_cache(maxsize=4)
 def _characters(path: str, words: int) -> np.ndarray:
-    """A file as token ids: the most frequent characters from 1 on, 0 for all others.
+    """Read a file as token ids: 1, 2, … for the most frequent characters, 0 for all others.
 
     Raises:
         ArgumentError: if the file cannot be read as text.

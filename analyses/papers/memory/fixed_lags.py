@@ -35,12 +35,12 @@ _LINEAR = ("single", "mean")
 
 @dataclass(frozen=True)
 class FixedLagFloor:
-    """The error of the best prediction with fixed lags.
+    """The smallest error that a prediction with fixed lags can have.
 
     Attributes:
         variance: The variance of y, which is the error of the best constant.
-        floor: Mean squared error of the best prediction linear in all channels at all lags.
-        weights: (lag, channel) → its coefficient, channel 0 the value; those that are not 0.
+        floor: Mean squared error of the best prediction that is linear in all channels at all lags.
+        weights: (lag, channel) → its coefficient, for those that are not 0; channel 0 is the value.
     """
 
     variance: float
@@ -49,16 +49,16 @@ class FixedLagFloor:
 
     @property
     def share(self) -> float:
-        """The least error that fixed lags can reach, as a share of the answer's variance."""
+        """The smallest error that fixed lags can reach, as a share of the target's variance."""
         return self.floor / self.variance
 
 
 def fixed_lag_floor(task: AdaptiveMemory) -> FixedLagFloor:
-    """The least error of a prediction with fixed lags on a task, in closed form.
+    """Compute the smallest error of a prediction with fixed lags on a task, in closed form.
 
     Raises:
         ArgumentError: for a nonlinear readout of Gaussian values, whose moments are no finite sum,
-            or for more than 2¹⁶ ways in which the locations can fall.
+            or for more than 2¹⁶ possible combinations of locations.
     """
     problems = Problems("fixed_lag_floor")
     exact = task.inputs == "signs" or task.readout in _LINEAR
@@ -85,7 +85,8 @@ def fixed_lag_floor(task: AdaptiveMemory) -> FixedLagFloor:
 
 
 def _paths(task: AdaptiveMemory) -> Iterator[tuple[float, tuple[int, ...], dict[int, int]]]:
-    """(probability, t_1 … t_M, lag → address read there) of every way the locations can fall."""
+    """Yield (probability, t_1 … t_M, lag → address read there) for every possible combination of
+    locations."""
     tables = task.location_tables()
 
     def walk(
@@ -109,9 +110,9 @@ def _paths(task: AdaptiveMemory) -> Iterator[tuple[float, tuple[int, ...], dict[
 
 
 def _moments(task: AdaptiveMemory, lags: tuple[int, ...]) -> tuple[float, float, dict[int, float]]:
-    """E y, E y² and E[y · x_{t−s}] at each lag, given where the memories lie.
+    """Return E y, E y² and E[y · x_{t−s}] at each lag, given where the memories lie.
 
-    Signs have all the moments that linear readouts of standard normal values need.
+    For linear readouts standard normal values have the same moments as signs.
     """
     places = sorted({0, *lags})
     corners = torch.tensor(list(product((-1.0, 1.0), repeat=len(places))), dtype=torch.float32)
@@ -126,7 +127,8 @@ def _signs(code: int, bits: int) -> tuple[int, ...]:
 
 
 def gating_costs(largest: int = 5) -> pd.DataFrame:
-    """What y_t = x_{t−t_1} costs with locations 1 … A, A = 2 … ``largest``, either way.
+    """Return what it takes to compute y_t = x_{t−t_1} with locations 1 … A, for A = 2 …
+    ``largest``, by gating and by shifting.
 
     Columns: ``candidates`` A, ``way`` (``gated`` or ``shifted``), ``layers``, ``heads``,
     ``neurons``, ``weights`` (those that are not 0), ``slot_error`` (the worst slot's certificate).

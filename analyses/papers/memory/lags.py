@@ -83,7 +83,7 @@ def heads_of_a_lag(setting: Setting) -> Verdict:
 
 
 def _better(table: pd.DataFrame, starts: Mapping[str, str]) -> pd.DataFrame:
-    """The better of two starts, medians over seeds."""
+    """Return, for each setting, the better of two starts by the median over seeds."""
     mine = table[table["model"].isin(starts.values())]
     best = mine.groupby(["positions", "lag", "heads", "model"], as_index=False)["error"].median()
     least: pd.DataFrame = best.groupby(["positions", "lag", "heads"], as_index=False)["error"].min()
@@ -91,7 +91,8 @@ def _better(table: pd.DataFrame, starts: Mapping[str, str]) -> pd.DataFrame:
 
 
 def _descent_errors(setting: Setting) -> pd.DataFrame:
-    """Gradient descent on the slopes; a seed's slopes start a tenth or so beside the others'."""
+    """Return the errors of gradient descent on the slopes. Each seed starts from slopes that differ
+    by about a tenth."""
     rows, length, how = [], setting.options["length"], setting.options["descent"]
     for kind, lag, heads in product(_KINDS, setting.options["lags"], setting.options["heads"]):
         target = _target(lag, length)
@@ -112,7 +113,8 @@ def _target(lag: int, length: int) -> np.ndarray:
 
 
 def _sums(setting: Setting) -> pd.DataFrame:
-    """The best sums, and the shape of the bound scaled to those of the fewest heads."""
+    """Return the errors of the best sums, beside the shape of the bound, which is scaled to meet
+    the error of the fewest heads."""
     rows, length = [], setting.options["length"]
     for kind in _KINDS:
         for lag in setting.options["lags"]:
@@ -159,13 +161,14 @@ def _trained_errors(setting: Setting) -> pd.DataFrame:
 
 
 def _project_slopes(model: Any, lag: int, length: int, kind: Positions) -> Projected:
-    """The best coefficients for the slopes of a trained model."""
+    """Return the sum with the slopes of a trained model and the best coefficients for them."""
     slopes = model.blocks[0].attn.terms["lag"].p.detach().abs().double().numpy()
     return project(_target(lag, length), slopes, kind)
 
 
 def bound_shape(heads: int, lag: int, kind: Positions) -> float:
-    """min_n n! H^{−n} (e^{0.01 (n+1) T})^{n+1} for lin, n! H^{−n} (T^{1.01})^{n+1} for log."""
+    """Return the shape of the theorem's bound: min_n n! H^{−n} (e^{0.01 (n+1) T})^{n+1} for lin,
+    and n! H^{−n} (T^{1.01})^{n+1} for log."""
 
     def at(n: int) -> float:
         far = exp(0.01 * (n + 1) * lag) if kind == "lin" else lag**1.01
@@ -175,7 +178,8 @@ def bound_shape(heads: int, lag: int, kind: Positions) -> float:
 
 
 def heads_needed(table: pd.DataFrame, error: float) -> dict[int, int | None]:
-    """Lag → the fewest heads whose median error is at most ``error``; None if there are none."""
+    """Return lag → the smallest number of heads whose median error is at most ``error``; None if
+    there is none."""
     middle = medians(table, ["lag", "heads"])
     lags = sorted({lag for lag, _ in middle})
     reached = {
@@ -185,14 +189,16 @@ def heads_needed(table: pd.DataFrame, error: float) -> dict[int, int | None]:
 
 
 def _falls(table: pd.DataFrame, factor: float) -> bool:
-    """At every lag the error with the most heads is at most ``factor`` times that with fewest."""
+    """Return whether at every lag the error with the most heads is at most ``factor`` times that
+    with the fewest."""
     few, most = table["heads"].min(), table["heads"].max()
     middle = medians(table, ["lag", "heads"])
     return all(middle[lag, most] <= factor * middle[lag, few] for lag in sorted(set(table["lag"])))
 
 
 def _grows(needed: Mapping[int, int | None], lags: Sequence[int]) -> bool:
-    """Heads needed never fall with the lag, and the last lag needs more than the first."""
+    """Return whether the heads needed never become fewer as the lag grows, and the last lag needs
+    more than the first."""
     counts = [needed[lag] or 10**6 for lag in sorted(lags)]
     return counts == sorted(counts) and counts[-1] > counts[0]
 

@@ -93,7 +93,8 @@ def dot_product(setting: Setting) -> Verdict:
 
 
 def _testing(setting: Setting) -> Callable[[Corpus], Corpus]:
-    """The test's corpus: of stories the words that follow from them are scored, if asked for."""
+    """Return a function from a training corpus to the corpus for testing. For stories it scores the
+    words that follow from them, if the options ask for it."""
     recalled = setting.options.get("recalled", False) and not setting.options.get("text")
     return partial(Corpus.testing, recalled=recalled)
 
@@ -115,7 +116,8 @@ def _add(
     score: Any = "dot",
     grown: bool = False,
 ) -> None:
-    """A run a seed; ``grown`` gives the FFN the weights of the queries and keys that are gone."""
+    """Add a run for every seed. ``grown`` gives the FFN as many weights as the missing queries and
+    keys had."""
     o, corpus = experiment.setting.options, _corpus(experiment.setting)
     heads, ffn = o["all_heads"] // layers, o["all_neurons"] // layers
     spec = TransformerSpec(
@@ -143,7 +145,7 @@ def _words(rows: pd.DataFrame) -> str:
 
 
 def _apart(table: pd.DataFrame, better: pd.Series, worse: pd.Series) -> bool:
-    """Whether every seed of the one side is better than every seed of the other."""
+    """Return whether every seed of the better side is better than every seed of the worse one."""
     return bool(table[better]["loss"].max() < table[worse]["loss"].min())
 
 

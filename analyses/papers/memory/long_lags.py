@@ -115,7 +115,8 @@ def run(setting: Setting) -> Verdict:
 
 
 def heads_for_lag(lag: int, slope: float, level: float) -> int:
-    """The fewest lin heads of one slope that leave at most ``level`` of a single lag's variance."""
+    """Return the smallest number of lin heads of one slope that leave at most ``level`` of the
+    variance of the input at a single lag."""
     few, many = 1, 2
     while left_of_lag(lag, slope, many) > level:
         few, many = many, 2 * many
@@ -126,7 +127,8 @@ def heads_for_lag(lag: int, slope: float, level: float) -> int:
 
 
 def left_of_lag(lag: int, slope: float, heads: int) -> float:
-    """The share of x[t − lag]'s variance that the best sum of lin heads of one slope leaves."""
+    """Return the share of the variance of x[t − lag] that the best sum of lin heads of one slope
+    leaves unexplained."""
     x = exp(-slope)
     longest = max(heads * (1 + x) / (1 - x), lag)  # after which the coefficients fall fast
     points = 2 ** int(np.ceil(np.log2(8 * longest + 64)))

@@ -76,7 +76,8 @@ class ManifoldMemory:
 
     @cached_property
     def _maps(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """B ``[channel, channel]`` orthogonal, C ``[channel, k]``, and f's weights and signs."""
+        """Return B ``[channel, channel]``, which is orthogonal, C ``[channel, k]``, and the weights
+        and signs of f."""
         generator = torch.Generator().manual_seed(self.map_seed)
         turn, _ = torch.linalg.qr(torch.randn(self.channels, self.channels, generator=generator))
         inner = torch.randn(self.channels, self.dimension, generator=generator)
@@ -86,7 +87,8 @@ class ManifoldMemory:
         return turn, inner / self.dimension**0.5, torch.cat([w, b[None]]), signs
 
     def embed(self, z: Tensor) -> Tensor:
-        """x ``[…, channel]`` of z ``[…, k]``; each manifold's mean square is 1 a channel."""
+        """Map points z ``[…, k]`` to inputs x ``[…, channel]`` on the manifold, with mean square 1
+        in each channel."""
         turn, inner, _, _ = self._maps
         if self.shape == "curved":
             curved: Tensor = torch.tanh(2 * z @ inner.T) @ turn.T / 0.8

@@ -33,5 +33,6 @@ def spec_of(task: Task, options: Mapping[str, Any], **changes: Any) -> Transform
 
 
 def with_slower_terms(setting: Setting) -> Experiment:
-    """An experiment with the profile's own learning rate for the score terms."""
+    """Return an experiment that trains the score terms with the profile's own learning rate for
+    them."""
     return Experiment(setting, terms_learning_rate=setting.options["terms_learning_rate"])

@@ -256,12 +256,13 @@ def concurrent_fetches(setting: Setting) -> Verdict:
 
 
 def _fewest_layers(middle: Mapping[Any, float], cell: tuple[Any, ...], level: float) -> int | None:
-    """The fewest layers whose median error is at most ``level``, of one cell; None where none is.
+    """Return the smallest number of layers with which a cell's median error is at most ``level``;
+    None if there is none.
 
     Args:
         middle: Median errors by cell and number of layers.
-        cell: What comes before the number of layers in the keys.
-        level: The error that is asked for.
+        cell: The part of a key before the number of layers.
+        level: The error that must be reached.
     """
     rows = ((key[-1], error) for key, error in middle.items() if key[:-1] == cell)
     return min((layers for layers, error in rows if error <= level), default=None)
@@ -279,7 +280,7 @@ def _words(table: pd.DataFrame, rounds: int, layers: int) -> str:
 
 @torch.no_grad()
 def _construction_error(candidates: int, rounds: int) -> tuple[float, float]:
-    """Largest error of the construction on fresh rows of ±1 values, and its certificate."""
+    """Return the construction's largest error on fresh rows of ±1 values, and its certificate."""
     task = replace(
         task_of(candidates, 24, rounds),
         inputs="signs",
@@ -295,7 +296,8 @@ def _construction_error(candidates: int, rounds: int) -> tuple[float, float]:
 def _orders(
     planned: list[Planned], fits: list[Any], tasks: Mapping[int, AdaptiveMemory], level: float
 ) -> dict[str, bool]:
-    """Models of R + 1 layers and two rounds or more that solve their task: rounds in order?"""
+    """Return, for models of R + 1 layers and at least two rounds that solve their task, whether
+    rounds are computed in order."""
     found = {}
     for (_, run), fit in zip(planned, fits, strict=True):
         rounds = next(r for r, task in tasks.items() if task == run.task)
@@ -307,8 +309,8 @@ def _orders(
 
 @torch.no_grad()
 def in_order(model: Any, task: AdaptiveMemory) -> bool:
-    """Whether each round's address, and the answer at last, is decodable only after the one
-    before, and depends on it."""
+    """Return whether each round's address, and at last the answer, becomes decodable only after the
+    one before and depends on it."""
     batch = task.sample(_PROBED, seed=2**61)
     chain = [f"a[t-t_{r}]" for r in range(1, task.rounds)] + ["f"]
     hooks = ["hook_embed"]
@@ -336,6 +338,6 @@ def in_order(model: Any, task: AdaptiveMemory) -> bool:
 
 
 def _code(bits: torch.Tensor) -> torch.Tensor:
-    """Addresses of ±1 as whole numbers."""
+    """Convert addresses of ±1 to whole numbers."""
     places = 2.0 ** torch.arange(bits.shape[-1] - 1, -1, -1)
     return ((bits > 0) * places).sum(-1)

@@ -39,7 +39,8 @@ __all__ = ["measure_induction", "run", "stages"]
 
 _FALLEN, _LATER, _SEEDS = 0.9, 1.5, 0.8
 _NONE, _SOME = (0.1, 0.3), (0.5, 1.0)
-"""Attention and cost below which a head does no induction, and from which on it does."""
+"""(Attention, cost) of a head. With less than ``_NONE`` it does no induction (the attention is then
+counted above even attention), with ``_SOME`` or more it does."""
 _JUDGED = 10**9
 
 
@@ -94,12 +95,14 @@ def run(setting: Setting) -> Verdict:
 
 @torch.no_grad()
 def measure_induction(model: Any, batch: Batch) -> dict[str, float]:
-    """The model's loss, in nats a scored position, and the head that does most of induction.
+    """Measure a model's loss, in nats per scored position, and the head that does most of its
+    induction.
 
     Returns:
-        ``loss``, ``own`` (the loss where the row's successor is its own); ``attention`` to keys
-        with an earlier successor, of the head that has most, ``even`` attention's; ``cost``, the
-        most that any head's mean costs where the successor is the row's own.
+        ``loss``; ``own``, the loss at tokens whose successor the row has dealt anew; ``attention``,
+        the largest attention of a head to keys with an earlier successor, and ``even``, that of
+        even attention; ``cost``, the largest rise of ``own`` when a head's output is replaced by
+        its mean.
     """
     heads = [part for part in components(model) if part.kind == "head"]
     hooks = [f"blocks.{layer}.attn.hook_pattern" for layer in {part.layer for part in heads}]
@@ -125,7 +128,7 @@ def measure_induction(model: Any, batch: Batch) -> dict[str, float]:
 
 
 def stages(rows: pd.DataFrame, grams: Mapping[int, float]) -> tuple[int, int, bool]:
-    """B, I (−1 for never) and whether the n-gram came first, of one training.
+    """Return the steps B and I of one training (−1 for never), and whether the n-gram came first.
 
     Args:
         rows: The kept steps in order, as :func:`measure_induction` gives them.
@@ -181,7 +184,7 @@ def _verdict(
 
 
 def _figure(table: pd.DataFrame, grams: Mapping[float, Mapping[int, float]]) -> Figure:
-    """Losses as shares of the unigram's, and attention, over the kept steps."""
+    """Draw losses as shares of the unigram's loss, and attention, over the kept steps."""
     losses = {n: table["share"].map({share: of[n] for share, of in grams.items()}) for n in (1, 2)}
     lines = {
         "loss": table["loss"] / losses[1],

@@ -98,9 +98,9 @@ class OwnSuccessors:
 
 
 def ngram_loss(task: OwnSuccessors, rows: int, judged: Batch, *, seed: int) -> dict[int, float]:
-    """n → the loss of the n-gram, in nats a scored position of ``judged``, for n = 1 to 4.
+    """Return n → the loss of the n-gram on ``judged``, in nats per scored position, for n = 1 to 4.
 
-    Each is counted on the scored positions of ``rows`` fresh rows, 0.1 added to every count.
+    Each is counted on the scored positions of ``rows`` fresh rows, with 0.1 added to every count.
     """
     counted, size, found = task.sample(rows, seed=seed), task.tokens + 1, {}
     for order in range(1, _ORDERS + 1):
@@ -113,7 +113,7 @@ def ngram_loss(task: OwnSuccessors, rows: int, judged: Batch, *, seed: int) -> d
 
 
 def _grams(batch: Batch, order: int, size: int) -> np.ndarray:
-    """The number of the n-gram that ends in each scored target."""
+    """Return the number of the n-gram that ends in each scored target."""
     inputs, code = batch.inputs.numpy(), np.zeros(batch.inputs.shape, dtype=np.int64)
     for back in range(order - 2, -1, -1):
         code = code * size + np.pad(inputs, ((0, 0), (back, 0)))[:, : inputs.shape[1]]

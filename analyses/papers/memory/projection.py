@@ -49,13 +49,13 @@ class Projected:
     error: float
 
     def values(self, lags: int, positions: Positions) -> Lags:
-        """The sum at lags 0 to ``lags`` − 1."""
+        """Return the sum's values at lags 0 to ``lags`` − 1."""
         held: Lags = _basis(lags, self.slopes, positions) @ self.coefficients
         return held
 
 
 def project(target: Lags, slopes: Float64[np.ndarray, " head"], positions: Positions) -> Projected:
-    """The sum with the best coefficients for given slopes."""
+    """Return the sum with the given slopes and the best coefficients for them."""
     basis = _basis(len(target), slopes, positions)
     coefficients, *_ = np.linalg.lstsq(basis, target, rcond=None)
     left = target - basis @ coefficients
@@ -63,7 +63,8 @@ def project(target: Lags, slopes: Float64[np.ndarray, " head"], positions: Posit
 
 
 def search(target: Lags, heads: int, positions: Positions) -> Projected:
-    """The best slopes found: from grids of the constructions, by least squares on what is left."""
+    """Search for the slopes with the smallest error: start from the constructions' grids and
+    improve them by least squares."""
     ranked = _rank_grids(target, heads, positions)
     found = [_improve_slopes(target, one.slopes, positions) for one in ranked[:3]]
     return min((*ranked, *found), key=lambda one: one.error)
@@ -100,10 +101,12 @@ def descend(
 
 
 def grid_start(target: Lags, heads: int, positions: Positions) -> Projected:
-    """The grid whose sum is best when coefficients are paid for: where training may start.
+    """Return the grid of slopes whose sum is best when large coefficients are penalised. Training
+    may start there.
 
-    Without a price the best grids are steep ones, whose heads all look at lag 0 and hold the target
-    in the twentieth digit of what they cancel: from there gradient descent goes nowhere.
+    Without a penalty the best grids are steep ones: all heads look at lag 0, and the target is the
+    small difference of large terms that cancel to twenty digits. Gradient descent makes no progress
+    from there.
     """
     return min(
         (_project_priced(target, p, positions) for p in _grids(heads, positions)),

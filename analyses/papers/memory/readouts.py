@@ -113,7 +113,7 @@ def _either(
     idle: str,
     targets: Mapping[str, np.ndarray] | None = None,
 ) -> Verdict:
-    """Grow heads or neurons from one base model: the one must help, the other not.
+    """Increase heads or neurons of one base model: one must lower the error, the other must not.
 
     With ``targets``, the kernels of the tasks, heads start at the grid's slopes and blocks have no
     skip connection.
@@ -177,12 +177,13 @@ def _either(
 
 
 def _slopes(target: np.ndarray, heads: int) -> tuple[float, ...]:
-    """The grid's slopes for a kernel, none of them 0."""
+    """Return the grid's slopes for a kernel; none of them is 0."""
     return tuple(map(float, np.maximum(grid_start(target, heads, "lin").slopes, 1e-3)))
 
 
 def _ratios(table: pd.DataFrame, factors: list[int]) -> dict[tuple[str, str], float]:
-    """Median error at the largest factor over that at the base, by task and what was grown."""
+    """Return the median error at the largest factor divided by that of the base model, by task and
+    by what was increased."""
     middle = medians(table, ["task", "model", "factor"])
     least, most = min(factors), max(factors)
     return {

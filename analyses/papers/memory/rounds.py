@@ -43,11 +43,11 @@ def round_order(
     *,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """How much less decodable each round is when the round before is patched away.
+    """Measure how much less decodable each round is when the round before is patched away.
 
     Args:
         model: A hooked model.
-        batch: Rows with the latents, which differ.
+        batch: Rows with the latents of ``chain``.
         chain: The latent of each round, first round first.
         places: Latent → the hook of the residual stream where it is decodable.
         seed: Seed of the exchanged rows.
@@ -87,8 +87,8 @@ def _stream(model: Any, batch: Batch, wanted: str, put: Mapping[str, Tensor]) ->
 
 
 def _quality(stream: Tensor, latent: np.ndarray) -> Float[np.ndarray, " row"]:
-    """Share of right classes of each row, or 1 − squared error over variance. Of a row that holds
-    no class that can be learned it is 0."""
+    """Return for each row how well the latent is decoded: the share of right classes, or 1 −
+    squared error / variance. It is 0 for a row without a class that can be learned."""
     features, truth = stream.double().numpy(), latent.astype(np.float64)
     found = decode(features, truth, probe=probe_for(kind_of(latent)))
     if found.classes is None:
@@ -99,7 +99,7 @@ def _quality(stream: Tensor, latent: np.ndarray) -> Float[np.ndarray, " row"]:
 
 
 def _exchange(model: Any, batch: Batch, at: str, latent: np.ndarray, seed: int) -> Tensor:
-    """The stream, with the part that the latent predicts taken from another row."""
+    """Return the residual stream with the part that the latent predicts taken from another row."""
     stream = _stream(model, batch, at, {}).double()
     phi, scored = _design(latent), batch.mask.cpu().numpy()
     b, *_ = np.linalg.lstsq(phi[scored], stream.numpy()[scored], rcond=None)
@@ -109,8 +109,8 @@ def _exchange(model: Any, batch: Batch, at: str, latent: np.ndarray, seed: int) 
 
 
 def _design(latent: np.ndarray) -> Float[np.ndarray, "row pos feature"]:
-    """A constant, and a column for each class of a latent that is a name or has few values, or the
-    latent itself."""
+    """Return the regressors of a latent: a constant, and the latent itself, or a column for each
+    class if it is a name or has few values."""
     values = latent[..., None].astype(np.float64)
     if kind_of(latent) == "categorical" or len(np.unique(latent)) <= _FEW:
         kinds, which = np.unique(latent, return_inverse=True)

@@ -104,8 +104,11 @@ def heavy(setting: Setting) -> Verdict:
 
 
 def _tails(setting: Setting, name: str) -> pd.DataFrame:
-    """Errors of sums of heads on a kernel, over all lags and beyond lag 64; of descent those of
-    the start with the lesser median. A seed's slopes start a tenth or so beside the others'."""
+    """Return the errors of sums of heads on a kernel, over all lags and beyond lag 64.
+
+    For gradient descent these are the errors of the start with the smaller median. Each seed starts
+    from slopes that differ by about a tenth.
+    """
     options, rows = setting.options, []
     target = _HEAVY[name](np.arange(options["length"], dtype=float))
     for kind, heads in product(_KINDS, options["heads"]):
@@ -134,7 +137,7 @@ def _tails(setting: Setting, name: str) -> pd.DataFrame:
 
 
 def _beyond(target: np.ndarray, sums: Projected, kind: Positions) -> float:
-    """Σ (target − sum)² over the lags beyond 64, as a share of Σ target² there."""
+    """Return Σ (target − sum)² over the lags beyond 64, divided by Σ target² there."""
     left = target - sums.values(len(target), kind)
     return float((left[_FAR + 1 :] ** 2).sum() / (target[_FAR + 1 :] ** 2).sum())
 
@@ -165,7 +168,8 @@ def statements(table: pd.DataFrame, better: str) -> dict[str, bool]:
 
 
 def _errors(setting: Setting) -> pd.DataFrame:
-    """A table of errors by positions, heads and method; for trained models of the better start."""
+    """Return a table of errors by positions, heads and method. For trained models it has those of
+    the better start."""
     options, rows = setting.options, []
     target = MemoryKernel.parse(options["kernel"]).values(np.arange(options["length"], dtype=float))
     for kind in _KINDS:

@@ -31,7 +31,7 @@ _LITTLE = 0.05
 
 @dataclass(frozen=True)
 class WithConstant:
-    """A task of real inputs with one channel more, which is always 1.
+    """A task of real inputs with one more channel, which is always 1.
 
     Attributes:
         task: The task whose inputs, targets and latents are kept.
@@ -101,8 +101,8 @@ def _verdict(
     variants: tuple[str, ...],
     decides_part: Any,
 ) -> Verdict:
-    """Reproduced: little difference on every task; partly: on all those of ``decides_part``, or,
-    where that is all of them, on half."""
+    """Decide the claim: reproduced if the variants differ little on every task; partly if they do
+    on all tasks of ``decides_part`` or, if these are all tasks, on half."""
     experiment = Experiment(setting)
     for (name, kind), (task, changes) in cells.items():
         spec = spec_of(task, setting.options, **changes)

@@ -34,7 +34,8 @@ __all__ = ["run"]
 
 _CIRCUITS = {"QK": "symbol equality (W_K W_Qᵀ)", "OV": "copying (W_V W_Oᵀ)"}
 _SHARE, _RISE, _P = 0.95, 0.05, 0.01
-"""The rule's numbers: least share of matched sets beaten, least rise in nats, largest p."""
+"""Numbers of the claim's rule: least share of matched sets of heads that must cost less, least rise
+of the loss in nats, largest p."""
 
 
 def run(setting: Setting) -> Verdict:
@@ -63,9 +64,11 @@ def _open(name: str, setting: Setting) -> tuple[HeadWeights, Pretrained]:
 
 
 def _heads(factors: HeadWeights, count: int) -> int:
-    """How many heads are replaced: ``count``, but at most a sixth of all where that is 2 or more.
+    """Return how many heads are replaced: ``count``, but at most a sixth of all heads if that is 2
+    or more.
 
-    Eight of GPT-2's 144 leave most heads of their layers to be drawn from; eight of 24 would not.
+    Of GPT-2's 144 heads eight may be replaced, since random sets can be drawn from the others of
+    their layers. Eight of 24 would leave too few.
     """
     return min(count, max(2, factors.n_layers * factors.n_heads // 6))
 
@@ -91,7 +94,7 @@ def _performance(model: Pretrained, trial: Trial) -> Performance:
 def _one_seed(
     model: Pretrained, sets: Mapping[str, Sequence[Component]], setting: Setting, seed: int
 ) -> list[dict[str, Any]]:
-    """A row a trial and circuit; none where the model cannot do the repeated tokens."""
+    """Return a row for each trial and circuit; none if the model cannot do the repeated tokens."""
     options = setting.options
     trials, _ = token_trials(
         model, rows=int(options.get("rows", 16)), length=int(options.get("length", 48)), seed=seed
@@ -141,7 +144,7 @@ def _compare(
 def _draw_matched(
     everything: Sequence[Component], heads: Sequence[Component], rng: np.random.Generator
 ) -> list[Component]:
-    """As many random heads in each layer, other than the given ones where the layer has enough."""
+    """Draw as many random heads of each layer as are given, other ones if the layer has enough."""
     found: list[Component] = []
     for layer in sorted({head.layer for head in heads}):
         mine = [head for head in heads if head.layer == layer]

@@ -53,10 +53,11 @@ __all__ = ["RulePair", "kinds_of", "mean_layers", "right_rows", "rule_rows", "ru
 
 _KINDS = ("abstraction", "induction", "retrieval")
 _ABLE, _P = 0.75, 0.01
-"""The least share of rows with the right one of the two answers, and the largest p of guessing."""
+"""When a model can do the task: least share of rows on which it prefers the right one of the two
+answers, and largest p of guessing as well."""
 
 _Q, _SHARE = 0.05, 0.05
-"""What makes a head one of a kind: the largest q, and the least share of the gap."""
+"""When a head is of a kind: largest q, and least share of the gap between the two answers."""
 
 _RESAMPLES = 2000
 _WORD = re.compile(r" [A-Za-z]{3,}")
@@ -132,17 +133,19 @@ def rule_rows(
 
 
 def _over_mean(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The target's logit over the mean of all logits, ``[place]``."""
+    """Return the target's logit minus the mean of all logits, ``[place]``."""
     return outputs.gather(-1, targets[:, None])[:, 0] - outputs.mean(-1)
 
 
 def kinds_of(model: Any, pair: RulePair, *, tokens: int = 2048) -> pd.DataFrame:
-    """By how much each head moves a model to the other answer when its z is another row's.
+    """Measure how far each head moves a model to the other answer when its z is taken from another
+    row.
 
     Returns:
-        One row a head and kind: ``layer``, ``head``, ``kind``, ``shift`` (a share of the gap, mean
-        over rows), ``q``, ``is_one`` (whether the head is one of the kind), and ``by_row``, the
-        shares of the rows.
+        One row per head and kind: ``layer``, ``head``, ``kind``, ``shift`` (a share of the gap
+            between
+        the answers, mean over rows), ``q``, ``is_one`` (whether the head is of this kind), and
+        ``by_row``, the shares of the rows.
 
     Raises:
         ArgumentError: for a model whose answer does not follow the rule on average.
@@ -174,7 +177,7 @@ def kinds_of(model: Any, pair: RulePair, *, tokens: int = 2048) -> pd.DataFrame:
 
 
 def right_rows(model: Any, pair: RulePair) -> np.ndarray:
-    """Which rows' right answer has more logit than the other one, ``[row]``."""
+    """Return on which rows the right answer has a larger logit than the other one, ``[row]``."""
     against = torch.zeros_like(pair.batch.inputs)
     against[:, -1] = pair.right
     run = Run(model, pair.batch)
@@ -182,9 +185,10 @@ def right_rows(model: Any, pair: RulePair) -> np.ndarray:
 
 
 def mean_layers(table: pd.DataFrame, *, seed: int) -> dict[str, tuple[float, float, float]]:
-    """By how many layers each kind's heads lie behind those of the kind before: the difference of
-    mean layers, weighted by their shifts, with its 95 % interval over rows for these heads. That
-    other rows would have chosen other heads is not part of the interval.
+    """Return by how many layers each kind's heads come after those of the kind before.
+
+    This is the difference of mean layers, weighted by the heads' shifts. Its 95 % interval is over
+    rows for these heads; that other rows might have chosen other heads is not part of it.
 
     Returns:
         ``induction − abstraction`` and ``retrieval − induction``, where both kinds have heads.
@@ -230,9 +234,14 @@ def run(setting: Setting) -> Verdict:
 
 
 def _orders(model: Any, pairs: Mapping[int, RulePair]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """A row a seed: how often the model is right, how many heads each kind has, and how far apart
-    the kinds lie; and a row a seed, head and kind. A model that does not follow the rule on all
-    seeds' rows together has no heads."""
+    """Measure the models of all seeds.
+
+    Returns:
+        A table with a row for each seed: how often the model is right, how many heads each kind
+            has,
+        and how far apart the kinds are. And a table with a row for each seed, head and kind. Heads
+        are only counted for a model that follows the rule on the rows of all seeds together.
+    """
     right = {seed: right_rows(model, pair) for seed, pair in pairs.items()}
     every = np.concatenate([*right.values()])
     p = binomtest(int(every.sum()), len(every), 0.5, alternative="greater").pvalue
@@ -251,7 +260,8 @@ def _orders(model: Any, pairs: Mapping[int, RulePair]) -> tuple[pd.DataFrame, pd
 
 
 def _rows_for(model: Pretrained, rows: int, examples: int, seed: int) -> RulePair:
-    """Rows of words that the tokenizer has whole, each with the space before it."""
+    """Return rows of words that are single tokens of the tokenizer, each with the space before
+    it."""
     tokenizer: Any = model.tokenizer
     rule, advice = "must have a tokenizer", "take another model"
     need("template-symbolic-heads", tokenizer is not None, "model", rule, "none", advice)
@@ -301,8 +311,8 @@ def _verdict(orders: pd.DataFrame, heads: pd.DataFrame, missing: Sequence[str]) 
 
 
 def _drawing(table: pd.DataFrame) -> Drawing:
-    """The shifts of all heads by layer, a panel a model and a colour a kind; heads that are one of
-    a kind have larger dots."""
+    """Draw the shifts of all heads by layer: a panel for each model, a colour for each kind. Heads
+    that are of a kind have larger dots."""
     names, rng = list(table["model"].unique()), np.random.default_rng(0)
     colours = dict(zip(_KINDS, ("blue", "orange", "green"), strict=True))
     with style():

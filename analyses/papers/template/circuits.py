@@ -49,7 +49,8 @@ def circuit_drawing(
 
 
 def scalar_drawing(planned: Sequence[Planned], fits: Sequence[Fit], scalar: str) -> Drawing:
-    """The learned a or b of every head, as it acts; a colour a model and size."""
+    """Draw the learned a or b of every head, multiplied as it acts, with a colour for each model
+    and size."""
     learned = []
     for (labels, run), fit in zip(planned, fits, strict=True):
         spec = cast("TransformerSpec", run.spec)
@@ -73,7 +74,7 @@ def _spec(planned: Planned) -> TransformerSpec:
 
 
 def _circuits(model: Any, kind: str, symbols: slice) -> np.ndarray:
-    """The last layer's circuits of a kind, including the identity scalar where there is one."""
+    """Return the last layer's circuits of a kind, with the identity scalar if there is one."""
     found = effective_circuits(model, model.spec.n_layers - 1, symbols=symbols)
     effective = f"{kind}+{'aI' if kind == 'QK' else 'bI'}"
     return found.get(effective, found[kind]).detach().numpy()

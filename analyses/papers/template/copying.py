@@ -103,8 +103,8 @@ def _verdict(
     last: int,
     name: str,
 ) -> tuple[Status, str]:
-    """The verdict by the ledger's rule: inverse scaling without scalars, success at every width
-    with them (``name``)."""
+    """Decide by the ledger's rule: accuracy falls with width without scalars, and every width
+    succeeds with the scalar ``name``."""
     narrow, wide = plain[str(first)], plain[str(last)]
     told = f"Plain models fall from {_words(narrow)} at width {first} to {_words(wide)} at {last}"
     known = [v for v in scalar.values() if v is not None]

@@ -161,7 +161,8 @@ def _measure(m: Matrices) -> dict[str, Float[Tensor, " stack"]]:
 
 
 def _norms(model: Any, layer: int, kind: str) -> Float[Tensor, " head"]:
-    """The product ‖left‖·‖right‖ of each head's factor norms, including the scale of the scores."""
+    """Return the product ‖left‖·‖right‖ of the norms of each head's factors, with the scale of the
+    scores."""
     attn = model.blocks[layer].attn
     if kind == "OV":
         return (_size(attn.W_V) * _size(attn.W_O)).detach()
@@ -178,7 +179,8 @@ def _size(stack: Tensor) -> Tensor:
 def _random(
     model: Any, layer: int, symbols: slice | None, draws: int, seed: int
 ) -> dict[str, dict[str, Float[Tensor, " draw"]]]:
-    """The metrics of products of Gaussian factors of norm 1, seen as the circuits are."""
+    """Return the metrics of products of random Gaussian factors of norm 1, in the same basis as the
+    circuits."""
     d_model, width = model.spec.d_model, model.spec.head_widths[layer]
     rng = np.random.default_rng([seed, layer, d_model, width])
     found: dict[str, list[dict[str, Tensor]]] = {}

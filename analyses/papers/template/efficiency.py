@@ -79,7 +79,8 @@ def sample_efficiency(setting: Setting) -> Verdict:
 
 
 def chosen_rates(setting: Setting, task: Any) -> dict[str, float]:
-    """Each model's learning rate with the highest accuracy over all n and tuning seeds."""
+    """Return for each model the learning rate with the highest accuracy over all n and tuning
+    seeds."""
     options = setting.options
     experiment = on_unseen(setting, part="tuning")
     for scalars, n, rate in product(("", "a"), options["rows"], options["learning_rates"]):
@@ -150,7 +151,7 @@ def _left_out(table: pd.DataFrame) -> str:
 
 
 def _by_seed(table: pd.DataFrame) -> dict[str, dict[str, list[float]]]:
-    """Model → n → accuracies in the order of the seeds."""
+    """Return model → n → accuracies in the order of the seeds."""
     found: dict[str, dict[str, list[float]]] = {}
     for (name, n), rows in table.groupby(["model", "n"], sort=False):
         found.setdefault(str(name), {})[str(n)] = [round(v, 4) for v in rows["accuracy"]]

@@ -48,7 +48,7 @@ _NAMES = ("without", "with a, b", "larger")
 
 
 def check(setting: Setting) -> None:
-    """Refuse files that are not there, and sizes of which no model can be made.
+    """Refuse files that do not exist, and sizes that no model can have.
 
     Raises:
         ArgumentError: naming every option that is unfit.
@@ -98,17 +98,17 @@ def fresh_gpt2(options: Mapping[str, Any], vocabulary: int, seed: int, size: str
 
 
 class Learner:
-    """A language model that is trained, and the time its steps took.
+    """A language model in training, with the time that its steps have taken.
 
     Args:
-        model: Hugging Face's model; it is changed in place.
-        options: The claim's.
-        seed: Seed of the windows.
-        scalars: Whether heads have a and b.
+        model: A Hugging Face model; it is changed in place.
+        options: The options of the claim.
+        seed: Seed of the windows of text.
+        scalars: Whether heads get a and b.
 
     Attributes:
         model: The model.
-        steps: The steps that it took.
+        steps: The number of steps taken.
         seconds: Wall time of these steps.
         processor: Their processor time in seconds, over all threads.
     """
@@ -151,7 +151,8 @@ class Learner:
 def race(
     learners: Mapping[str, Learner], text: Tensor, held_out: Tensor, options: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Train until the learner with scalars has taken its steps and the others its seconds.
+    """Train until the learner with scalars has taken all its steps, and the others have used as
+    many seconds.
 
     Returns:
         A row for each learner every so many steps (``at`` is the step), and one each at the end
@@ -208,8 +209,11 @@ def from_scratch(setting: Setting) -> Verdict:
 def race_verdict(
     setting: Setting, text: Tensor, held_out: Tensor, makers: Mapping[str, Callable[[int], Learner]]
 ) -> Verdict:
-    """The verdict of a race a seed, of the learners that the makers give for it. A seed in which
-    scalars do not help after the same steps settles it, and no more are taken."""
+    """Run a race for each seed between the learners that the makers build, and return the verdict.
+
+    A seed in which scalars do not help after the same number of steps settles it; then no more
+    seeds are run.
+    """
     options, length = setting.options, setting.options["length"]
     windows = held_out[: len(held_out) // length * length].view(-1, length)
     windows = windows[:: max(1, windows.numel() // options["tested"])]  # over all held-out files
@@ -229,7 +233,7 @@ def race_verdict(
 
 
 def tokens_of(options: Mapping[str, Any]) -> tuple[Tensor, Tensor, int]:
-    """Ids of the text and of what is held out, and the size of the vocabulary."""
+    """Return the token ids of the text and of its held-out part, and the size of the vocabulary."""
     from tokenizers import Tokenizer
 
     folder = Path(options["tokenizer"] or str(zoo.stand_in()))

@@ -64,7 +64,8 @@ class IdentityScalars(nn.Module):
         return scores + self.multiplier * self.a[:, None, None] * products[:, None]
 
     def note(self, pattern: Tensor) -> None:
-        """Remember what b writes: Σ_h b_h · pattern_h @ x, ``[batch, pos, d_model]``."""
+        """Store what b writes, Σ_h b_h · pattern_h @ x, ``[batch, pos, d_model]``, for the hook
+        that adds it."""
         mixed = torch.einsum("h,bhqk->bqk", self.multiplier * self.b, pattern)
         self.seen = mixed @ self.x if self.x is not None else None
 
@@ -129,7 +130,8 @@ def add_scalars(
 
 
 def _own_config(model: Any) -> None:
-    """A configuration of its own: other models made from the same one keep their attention."""
+    """Give the model a configuration of its own, so that other models built from the same one keep
+    their attention."""
     old = model.config
     new = deepcopy(old)
     for module in model.modules():
@@ -197,7 +199,7 @@ def language_model(setting: Setting) -> Verdict:
 
 
 def _unseen() -> str:
-    """Python sources that the shipped language model did not learn from: its held-out files."""
+    """Return the Python sources that were held out from the shipped language model's training."""
     from analyses.language.corpus import python_sources
     from analyses.language.recipe import RECIPE, read_language_recipe
 

@@ -98,8 +98,8 @@ def specialisation(setting: Setting) -> Verdict:
 
 
 def share_without(model: Any, batch: Batch) -> Kept:
-    """A function: heads of the first layer → the share of the accuracy above ½ that is kept
-    without them."""
+    """Return a function from a set of heads of the first layer to the share of the accuracy above ½
+    that the model keeps without them."""
     run = Run(model, batch)
     edits = [Mean(site) for site in head_sites(model) if site.layer == 0]
 
@@ -117,7 +117,8 @@ def _right(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 def worst_first(kept: Kept, heads: int) -> Iterator[float]:
-    """What is kept as heads go one after another, each time the one whose loss costs most."""
+    """Yield the share that is kept as heads are removed one after another, each time the one whose
+    removal costs most."""
     gone: list[int] = []
     while len(gone) < heads:
         left = [head for head in range(heads) if head not in gone]
@@ -126,13 +127,16 @@ def worst_first(kept: Kept, heads: int) -> Iterator[float]:
 
 
 def statements(removals: pd.DataFrame, heads: int) -> pd.DataFrame:
-    """For each run what the rule asks: columns ``model``, ``seed``, ``single`` (kept without the
-    most needed head), ``to_go`` (share of the heads that are gone when less than half is kept),
-    and whether each is enough.
+    """Evaluate the rule's statements for each run.
 
     Args:
         removals: Columns ``model``, ``seed``, ``gone`` and ``kept``, worst first.
         heads: The number of heads.
+
+    Returns:
+        Columns ``model``, ``seed``, ``single`` (the share kept without the most needed head),
+        ``to_go`` (the share of heads that are removed when less than half is kept), and whether
+        each is enough.
     """
     rows = []
     for (model, seed), run in removals.groupby(["model", "seed"], sort=False):
@@ -162,7 +166,8 @@ def _verdict(found: pd.DataFrame, judged: int, runs: int) -> tuple[Any, str, str
 
 
 def _removals(model: Any, task: TemplateTask, seed: int) -> Iterator[dict[str, Any]]:
-    """What is kept by the number of heads that are gone, worst first and in random orders."""
+    """Yield the share that is kept for each number of removed heads, worst first and in random
+    orders."""
     kept = share_without(model, task.unseen().sample(_STRINGS, seed=seed))
     heads, rng = model.spec.heads[0], np.random.default_rng(seed)
     for gone, value in enumerate((1.0, *worst_first(kept, heads))):
@@ -174,7 +179,7 @@ def _removals(model: Any, task: TemplateTask, seed: int) -> Iterator[dict[str, A
 
 
 def _clear(shares: pd.DataFrame) -> dict[str, int]:
-    """How many heads of each run have a clear diagonal on unseen symbols."""
+    """Return for each run the number of heads with a clear diagonal on unseen symbols."""
     clear = shares.assign(clear=(shares["q"] < 0.01) & (shares["score"].abs() >= _CLEAR))
     counts = clear.groupby(["model", "seed"], sort=False)["clear"].sum().to_dict()
     found = cast("dict[tuple[str, int], int]", counts)

@@ -141,11 +141,12 @@ def blocks(setting: Setting) -> Verdict:
 
 
 def _blocks(options: Any, symbols: int, seed: int) -> dict[str, float]:
-    """Numbers about the kernel matrix of a sample.
+    """Measure the kernel matrix of a sample.
 
-    ``share`` of the variance within blocks, ``gap`` of regression to N's prediction (and without
-    the ridge δ that the kernel brings along), the prediction's mean ``size``, and the spread
-    ``between`` block means and ``within`` blocks, relative to the mean entry.
+    Returns:
+        ``share`` of the variance within blocks; ``gap`` between regression and N's prediction (and
+        the same without the ridge δ that is part of the kernel); the prediction's mean ``size``;
+        and the spread ``between`` block means and ``within`` blocks, relative to the mean entry.
     """
     task = aba_abb(**task_sizes({"symbols": symbols}))
     full, template, asked, labels = _sample(task, options, seed)
@@ -176,7 +177,8 @@ def _blocks(options: Any, symbols: int, seed: int) -> dict[str, float]:
 def _sample(
     task: TemplateTask, options: Any, seed: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The kernel between training and unseen strings, both strings' templates, and labels."""
+    """Return the kernel between training and unseen strings, the templates of both, and the
+    labels."""
     train = task.sample(options["rows"], seed=seed)
     test = task.unseen().sample(options["tests"], seed=seed)
     strings = torch.cat((train.inputs, test.inputs)).numpy()
@@ -186,7 +188,8 @@ def _sample(
 
 
 def _block_drawings(options: Any, seed: int) -> dict[str, Drawing]:
-    """The kernel matrix of a sample, sorted by template, where few strings share a symbol; N."""
+    """Draw the kernel matrix of a sample in which few strings share a symbol, sorted by template,
+    and the matrix N."""
     task = aba_abb(**task_sizes({"symbols": options["fewer_symbols"][-1]}))
     full, template, _, _ = _sample(task, options, seed)
     order = np.argsort(template, kind="stable")
@@ -267,7 +270,8 @@ def _limit_of(spec: TransformerSpec, seed: int) -> NNGPKernel:
 def _lazy(
     task: TemplateTask, spec: TransformerSpec, options: Any, seed: int
 ) -> list[dict[str, Any]]:
-    """The accuracy of kernel regression with the limit, initial features and tangent kernel."""
+    """Return the accuracy of kernel regression with the limit kernel, the initial features and the
+    tangent kernel."""
     most = max(options["rows"])
     train, test = task.sample(most, seed=seed), task.unseen().sample(options["tests"], seed=seed)
     strings = torch.cat((train.inputs, test.inputs))
@@ -295,7 +299,7 @@ _GREEK = "αβγδεζ"
 
 
 def every_template(length: int) -> tuple[str, ...]:
-    """All templates of ``length`` characters that are wildcards alone, in canonical form.
+    """Return all templates of ``length`` characters that have only wildcards, in canonical form.
 
     There are as many as there are partitions of the positions: 2, 5, 15, 52 for lengths 2 to 5.
     """
@@ -308,9 +312,9 @@ def every_template(length: int) -> tuple[str, ...]:
 def random_pairs(
     count: int, length: int, *, seed: int = 0, **options: Any
 ) -> tuple[TemplateTask, ...]:
-    """Different tasks of two random templates each, labelled +1 and −1.
+    """Draw different tasks of two random templates each, labelled +1 and −1.
 
-    Every two of the length that are not equivalent are equally likely.
+    All pairs of templates of this length that are not equivalent are equally likely.
 
     Args:
         count: The number of tasks, at most that of the pairs.

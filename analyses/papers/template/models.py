@@ -30,13 +30,15 @@ __all__ = [
 ]
 
 FITTED = 0.99
-"""The least training accuracy from which on a run says something about generalisation."""
+"""Least training accuracy of a run that counts. A run that does not fit its training strings says
+nothing about generalisation."""
 
 NAMES = {"": "plain", "a": "+ aI", "b": "+ bI", "ab": "+ aI + bI"}
 
 
 def task_sizes(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The alphabets of the training and the test symbols, ``symbols`` each."""
+    """Return the alphabets of the training symbols and of the test symbols; each has
+    ``options["symbols"]`` symbols."""
     symbols = options["symbols"]
     return {"train": (0, symbols), "test": (symbols, 2 * symbols)}
 
@@ -44,7 +46,8 @@ def task_sizes(options: Mapping[str, Any]) -> dict[str, Any]:
 def spec_of(
     task: TemplateTask, options: Mapping[str, Any], scalars: str = "", **changes: Any
 ) -> TransformerSpec:
-    """The transformer for a task, of the profile's sizes, with the scalars that are named."""
+    """Return the spec of the transformer for a task, with the profile's sizes and the named
+    identity scalars."""
     sizes: dict[str, Any] = {
         "d_in": task.vocabulary,
         "d_out": task.vocabulary if task.symbolic else 1,
@@ -64,23 +67,25 @@ def spec_of(
 
 
 def on_unseen(setting: Setting, **training: Any) -> Experiment:
-    """An experiment whose runs are tested on symbols that they never saw in training."""
+    """Return an experiment whose runs are tested on symbols that did not occur in training."""
     return Experiment(setting, test=TemplateTask.unseen, **training)
 
 
 def fitted_runs(table: pd.DataFrame) -> pd.DataFrame:
-    """The runs that fit their training strings; the others failed before they could generalise."""
+    """Return the rows of the runs that fit their training strings. Runs that do not say nothing
+    about generalisation."""
     return table[table["train_accuracy"] >= FITTED]
 
 
 def count_unfitted(table: pd.DataFrame) -> dict[str, int]:
-    """For each model, how many runs :func:`fitted_runs` leaves out."""
+    """Return, for each model, the number of runs that :func:`fitted_runs` leaves out."""
     counts = (table["train_accuracy"] < FITTED).groupby(table["model"], sort=False).sum()
     return {str(name): int(count) for name, count in counts.items() if count}
 
 
 def unfitted_verdict(table: pd.DataFrame) -> Verdict | None:
-    """The verdict where of some model no run fits its training strings; None where all have one."""
+    """Return the verdict of a claim for which some model has no run that fits its training strings;
+    None if every model has one."""
     models = set(table["model"]) - set(fitted_runs(table)["model"])
     if not models:
         return None
@@ -90,7 +95,8 @@ def unfitted_verdict(table: pd.DataFrame) -> Verdict | None:
 
 
 def fewest_strings(table: pd.DataFrame, *, accuracy: float) -> dict[str, float]:
-    """Smallest n from which on the mean accuracy over seeds stays at a level; ∞ if none."""
+    """Return, for each model, the smallest number n of training strings from which on the mean
+    accuracy over seeds stays at least ``accuracy``; ∞ if there is none."""
     found = {}
     for name, rows in table.groupby("model", sort=False):
         means = rows.groupby("n")["accuracy"].mean().sort_index(ascending=False)

@@ -99,7 +99,7 @@ def depth(setting: Setting) -> Verdict:
 
 
 def _run_variations(setting: Setting, variations: Mapping[str, Variation]) -> pd.DataFrame:
-    """The runs of all variations, with and without the scalar."""
+    """Train all variations with and without the scalar, and return their results."""
     options = setting.options
     task = same_different(**task_sizes(options))
     experiment = on_unseen(setting, rows=options["rows"])
@@ -111,7 +111,8 @@ def _run_variations(setting: Setting, variations: Mapping[str, Variation]) -> pd
 
 
 def _readouts(setting: Setting) -> pd.DataFrame:
-    """Ridge regression on the neurons of initial models, with a = 0 and with a fixed."""
+    """Return the results of ridge regression on the neurons of initial models, with a = 0 and with
+    a fixed a."""
     options = setting.options
     task = same_different(**task_sizes(options))
     rows, n = [], options["rows"]
@@ -141,8 +142,11 @@ def _readouts(setting: Setting) -> pd.DataFrame:
 
 
 def verdict_of(table: pd.DataFrame, told: str, keeps: Kept, *, least: int = 1) -> Verdict:
-    """The verdict on the gains of all variations, seed by seed, given what keeps the effect, of
-    variations with at least so many seeds that fit with both."""
+    """Decide the claim from the gains of all variations, seed by seed.
+
+    Only variations count in which at least ``least`` seeds fit their training strings both with and
+    without the scalar.
+    """
     wide = fitted_runs(table).pivot_table(
         index=["variation", "seed"], columns="model", values="accuracy", sort=False
     )

@@ -44,18 +44,19 @@ from prooflens.trained import Fit, TrainingRun, folder_of
 __all__ = ["collapse", "mean_cosine", "shared_move"]
 
 _COLLAPSED, _RESTORED = 0.9, 0.3
-"""The rule's mean cosine of a collapse, and the rise in accuracy of what it is a cause of."""
+"""Numbers of the claim's rule: mean cosine from which unembeddings count as collapsed, and rise in
+accuracy with which the collapse counts as the cause of a failure."""
 
 _DIRECTION = 0.5
-"""The share of that rise which directions alone must bring."""
+"""Least share of that rise that must come from the directions alone."""
 
 _AS_HIGH = 0.05
-"""A cosine that is lower by no more than this counts as equally high."""
+"""A cosine that is lower by at most this counts as equally high."""
 
 _ROWS = 512
 _OTHERS, _SPARED = 200, 300
-"""How many tokens of Gemma's vocabulary are compared; the first ones, which are control tokens, are
-left out."""
+"""Number of tokens of Gemma's vocabulary that are compared, and number of tokens at its beginning
+that are left out because they are control tokens."""
 
 
 def collapse(setting: Setting) -> Verdict:
@@ -123,7 +124,8 @@ def collapse(setting: Setting) -> Verdict:
 
 
 def _shares(table: pd.DataFrame, decay: float) -> pd.DataFrame:
-    """Models with bI: with weight decay as they are and with rows set back, and without."""
+    """Return the numbers of models with bI: with weight decay, as trained and with unembedding rows
+    set back, and without weight decay."""
     shown = {
         "weight decay": (decay, "accuracy"),
         "their rows set back": (decay, "set back"),
@@ -157,7 +159,7 @@ def _is_cause(decayed: pd.Series, control: pd.Series) -> bool:
 
 
 def _over_training(task: TemplateTask, run: TrainingRun, fit: Fit) -> Iterator[dict[str, float]]:
-    """The numbers of a run at each of its snapshots."""
+    """Yield the measurements of a run at each of its snapshots."""
     begun = build(run.spec, seed=run.training.seed)
     first, test = len(task.regular), task.unseen()
     seen, unseen = (slice(first + low, first + high) for low, high in (task.train, task.test))
@@ -184,7 +186,7 @@ def _over_training(task: TemplateTask, run: TrainingRun, fit: Fit) -> Iterator[d
 
 @torch.no_grad()
 def _set_back(model: Any, symbols: slice, rows: Tensor) -> None:
-    """Give some symbols these rows ``[symbol, d_model]``, in the model's own memory."""
+    """Set the unembedding rows of some symbols to ``rows``, ``[symbol, d_model]``, in place."""
     model.W_E[symbols] = rows
 
 
@@ -196,13 +198,13 @@ def _accuracy(model: Any, task: TemplateTask) -> float:
 
 
 def mean_cosine(rows: Tensor) -> float:
-    """The mean cosine between two different rows of ``[row, d_model]``."""
+    """Return the mean cosine between different rows of ``[row, d_model]``."""
     unit, n = normalize(rows.double(), dim=-1), len(rows)
     return float((unit.sum(0).square().sum() - n) / (n * (n - 1)))
 
 
 def shared_move(moves: Tensor) -> float:
-    """The share of what rows ``[row, d_model]`` moved that all moved alike."""
+    """Return the share of the movement of rows ``[row, d_model]`` that is common to all rows."""
     moves = moves.double()
     return float(moves.mean(0).square().sum() / moves.square().sum(1).mean().clamp_min(1e-30))
 

@@ -55,31 +55,32 @@ _WORDS = {
     "d_model": "width",
     "spare": "layers beyond k − 2",
 }
-"""Options whose names are not the words that readers know."""
+"""Name of an option → the words for it in the diagram, where they differ."""
 
 
 def adaptive(setting: Setting) -> Verdict:
-    """One round: the head that looks where a token says (ledger: ``training-finds-adaptive``)."""
+    """Run the claim ``training-finds-adaptive``: one round, in which a head attends where a token
+    says."""
     return _judge(setting, models.memory)
 
 
 def nested_memory(setting: Setting) -> Verdict:
-    """Two rounds, a layer a round (ledger: ``training-finds-nested``)."""
+    """Run the claim ``training-finds-nested``: two rounds, each in a layer of its own."""
     return _judge(setting, models.memory)
 
 
 def induction(setting: Setting) -> Verdict:
-    """Previous token, then its successor (ledger: ``training-finds-induction``)."""
+    """Run the claim ``training-finds-induction``: first the previous token, then its successor."""
     return _judge(setting, models.induction)
 
 
 def equality(setting: Setting) -> Verdict:
-    """Equal symbols by attention (ledger: ``training-finds-equality``)."""
+    """Run the claim ``training-finds-equality``: attention to equal symbols."""
     return _judge(setting, models.equality)
 
 
 def counting(setting: Setting) -> Verdict:
-    """A count a layer (ledger: ``training-finds-counting``)."""
+    """Run the claim ``training-finds-counting``: one count in each layer."""
     return _judge(setting, models.counting)
 
 
@@ -89,16 +90,17 @@ def check(setting: Setting) -> None:
 
 
 def shares(table: pd.DataFrame, options: Mapping[str, Any]) -> pd.DataFrame:
-    """A row a setting: how many of its models solved the task, and how many work as the proof does.
+    """Count for each setting how many of its models solved the task, and how many work as the proof
+    does.
 
     Args:
-        table: A row a model (:func:`analyses.papers.training.measured.models_of`).
-        options: The profile's.
+        table: One row per model (:func:`analyses.papers.training.measured.models_of`).
+        options: The options of the profile.
 
     Returns:
         The options that vary; ``models``, ``solved``, ``found``; ``share`` = found/models with its
-        exact 95 % interval ``low`` … ``high``; ``weakest``, the median share of the least held
-        latent of the models that solved the task.
+        exact 95 % interval ``low`` … ``high``; ``weakest``: among the models that solved the task,
+        the median share of the latent that is held least.
     """
     rows = []
     for values, group in table.groupby(list(varied_options(options)), sort=False):
@@ -150,7 +152,7 @@ def draw_diagram(cells: pd.DataFrame, options: Mapping[str, Any]) -> Drawing:
 
 
 def setting_in_words(point: Mapping[Any, Any], options: Mapping[str, Any]) -> str:
-    """A setting by what is not as in the profile."""
+    """Describe a setting by its differences from the profile."""
     other = {name: point[name] for name in varied_options(options) if point[name] != options[name]}
     return ", ".join(map(_named_value, other, other.values())) or "as the profile says"
 
@@ -164,7 +166,7 @@ def _value_text(value: Any) -> str:
 
 
 def _judge(setting: Setting, build: Builder) -> Verdict:
-    """Train, measure and judge by the rule that all diagrams share."""
+    """Train and measure the models, and decide by the rule that all diagrams share."""
     options, seeds = setting.options, len(setting.seeds)
 
     def needed_counts(points: pd.DataFrame) -> list[int]:
@@ -211,7 +213,8 @@ def _judge(setting: Setting, build: Builder) -> Verdict:
 
 
 def settings_like(cells: pd.DataFrame, named: list[Mapping[str, Any]]) -> list[int]:
-    """Which settings have any of the named values, in order and once each."""
+    """Return the settings that match at least one of the given combinations of values, each once
+    and in order."""
     found: dict[int, None] = {}
     for values in named:
         same = pd.Series(data=True, index=cells.index)

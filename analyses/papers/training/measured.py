@@ -34,7 +34,7 @@ Builder = Callable[[Mapping[str, Any], int], Sought]
 """From a profile's options, with a setting's in their place, and a seed to what is sought there."""
 
 MEASURED = ("solved", "found", "weakest", "done_in", "statements")
-"""Columns of what is measured, besides the metric; no option may have such a name."""
+"""Columns of measurements, beside the metric. No option may have one of these names."""
 
 _FILE = "models.csv"
 _TRAINING = (
@@ -48,15 +48,17 @@ _TRAINING = (
 )
 _UNTRAINED = 2
 _SEED = 10**6
-"""Rows that models are measured on have seeds from here on, which no training has."""
+"""First seed of the rows on which models are measured. No training uses a seed this large."""
 
 
 def models_of(
     setting: Setting, build: Builder, needed: Callable[[pd.DataFrame], Sequence[int]]
 ) -> pd.DataFrame:
-    """Train every setting of a diagram and measure each model, a few seeds at a time: until it is
-    settled whether the proof is found by at least as many seeds as ``needed`` gives for each row of
-    the table of settings (:mod:`analyses.papers.sequential`)."""
+    """Train and measure the models of every setting of a diagram, a few seeds at a time.
+
+    Seeds are added until it is settled whether the proof is found by at least as many of them as
+    ``needed`` gives for each row of the table of settings (:mod:`analyses.papers.sequential`).
+    """
     points, file = points_of(setting.options), setting.folder / _FILE
     rows: list[dict[Any, Any]] = []
     if setting.resume and file.exists():
@@ -91,10 +93,11 @@ def models_of(
 
 
 def agreements(setting: Setting, build: Builder, table: pd.DataFrame) -> pd.DataFrame:
-    """The agreement of every cell of the map in which at least two models were asked for it.
+    """Compute the agreement with the proof for every cell of the map in which it was measured for
+    at least two models.
 
-    Its draws are the cell's models that solved the task, a model a seed, so that the interval is
-    that of the cell; beside them untrained models of the same shape and the construction.
+    The interval is over the models of the cell that solved the task, one per seed. They are
+    compared with untrained models of the same shape and with the construction.
 
     Returns:
         Columns: the map's two options, ``models``, ``agreement``, ``low``, ``high``.
@@ -116,7 +119,8 @@ def agreements(setting: Setting, build: Builder, table: pd.DataFrame) -> pd.Data
 
 
 def _scale(sought: Sought, setting: Setting) -> tuple[list[pd.DataFrame], pd.DataFrame]:
-    """Statements of untrained models of a shape, and of the construction."""
+    """Return the two ends of the scale of agreement: the proof's statements for untrained models of
+    the same shape, and for the construction."""
     proof, rows = sought.proof(), setting.options["rows_of_roles"]
     batch = sought.task.sample(rows, seed=_SEED)
     fresh = [SequenceTransformer(sought.spec, seed=_SEED + i) for i in range(_UNTRAINED)]
@@ -128,15 +132,15 @@ def _scale(sought: Sought, setting: Setting) -> tuple[list[pd.DataFrame], pd.Dat
 
 
 def _frame(score: float) -> pd.DataFrame:
-    """A model's statements, of which only the mean score is kept."""
+    """Return a table of a model's statements that holds only their mean score."""
     return pd.DataFrame({"score": [score]})
 
 
 def _needs_statements(
     rows: Sequence[Mapping[Any, Any]], point: Mapping[str, Any], options: Mapping[str, Any]
 ) -> bool:
-    """Whether the next model of a setting is asked for the proof's statements: in cells of the map,
-    until ``seeds_of_roles`` models that solve the task were."""
+    """Return whether the next model of a setting is to be measured against the proof's statements.
+    In cells of the map this is so until ``seeds_of_roles`` models have solved the task."""
     same = [row for row in rows if all(row[name] == value for name, value in point.items())]
     solved = sum(bool(row["solved"]) for row in same)
     return _on_map(point, options) and solved < options["seeds_of_roles"]

@@ -38,7 +38,8 @@ POSITIONS: Mapping[str, Mapping[str, Any]] = {
     "sines": {"score": "dot", "positions": "sinusoidal"},
     "no positions": {"score": "dot"},
 }
-"""How positions come into the scores: the name on the page → the spec's options."""
+"""Name on the page of a way in which positions enter the attention scores → the options of the
+spec."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +80,10 @@ class Sought:
 
 
 def memory(options: Options, seed: int) -> Sought:
-    """Adaptive memory (``rounds`` 1) or nested memory: a round a layer.
+    """Return a setting of adaptive memory (``rounds`` 1) or nested memory (one round per layer).
 
-    The proof of lags 1 and 2 stands for all: float64 does not hold the ramps of lag 10, and its
-    statements name no lags.
+    The proof for lags 1 and 2 is used for all lags: float64 cannot hold the ramps of lag 10, and
+    the proof's statements name no lags.
     """
     rounds, lags = int(options["rounds"]), tuple(map(int, options["locations"].split()))
     task = AdaptiveMemory(
@@ -107,7 +108,8 @@ def memory(options: Options, seed: int) -> Sought:
 
 
 def induction(options: Options, seed: int) -> Sought:
-    """Walks on a row's own circle: the token before in one layer, its successor in a later one."""
+    """Return a setting of walks on a circle that each row draws anew: one layer finds the token
+    before, a later one its successor."""
     names = ("vocabulary", "length", "symbols", "jump")
     task = SuccessorWalk(*(options[name] for name in names))
     sizes = {"d_in": task.vocabulary, "d_out": task.vocabulary, "n_ctx": task.length}
@@ -123,7 +125,8 @@ def induction(options: Options, seed: int) -> Sought:
 
 
 def equality(options: Options, seed: int) -> Sought:
-    """Same or different (`template` §2): equal symbols attend to each other, an FFN reads that."""
+    """Return a setting of same or different (`template` §2): equal symbols attend to each other,
+    and an FFN reads that."""
     task, small = (
         TemplateTask(("αα", "αβ"), (1.0, -1.0), (0, size // 2), (size // 2, size))
         for size in (options["symbols"], 32)
@@ -143,10 +146,13 @@ def equality(options: Options, seed: int) -> Sought:
 
 
 def counting(options: Options, seed: int) -> Sought:
-    """The last block of L_k: a count a layer, each over where the last one holds. Of the last count
-    a head holds the line alone, as in the proof, or the answer: the line with the current symbol,
-    which the proof leaves to the FFN. The model is tested on strings of up to four times the
-    length. ``spare`` layers come on top of the k − 2 that are needed."""
+    """Return a setting of the last block of L_k: each layer counts the positions at which the line
+    of the layer before holds.
+
+    Of the last count a head may hold the line alone, as in the proof, or the answer, which is the
+    line together with the current symbol (the proof leaves that to the FFN). The model is tested on
+    strings of up to four times the length. ``spare`` layers are added to the k − 2 that are needed.
+    """
     blocks, longest = int(options["blocks"]), int(options["longest"])
     language = f"L_{blocks}"
     task, test, small = (
@@ -165,7 +171,7 @@ def counting(options: Options, seed: int) -> Sought:
 
 
 def _spec(options: Options, **fixed: Any) -> TransformerSpec:
-    """A spec from the options that every diagram has."""
+    """Return a spec from the options that all diagrams share."""
     sizes: dict[str, Any] = {
         "d_model": options["d_model"],
         "n_layers": options["layers"],

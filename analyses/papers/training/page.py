@@ -38,7 +38,7 @@ _TEXT = {"locations": str, "done_in": str}
 
 @dataclass(frozen=True)
 class _Diagram:
-    """What the page keeps of a claim: its models, its agreement, and the options they had."""
+    """What the page stores of a claim: the rows of its models, its agreement, and its options."""
 
     models: pd.DataFrame
     agreement: pd.DataFrame
@@ -46,7 +46,7 @@ class _Diagram:
 
 
 def with_tables(text: str, docs: Path) -> str:
-    """The page's text with its tables as they follow from the rows that are kept.
+    """Return the page's text with its tables made anew from the stored rows.
 
     Raises:
         ArgumentError: for a page that has no place for one of the tables.
@@ -64,12 +64,12 @@ def with_tables(text: str, docs: Path) -> str:
 
 
 def table_in_words(cells: pd.DataFrame, agreement: pd.DataFrame, options: Mapping[str, Any]) -> str:
-    """A diagram's settings as a table in Markdown, a row a setting.
+    """Return a diagram's settings as a Markdown table with a row for each setting.
 
     Args:
         cells: From :func:`~analyses.papers.training.diagram.shares`.
         agreement: From :func:`~analyses.papers.training.measured.agreements`.
-        options: The profile's.
+        options: The options of the profile.
     """
     lines = [
         "| setting | solve | work as the proof does | 95 % interval | least held | agreement |",
@@ -91,11 +91,11 @@ def table_in_words(cells: pd.DataFrame, agreement: pd.DataFrame, options: Mappin
 
 
 def redraw(docs: Path, results: Path | None = None) -> None:
-    """Redraw figures and tables of the page.
+    """Write the figures and tables of the page again.
 
     Args:
         docs: The folder of the documentation.
-        results: A folder of claims that were run, whose rows replace those that the page keeps.
+        results: A folder of claims that were run, whose rows replace those that the page stores.
     """
     if results is not None:
         for claim, (table, ending) in product(_claims(), _TABLES.items()):
@@ -111,7 +111,7 @@ def redraw(docs: Path, results: Path | None = None) -> None:
 
 
 def _diagrams(docs: Path) -> dict[str, _Diagram]:
-    """Claim → what the page keeps of it."""
+    """Return claim → what the page stores of it."""
     return {
         claim.id: _Diagram(
             pd.read_csv(_table_path(docs, claim.id), dtype=_TEXT),
@@ -124,7 +124,7 @@ def _diagrams(docs: Path) -> dict[str, _Diagram]:
 
 
 def _point(row: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The cell of the map that a row of the table of agreement is about."""
+    """Return the cell of the map that a row of the agreement table belongs to."""
     part = parts_of(options)[0]
     return {name: getattr(row, name) for name in (part.across, part.down)}
 

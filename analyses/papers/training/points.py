@@ -39,7 +39,7 @@ class PointPart:
     given: tuple[tuple[str, Any], ...] = ()
 
     def points(self) -> Iterator[Point]:
-        """The part's settings, as changes of the profile's options."""
+        """Yield the part's settings, each as changes to the profile's options."""
         for row in self.rows or (None,):
             for column in self.columns:
                 yield {
@@ -50,7 +50,7 @@ class PointPart:
 
 
 def parts_of(options: Mapping[str, Any]) -> tuple[PointPart, ...]:
-    """The map, then the strips."""
+    """Return the parts of a diagram: the map, then the strips."""
     grid = options["map"]
     first = PointPart(grid["across"], tuple(grid["columns"]), grid["down"], tuple(grid["rows"]))
     strips = (
@@ -61,8 +61,8 @@ def parts_of(options: Mapping[str, Any]) -> tuple[PointPart, ...]:
 
 
 def check_parts(options: Mapping[str, Any]) -> None:
-    """Refuse parts that vary what the profile does not name, and expectations of what does not
-    vary.
+    """Refuse parts over options that the profile does not name, and expectations about options that
+    do not vary.
 
     Raises:
         ArgumentError: naming each such option.
@@ -81,14 +81,15 @@ def check_parts(options: Mapping[str, Any]) -> None:
 
 
 def varied_options(options: Mapping[str, Any]) -> tuple[str, ...]:
-    """The options that vary in some part, in order of appearance."""
+    """Return the options that vary in some part, in order of appearance."""
     parts = parts_of(options)
     names = [n for p in parts for n in (p.across, p.down, *dict(p.given)) if n]
     return tuple(dict.fromkeys(names))
 
 
 def points_of(options: Mapping[str, Any]) -> list[Point]:
-    """Every setting of the diagram once: the value of each option that varies anywhere."""
+    """Return every setting of the diagram once, as the value of each option that varies
+    anywhere."""
     names = varied_options(options)
     found = {}
     for part in parts_of(options):
@@ -101,12 +102,12 @@ def points_of(options: Mapping[str, Any]) -> list[Point]:
 def rows_at(
     table: pd.DataFrame, changes: Mapping[str, Any], options: Mapping[str, Any]
 ) -> pd.DataFrame:
-    """The rows of a table of models that were trained in one setting.
+    """Return the rows of the models that were trained in one setting.
 
     Args:
-        table: A row a model, with a column for each option that varies.
+        table: One row per model, with a column for each option that varies.
         changes: The setting, as changes of the profile's options.
-        options: The profile's.
+        options: The options of the profile.
     """
     names: Sequence[str] = varied_options(options)
     wanted = {name: changes.get(name, options[name]) for name in names}

@@ -27,12 +27,12 @@ Step = tuple[tuple[str, str], ...]
 
 
 def layers_of_steps(table: pd.DataFrame, steps: Sequence[Step]) -> tuple[int, ...]:
-    """The layers that do the steps, one a step and each after the one before; ``()`` if there are
-    none.
+    """Return the layers that carry out the proof's steps, one layer for each step and in order;
+    ``()`` if there are none.
 
     Args:
         table: From :func:`probes.locate.locate`.
-        steps: The proof's, in order.
+        steps: The steps of the proof, in order.
     """
     rows = _of_heads(table)
     held = rows[rows["verdict"] == "holds"]
@@ -47,8 +47,11 @@ def layers_of_steps(table: pd.DataFrame, steps: Sequence[Step]) -> tuple[int, ..
 
 
 def weakest(table: pd.DataFrame, steps: Sequence[Step]) -> float:
-    """The share of the least held latent of any step, wherever heads hold it best; a latent that
-    cannot be exchanged has none (NaN)."""
+    """Return how well the step's latent that is held least is held, as a share.
+
+    Each latent is taken where heads hold it best. The result is NaN if some latent cannot be
+    exchanged.
+    """
     rows = _of_heads(table)
     pairs = [pair for step in steps for pair in step]
     shares = [_of(rows, *pair)["share"].max() for pair in pairs]
@@ -56,7 +59,8 @@ def weakest(table: pd.DataFrame, steps: Sequence[Step]) -> float:
 
 
 def _of_heads(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of heads, one alone or all of a layer, without those that a layer's FFN is in."""
+    """Return the rows of single heads, or of all heads of a layer, without those that include the
+    layer's FFN."""
     whole = table["component"] == "L" + table["layer"].astype(str)
     return table[(table["heads"] != "") & ~whole]
 

@@ -153,7 +153,8 @@ class Dot(ScoreTerm):
         self.scale = 1 / sqrt(d_head)
 
     def score(self, inputs: ScoreInputs) -> Scores:
-        """Return the scaled dot product."""
+        """Return the dot products ⟨q_t, k_j⟩ / √d_head of every query with every key, for each
+        head."""
         q, k = inputs.q, inputs.k
         return einsum(q * self.scale, k, "b query h d, b key h d -> b h query key")
 

@@ -174,7 +174,8 @@ class StreamPlan:
 
 Precision = Literal["ramp", "sign"]
 _PEAK = 2048.0
-"""P for heads that look at one lag: exp(−P/2) is 0 in float64."""
+"""Peak height P, in nats, of the score of a head that attends to a single lag. Every other lag
+scores at least P/2 lower, and exp(−P/2) is 0 in float64, so that the attention is exact."""
 
 
 def compile_program(

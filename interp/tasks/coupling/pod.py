@@ -44,7 +44,8 @@ from interp.tasks.base import Batch, sampler
 from interp.tasks.counterfactual import Variable
 
 _CLOSEST = 2.0**-26
-"""Points closer than this are treated as this far apart: the float32 spacing just below 1/2."""
+"""Least distance of two points at which the coupling is evaluated; closer points are treated as
+this far apart. It is 2^-26, the float32 spacing just below 1/2."""
 
 _TERMS = 40
 

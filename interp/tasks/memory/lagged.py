@@ -35,7 +35,8 @@ from interp.tasks.memory.readouts import INPUTS, REAL, Readout, inputs_like
 
 
 class LaggedMemory:
-    """A function of the current input and of inputs at fixed lags (`memory` Task I)."""
+    """Base class of tasks whose target is a function f of the current input and of the inputs at
+    fixed lags (`memory` Task I). A subclass gives ``lags``, ``length`` and ``f``."""
 
     if TYPE_CHECKING:
         lags: tuple[int, ...]

@@ -574,4 +574,5 @@ NAMED = {
     "copying": copying,
     "induction-style": induction_style,
 }
-"""The name of each task → the function that makes it, with defaults."""
+"""Name of each shipped template task → the function that makes it; all its arguments have
+defaults."""

@@ -38,7 +38,8 @@ _ANY = {
     "fan_in_fan_out", "layers_to_transform", "layers_pattern", "peft_version", "megatron_core",
     "qalora_group_size", "eva_config",
 }  # fmt: skip
-"""Entries that are read here, or say how it was trained; all others must be off."""
+"""Entries of a LoRA configuration that may have any value: they are read here, or only say how the
+adapter was trained. All other entries must be off."""
 _OFF: Mapping[str, tuple[Any, ...]] = {
     "bias": ("none",),
     "init_lora_weights": (True, "gaussian", "eva", "orthogonal"),  # others change the base

@@ -22,9 +22,11 @@ TOWERS = frozenset({
     "vision_tower", "vision_model", "vision_encoder", "visual", "audio_tower", "audio_model",
     "multi_modal_projector",
 })  # fmt: skip
-"""The parts of models of several kinds of input whose layers are named as those of the text's."""
+"""Names of the vision and audio parts of multimodal models. Their layers are named like those of
+the text model, and must not be taken for them."""
 _UNEMBEDDINGS = ("lm_head.weight", "embed_out.weight", "decoder.weight")
-"""What own unembeddings are called in families that have no row in the table of layouts."""
+"""Names of the unembedding matrix that are tried for model types that have no entry in the table of
+layouts."""
 _NORMS = {
     "rms_norm_eps": "RMSNorm", "layer_norm_eps": "LayerNorm", "layer_norm_epsilon": "LayerNorm",
     "norm_epsilon": "LayerNorm", "norm_eps": "a norm",

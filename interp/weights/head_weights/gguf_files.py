@@ -39,13 +39,14 @@ from interp.weights.head_weights.calling_transformers import one_line, quiet_tra
 
 SUFFIX = ".gguf"
 ORIGIN = "gguf.json"
-"""The file of a converted folder that says what it was made of."""
+"""Name of the file in a converted folder that says which GGUF file it was made from."""
 
 _MARKER = ".prooflens-gguf"
 _BLOCK = 1 << 20
 _READ = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "gpt2", "phi3", "starcoder2",
          "stablelm", "nemotron")  # fmt: skip
-"""The architectures of which files in float32 were seen to give the numbers of their models."""
+"""GGUF architectures that are read. For each of them it was checked that a float32 file gives the
+same numbers as the model it was made from."""
 
 
 def _head(config: Any) -> int:
@@ -73,7 +74,8 @@ _STATED: Mapping[str, Callable[[Any], Any]] = {
     "use_parallel_residual": lambda c: c.use_parallel_residual,
     "vocab_size": lambda c: c.vocab_size,
 }
-"""Entries that transformers passes over → what its configuration has in their place."""
+"""GGUF header entries that transformers ignores → a function from its converted configuration to
+the value used there. A file is refused if the two values differ."""
 
 
 def convert_gguf(parts: Sequence[Path], name: str, *, sha256: str = "") -> Path:

@@ -389,7 +389,7 @@ FAMILIES: dict[str, Family] = {
     "gemma2": _GEMMAS,
     **dict.fromkeys(("gemma3", "gemma3_text"), _NORMED_GEMMAS),
 }  # fmt: skip
-"""``model_type`` → its family."""
+"""``model_type`` → the layout of the weights of this family of models."""
 
 
 _OWN_NORMS: dict[str, Any] = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
@@ -448,7 +448,8 @@ def own_layout(description: Mapping[str, Any]) -> Layout:
 
 
 _MOST = {"n_layers": 4096, "n_heads": 1 << 14, "d_model": 1 << 20, "d_head": 1 << 20}
-"""Sizes beyond what any model has are refused before anything is read by them."""
+"""Largest values that are accepted for sizes in a layout, beyond those of any existing model. A
+larger one is refused before anything is read by it."""
 
 
 def _size(spec: Mapping[str, Any], key: str) -> int:

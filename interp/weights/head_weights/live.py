@@ -45,7 +45,8 @@ _JOINED: dict[str, tuple[str, str, str, str]] = {
 }
 
 RENAMED = {"gpt_neox": {"lm_head.weight": "embed_out.weight"}}
-"""``model_type`` → names that a checkpoint gives to what the model calls otherwise."""
+"""``model_type`` → {name of a tensor in the loaded model: its name in checkpoints}, where the two
+differ."""
 
 
 class LiveTensors:

@@ -105,7 +105,7 @@ class PermutedPatches:
         return (self.side // self.patch) ** 2 + 1
 
     def order(self) -> Int[Tensor, " patch"]:
-        """Which patch (row by row) stands at each position."""
+        """The number of the patch (counted row by row) that stands at each position."""
         patches = self.length - 1
         if not self.permuted or self.pixels:
             return torch.arange(patches)
@@ -149,7 +149,8 @@ class PermutedPatches:
 def _shapes(
     n: int, side: int, noise: float, generator: torch.Generator
 ) -> tuple[Float[Tensor, "n 1 side side"], Int[Tensor, " n"]]:
-    """Grey images in about [−1, 1] and their classes, in the order disk, ring, square, cross."""
+    """Draw grey images with values in about [−1, 1] and return them with their classes: disk, ring,
+    square, cross."""
     label = torch.randint(len(_SHAPES), (n,), generator=generator)
     radius = side * (0.2 + 0.15 * torch.rand(n, generator=generator))
     room = side - 2 * radius - 1
@@ -169,7 +170,8 @@ def _shapes(
 
 @lru_cache(maxsize=2)
 def _cifar10(folder: str, split: str) -> tuple[Tensor, Int[Tensor, " image"]]:
-    """Images as bytes [image, 3, 32, 32] and their classes; a record is a label and 3072 pixels."""
+    """Read CIFAR-10 images as bytes [image, 3, 32, 32] with their classes. A record of the files is
+    a label and 3072 pixels."""
     records = []
     for name in _FILES[split]:
         data = np.fromfile(Path(folder) / name, dtype=np.uint8)

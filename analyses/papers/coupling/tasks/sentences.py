@@ -30,7 +30,7 @@ __all__ = ["PermutedTranslation"]
 
 PAD, UNKNOWN, END, SEPARATOR, FIRST = 0, 1, 2, 3, 4
 _HELD_OUT = 10
-"""Every tenth sentence pair of a text is kept for the split ``test``."""
+"""One in this many sentence pairs of a text is kept for the split ``test``."""
 
 
 @dataclass(frozen=True)

@@ -41,9 +41,11 @@ from interp.models.ffn import FFN, activate
 from interp.models.transformer import SequenceTransformer
 
 _EVEN = 1e-6
-"""Largest difference between a pattern and the one it is taken for."""
+"""Largest entrywise difference with which an attention pattern counts as even, or as attention to a
+fixed lag."""
 _RANK = 1e-9
-"""Directions whose singular value is below this share of the largest are read by nobody."""
+"""A direction counts as read by nothing that follows if its singular value is at most this share of
+the largest. Smaller ones are float64 rounding."""
 
 Vectors = Float[np.ndarray, "row width"]
 

@@ -154,7 +154,8 @@ def _wide(found: Cover, kept: Sequence[int], variables: int) -> Cover:
 
 
 _SIMPLE = 3
-"""What a head of a fixed lag looks for stands where it is asked if it has no more parts."""
+"""Number of subexpressions up to which the condition that a fixed-lag head tests is written in
+place. A longer condition becomes a line of its own, so that the program stays readable."""
 
 
 @dataclass(frozen=True)
