@@ -20,13 +20,7 @@ from interp.bounds.affine import UP, Affine, Arithmetic, box, exactly, share, su
 from interp.bounds.three_paths import LEAST, not_three_paths, tables_of
 from interp.errors import CheckpointError
 from interp.tasks.catalogue import task_from_dict
-from interp.tasks.depth.strings import (
-    PrefixPrediction,
-    counts_and_blocks,
-    letters_of,
-    prefixes,
-    whole_strings,
-)
+from interp.tasks.depth.strings import counts_and_blocks, letters_of, prefixes, whole_strings
 from interp.tasks.memory.kernels import MemoryKernel
 
 _CHUNK, _MOST, _ASKED, _COUNTS = 512, 4096, "last token and answer", "counts and blocks"
@@ -235,8 +229,6 @@ def _every_row(model: Any, task: Any) -> float:
 def _whole(model: Any, task: Any, domain: _Json, proof: _Json) -> tuple[float, Any]:
     """Return the share right by a refined cover, and the heads' most attention elsewhere."""
     if proof["data"]["cover"] == _COUNTS:
-        if not isinstance(task, PrefixPrediction):
-            raise ValueError(f"{task.name} does not ask at every prefix")
         cells = counts_and_blocks(task, domain["length"])
         return counted.share_right(model, letters_of(task), *cells, Arithmetic()), 0.0
     symbols, listed = np.array(task.symbols), task.by_last_and_answer()

@@ -430,7 +430,7 @@ def prefixes(
 
 
 def counts_and_blocks(
-    task: PrefixPrediction, longest: int
+    task: Membership | PrefixPrediction, longest: int
 ) -> tuple[Int[np.ndarray, "cell 3"], Int[np.ndarray, " cell"], list[int]]:
     """Group the prefixes by their numbers of a's, b's and blocks.
 
@@ -442,7 +442,12 @@ def counts_and_blocks(
         The three numbers of each cell; the right answer at the last letter; and the number of the
         task's questions in the cell: with i letters in j blocks each prefix begins as many strings
         as there are ways to continue to length n ≥ i and k blocks.
+
+    Raises:
+        ValueError: for another task, which has other questions.
     """
+    if not isinstance(task, PrefixPrediction):
+        raise ValueError(f"{task.name} does not ask at every prefix")
     k, lengths = int(task.language.removeprefix("L_")), lengths_within(task, longest)
     cells, answers, counts = [], [], []
     for i in range(1, max(lengths) + 1):
