@@ -244,10 +244,8 @@ class Family:
             tied: Whether the unembedding is the embedding.
 
         Raises:
-            CheckpointError: if a size is missing or not a positive integer, or
-                :func:`check_own_keys` refuses the configuration.
+            CheckpointError: if a size is missing or not a positive integer.
         """
-        check_own_keys(config)
         at = prefix + self.mark.partition(".0.")[0] + ".{layer}."
         said = [_stated_entry(config, keys) for keys in self.sizes]
         layers, heads, width = (count(config, said[i]) for i in (0, 1, 3))
