@@ -463,8 +463,9 @@ SHIPPED = (
         (
             "the layer's heads together select the memory's lag, and the head has its share of it; "
             "or the head alone selects it",
-            "the memory is decodable after them and was not before; an average more exactly than "
-            "in fresh models, or what they do to the output is done through it alone",
+            "the memory is decodable after them and was not before (of an average: half of what "
+            "was missing is gained); an average more exactly than in fresh models, or what they do "
+            "to the output is done through it alone",
         ),
         (
             "without the head the memory is less decodable (of an average: or the output changes; "
@@ -477,6 +478,7 @@ SHIPPED = (
             "kernel_share",
             "decodable",
             "absent",
+            "readout_gain",
             "carried",
             "mixed",
             "drop",
