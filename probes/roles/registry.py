@@ -537,14 +537,26 @@ SHIPPED = (
     Role(
         "readout",
         "An FFN that computes an answer, or a line of the task's program, from arguments that are "
-        "there before it.",
+        "there before it, each or mixed.",
         (
-            "the answer is linearly decodable after the FFN, and less so before",
+            "the answer is linearly decodable after the FFN, and less so before, where a part of "
+            "each argument is",
             "it explains a share of what the FFN writes; that share, or how well it is decodable, "
             "is beyond that of fresh FFNs in its place",
         ),
-        ("without the FFN the answer is lost, its arguments are not, and the output changes",),
-        ("decodable", "readout_gain", "written", "readout_drop", "kept", "memory_change"),
+        (
+            "without the FFN the answer is lost, arguments that were decodable are not, and the "
+            "output changes",
+        ),
+        (
+            "decodable",
+            "readout_gain",
+            "written",
+            "mixture",
+            "readout_drop",
+            "kept",
+            "memory_change",
+        ),
         "r² of the answer lost without the FFN",
         "memory §1.4",
         (ffn_roles,),

@@ -5,7 +5,7 @@
     gain       (R² − r²) / (1 − r²), the share of what was missing that is gained
 
     readout    z is an answer or a line of the program, and the FFN is the first after which a probe
-               reads it
+               reads it; what the task makes it from is there before, at least in part (r² ≥ .05)
     gating     z is a memory that a probe does not read before the FFN, while it reads there what
                stands at each place that the memory may be at: the FFN lets one of them through
     unmixing   z is a memory that a probe does not read before the FFN, nor all of those contents,
@@ -15,9 +15,9 @@
     behaviour  R² ≥ .9 and gain ≥ .5. R², or the share of what the FFN writes that z explains, is
                beyond that of fresh FFNs in its place. Of a readout that share is at least .05, and
                may instead be beyond that of FFNs of fresh models
-    cause      without the FFN half of the gain is lost, what z is made from is still read, and the
-               output changes. Of sharpening: half of the FFN's effect on the output is left when
-               what it writes is replaced by what z says of it
+    cause      without the FFN half of the gain is lost, what z is made from is still read if it was
+               before, and the output changes. Of sharpening: half of the FFN's effect on the output
+               is left when what it writes is replaced by what z says of it
 
 A random FFN also makes functions of its input linear. Fresh FFNs read the same stream and write as
 much (:mod:`probes.roles.fresh_ffns`): what is read as well behind them is not this FFN's doing.
@@ -102,8 +102,8 @@ def _readout(reader: Reader, answer: str, arguments: Sequence[str]) -> Iterator[
             hook, lambda value: explained_variance(*reader.of_first_rows(value, answer))
         ).p
 
-    kept = [gain.argument_test(arguments)] if arguments else []
-    yield gain.finding("readout", [written], kept, also=in_fresh_models)
+    there, kept = gain.argument_tests(arguments) if arguments else ([], [])
+    yield gain.finding("readout", [written, *there], kept, also=in_fresh_models)
 
 
 def _gained_memory(reader: Reader, part: Component, memory: Memory) -> Iterator[Found]:
@@ -116,7 +116,7 @@ def _gained_memory(reader: Reader, part: Component, memory: Memory) -> Iterator[
     if len(places) > 1 and there >= reader.floors.decodable:
         name = "least r² before of what stands where it may be"
         tests = [Test(name, there, reader.floors.decodable)]
-        yield gain.finding("gating", tests, [gain.argument_test(places)])
+        yield gain.finding("gating", tests, gain.argument_tests(places)[1])
         return
     least = min(gain.before, _best_other(reader, gain.mid, memory.name))
     words = "least r² before of it and of another content that it is mixed with"
@@ -188,14 +188,27 @@ class _Gain:
         ]
         return Found("ffn", self._part.layer, role, lost.score, tests, causes, target=latent)
 
-    def argument_test(self, arguments: Sequence[str]) -> Test:
-        """That what it is made from is there without the FFN."""
+    def argument_tests(self, arguments: Sequence[str]) -> tuple[list[Test], list[Test]]:
+        """Test that what it is made from is there without the FFN.
+
+        Arguments may be mixed with others before the FFN, as heads write several at once, so that a
+        probe reads a part of them there; those that it reads whole must stay without the FFN.
+
+        Returns:
+            The test of behaviour, and the test of cause, if any argument is read whole.
+        """
+        floors, before = self._reader.floors, {}
+        for name in arguments:
+            before[name] = self._reader.read(self.mid, name).score
+        words = "least r² before of what it is made from"
+        there = [Test(words, min(before.values()), floors.mixture)]
+        whole = [name for name, score in before.items() if score >= floors.decodable]
+        if not whole:
+            return there, []
         lost = [
-            self._reader.drop_without(self._post, name, [self._part], -1.0).score
-            for name in arguments
+            self._reader.drop_without(self._post, name, [self._part], -1.0).score for name in whole
         ]
-        floor = 1 - self._reader.floors.kept
-        return Test("r² of its arguments that stays", 1 - max(lost, default=0.0), floor)
+        return there, [Test("r² of its arguments that stays", 1 - max(lost), 1 - floors.kept)]
 
     def _beyond(self, also: Callable[[], float] | None) -> Test:
         """That fresh FFNs in its place do not say as much of it. Where there is another null, p
