@@ -56,6 +56,8 @@ _SMALL = 1e-4
 """How much large scores cost: keys that are never attended to would have none."""
 
 _STEPS = 60
+_SAID, _TOLD = 12, 0.05
+"""The most terms of a score that are said, and the least number of one."""
 
 
 @dataclass(frozen=True)
@@ -136,10 +138,17 @@ def _looking(named: Classes, told: Fitting) -> Fitted:
         values = Array(_attention(some, able, scores, level=level), words)
         return (Replace(Site(layer, "pattern", head), values),)
 
-    said = [f"{score:+.1f}·[{name}]" for name, score in zip(classes, scores.tolist(), strict=False)]
-    few = [one for one, score in zip(said, scores.tolist(), strict=False) if abs(score) >= 0.05]
-    words = f"attention ∝ exp({' '.join(few) or '0'})"
+    words = f"attention ∝ exp({_terms(dict(zip(classes, scores.tolist(), strict=False)))})"
     return Fitted(words, edits)
+
+
+def _terms(scores: Mapping[str, float]) -> str:
+    """The largest terms of a score, in the order of the classes, and how many are left out."""
+    told = sorted(scores, key=lambda name: -abs(scores[name]))[:_SAID]
+    few = [name for name in scores if name in told and abs(scores[name]) >= _TOLD]
+    more = sum(abs(score) >= _TOLD for score in scores.values()) - len(few)
+    said = " ".join(f"{scores[name]:+.1f}·[{name}]" for name in few) or "0"
+    return f"{said} and {more} smaller terms" if more else said
 
 
 def _attention(
