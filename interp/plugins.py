@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterator, MutableMapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import TypeVar
 
+from interp.errors import ArgumentError
+
 T = TypeVar("T")
 
 
@@ -50,6 +52,14 @@ class Registry(MutableMapping[str, T]):
         return self._all()[name]
 
     def __setitem__(self, name: str, value: T) -> None:
+        """Add an object under a name for as long as the program runs.
+
+        Raises:
+            ArgumentError: if it does not fit, by the rules that packages' entries must keep.
+        """
+        reason = self._problem(name, value)
+        if reason:
+            raise ArgumentError(f"{self.group} {name} is not added: {reason}")
         self._all()[name] = value
 
     def __delitem__(self, name: str) -> None:

@@ -160,7 +160,9 @@ def roles_and_layers(
     known, layers = (memories_of(task), answers_of(task)), dict[str, Readable]()
     read = bool(names) or any(map(bool, known))
     with evaluating(model):
-        evidence = evidence_of(model, batch, TASK, latents=read, seed=seed)
+        evidence = evidence_of(
+            model, batch, TASK, latents=read, memories=known[0], answers=known[1], seed=seed
+        )
         if names:
             reader = Reader(evidence, Effects(evidence))
             sites = {name: reader.first_site(name, level=_LEVEL) for name in names}

@@ -335,8 +335,8 @@ class _Work:
         known = self.rows.task_variables
         given: Any = rows_of(self.rows.trials) if self._language else self.main.batch
         return evidence_of(
-            self.model, given, self.profile, latents=any(map(bool, known)), targets=targets,
-            seed=self.seed,
+            self.model, given, self.profile, latents=any(map(bool, known)), memories=known[0],
+            answers=known[1], targets=targets, seed=self.seed,
         )  # fmt: skip
 
     def _behaviour(self, evidence: Evidence, kind: str) -> pd.DataFrame:

@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "interp.lock": {"interp.errors"},
     "interp.reading": {"interp.errors", "interp.schema"},
     "interp.machine": {"interp.errors"},
-    "interp.plugins": set(),
+    "interp.plugins": {"interp.errors"},
     "interp.ray_tasks": {"interp.errors"},
     "interp.figures": {"interp.lazy", "interp.output"},
     "interp.bounds": {"interp.errors"},

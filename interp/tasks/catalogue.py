@@ -175,7 +175,8 @@ def known_task(data: Mapping[str, Any] | None) -> tuple[Task | None, str]:
             return None, f"its task is left out: {error}"
         return None, (
             f"its task is of kind {data.get('kind')!r}, which is not known here: it is left "
-            "out unless a class is registered for it (register_task)"
+            "out; install the package that adds it (docs/howto-extend.md), or call "
+            "pl.tasks.register_task in Python"
         )
 
 
@@ -190,7 +191,8 @@ def task_from_dict(data: Mapping[str, Any]) -> Task:
     problems = Problems("task")
     kind = data.get("kind")
     near = get_close_matches(str(kind), KINDS, 1)
-    advice = f"did you mean {near[0]}?" if near else "name one, or register_task your own"
+    other = "name one, install the package that adds it, or register_task your own"
+    advice = f"did you mean {near[0]}?" if near else other
     rule = f"must be one of {', '.join(KINDS)}"
     problems.need(isinstance(kind, str) and kind in KINDS, "kind", rule, kind, advice)
     problems.raise_if_any()

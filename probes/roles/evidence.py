@@ -186,7 +186,8 @@ class Evidence:
 
         Args:
             place: Layer and number of the head.
-            keys: The name of the key set.
+            keys: The name of the key set (:meth:`keys`): ``previous``, ``first``, ``local``,
+                ``own``, ``same``, ``after_same``, or ``lag 2`` and so on within the window.
             null: ``positions`` for attention permuted over positions, or ``tokens`` for the keys
                 that other rows' tokens give.
 

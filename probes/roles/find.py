@@ -115,15 +115,23 @@ def find_roles(
 
     Raises:
         ArgumentError: for a module without hooks; for memories, answers or sought latents of a
-            wrapped module; for too few rows, or rows that do not fit the profile; for a model whose
-            attention or output is not finite on them.
+            wrapped module; for memories or answers that name no latent of the rows; for too few
+            rows, or rows that do not fit the profile; for a model whose attention or output is not
+            finite on them.
         HookError: for a model without hooks at its attention patterns.
     """
     known = memories, answers or {}, sought
     given, chosen = _rows_and_profile(model, rows, profile, of_task=any(map(bool, known)))
     with evaluating(model):
         evidence = evidence_of(
-            model, given, chosen, latents=any(map(bool, known)), targets=targets, seed=seed
+            model,
+            given,
+            chosen,
+            latents=any(map(bool, known)),
+            memories=memories,
+            answers=answers,
+            targets=targets,
+            seed=seed,
         )
         return role_table(examine(evidence, *known, watch=watch), chosen)
 

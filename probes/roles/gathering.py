@@ -19,10 +19,10 @@ from interp.hooks.site import Site
 from interp.hooks.transformer_lens_adapter import vocabulary_of
 from interp.interventions.components import Component, components, stream_after
 from interp.store.rows import AttentionMask, attention_mask_of, mask_from_patterns
-from interp.tasks.base import Batch
+from interp.tasks.base import Batch, Memory
 from probes.roles.evidence import Evidence
 from probes.roles.profile import Profile
-from probes.roles.reader import FOLDS
+from probes.roles.reader import FOLDS, check_named_latents
 from probes.roles.views import language_views, positions_scored, task_views
 
 _FEW = 4
@@ -40,6 +40,8 @@ def evidence_of(
     profile: Profile,
     *,
     latents: bool = False,
+    memories: Sequence[Memory] = (),
+    answers: Mapping[str, Sequence[str]] | None = None,
     targets: bool = True,
     seed: int = 0,
     exhaustive: bool = False,
@@ -53,6 +55,7 @@ def evidence_of(
     Args:
         model, rows, profile, targets, seed: The arguments of :func:`probes.roles.find.find_roles`.
         latents: Whether the residual stream will be read by probes.
+        memories, answers: What a task says is fetched and computed; only their names are checked.
         exhaustive: Whether to run every edit on all rows.
 
     Raises:
@@ -64,6 +67,8 @@ def evidence_of(
     refuse_unless(isinstance(rows, Batch | Mapping), "rows", rule, rows, advice)
     first = rows if isinstance(rows, Batch) else next(iter(rows.values()), None)
     _check(model, 0 if first is None else len(first), latents, profile)
+    if first is not None:
+        check_named_latents(first, memories, answers or {})
     parts = components(model)
     headless = all(part.kind != "head" for part in parts)
     rule, advice = "must have attention heads for profile 'language'", "take profile 'task'"

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from interp.errors import Problems
 from interp.interventions.components import Component, read_by_ffn, stream_after
 from interp.run import Add, Array, Mean, Site, output_site
 from interp.run.edits import Edits
@@ -453,6 +454,43 @@ def _first_lags(batch: Batch) -> dict[str, Tensor]:
 
 def _delay(now: Tensor, lag: int) -> Tensor:
     return torch.nn.functional.pad(now, (lag, 0))[:, : now.shape[1]]
+
+
+def check_named_latents(
+    batch: Batch, memories: Sequence[Memory], answers: Mapping[str, Sequence[str]]
+) -> None:
+    """Check that memories and answers name latents of the rows.
+
+    The contents of lags may be named too where they follow from the latents, such as ``x[t-3]``
+    from ``x[t]``.
+
+    Args:
+        batch: The rows, with their latents.
+        memories: The memories.
+        answers: Latent → the latents that it is computed from.
+
+    Raises:
+        ArgumentError: if one of them names no latent of the rows.
+    """
+    problems = Problems("roles")
+    rule = f"must name latents of the rows ({', '.join(batch.latents) or 'they have none'})"
+    advice = "name one of these, or let sample() of the task give it in the rows' latents"
+    made = _first_lags(batch).keys()
+    lacking = [
+        one.name
+        for one in memories
+        if one.name not in batch.latents and (isinstance(one.location, int) or one.name not in made)
+    ]
+    problems.need(not lacking, "memories", rule, lacking, advice)
+    places = dict.fromkeys(one.location for one in memories if isinstance(one.location, str))
+    unplaced = [place for place in places if place not in batch.latents]
+    problems.need(not unplaced, "location of memories", rule, unplaced, advice)
+    if not problems.found:
+        known = {*batch.latents, *made, *lagged_contents(batch, memories)}
+        told = dict.fromkeys(name for answer in answers.items() for name in (answer[0], *answer[1]))
+        lacking = [name for name in told if name not in known]
+        problems.need(not lacking, "answers", rule, lacking, advice)
+    problems.raise_if_any()
 
 
 def lagged_contents(batch: Batch, memories: Sequence[Memory]) -> dict[str, Tensor]:

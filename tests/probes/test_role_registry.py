@@ -1,11 +1,12 @@
 """Each role is told once, and the model is run no more often than it must be."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from interp.errors import ArgumentError
 from interp.models.export import export_gpt2
 from interp.models.pretrained import load_pretrained
 from probes import fresh_models
@@ -74,3 +75,18 @@ def test_a_checkpoint_and_its_export_have_the_same_roles(tmp_path: Path) -> None
     assert own.to_numpy().tolist() == other.to_numpy().tolist()
     told = set(own.itertuples(index=False, name=None))
     assert {(0, 0, "previous-token", "confirmed"), (1, 0, "induction", "confirmed")} <= told
+
+
+def test_a_role_that_is_added_by_hand_keeps_the_rules_of_packages() -> None:
+    role = ROLES["previous-token"]
+    with pytest.raises(ArgumentError, match=r"prooflens.roles mine is not added: name must be .*"):
+        ROLES["mine"] = role
+    wrong = replace(role, name="mine", control="other")
+    with pytest.raises(ArgumentError, match=r"control must be of .*, got 'other': choose one"):
+        ROLES["mine"] = wrong
+    assert "mine" not in ROLES
+    ROLES["mine"] = replace(role, name="mine")
+    try:
+        assert ROLES["mine"].keys == "previous"
+    finally:
+        del ROLES["mine"]

@@ -1,16 +1,20 @@
 """Roles on models whose mechanism is known, on decoys, and on random models."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pandas as pd
 import pytest
 import torch
 
+import prooflens as pl
+from interp.errors import ArgumentError
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.memory import construct_fixed_memory
+from interp.tasks.base import Memory
 from interp.tasks.memory import FixedMemory
 from probes.agreement import agreement
 from probes.roles import find_roles
+from probes.roles.reader import check_named_latents
 
 TASK = FixedMemory((1, 2), "multiplexer", length=16)
 PROOF = construct_fixed_memory(TASK)
@@ -87,3 +91,43 @@ def test_roles_follow_a_permutation_of_heads() -> None:
     roles = roles_of(shuffled)
     heads = roles[roles["component"] == "head"].sort_values("head")
     assert heads["target"].tolist() == [owners[i] for i in order]
+
+
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        (
+            {"memories": [Memory("x[t-9]", 9)]},
+            r"memories must name latents .*\(x\[t\], .*'x\[t-9\]'",
+        ),
+        ({"memories": [Memory("x[t-1]", "lag")]}, "location of memories must name .*got .'lag'"),
+        ({"answers": {"g": ()}}, r"answers must name latents of the rows \(.*f.*\), got \['g'\]"),
+        ({"answers": {"f": ("x[t]", "z")}}, r"answers must name .*got \['z'\]: name one of these"),
+    ],
+)
+def test_what_is_no_latent_of_the_rows_is_refused(named, words) -> None:
+    with pytest.raises(ArgumentError, match=words):
+        find_roles(PROOF.model, BATCH, **named)
+
+
+@dataclass(frozen=True)
+class Misnamed(FixedMemory):
+    """A task that says it computes what is among no row's latents."""
+
+    def answers(self) -> dict[str, tuple[str, ...]]:
+        return {"answer": self.arguments}
+
+
+def test_a_task_whose_answer_is_no_latent_is_refused_by_inspect() -> None:
+    task = Misnamed((1, 2), "multiplexer", length=16)
+    with pytest.raises(ArgumentError, match=r"answers must name latents .*got \['answer'\]"):
+        pl.inspect(PROOF.model, task=task, count=16)
+
+
+def test_contents_of_lags_need_not_be_latents_of_the_rows() -> None:
+    """``x[t-3]`` is no latent of these rows; it follows from ``x[t]``."""
+    answers = {"f": ("x[t]", "x[t-3]")}
+    check_named_latents(BATCH, [Memory("x[t-1]", 1)], answers)
+    without = replace(BATCH, latents={n: v for n, v in BATCH.latents.items() if n != "x[t]"})
+    with pytest.raises(ArgumentError, match=r"answers must .*got \['x\[t\]', 'x\[t-3\]'\]"):
+        check_named_latents(without, [], answers)

@@ -106,10 +106,11 @@ def _recognise(source: TensorSource) -> Layout:
             f"{_listing(source)}"
         )
     config = {**source.config, **(source.config.get("text_config") or {})}
-    untied = bool(names_of(source, family.tokens[1]))
+    unembeddings = names_of(source, family.tokens[1])
     stated = config.get("tie_word_embeddings")  # what is stated goes before what is absent
-    tied = not untied and stated is not False
-    return family.layout(config, marked[0].removesuffix(mark), tied=tied)
+    tied = not unembeddings and stated is not False
+    called = unembeddings[0] if len(unembeddings) == 1 else ""
+    return family.layout(config, marked[0].removesuffix(mark), tied=tied, unembedding=called)
 
 
 def _check_complete(factors: HeadWeights) -> None:

@@ -80,7 +80,8 @@ class WeightPart:
     """A tensor's name (``{layer}`` stands for the layer's number) and how to arrange its axes.
 
     Args:
-        name: the tensor's name in the checkpoint.
+        name: the tensor's name: in a :class:`Layout` its whole name in the checkpoint, in a row of
+            ``FAMILIES`` its name within the layer (what follows ``layers.0.`` in the row's mark).
         pattern: einops pattern; ``p`` leads the result if several matrices share the tensor.
         pick: which of the ``p`` matrices stored side by side to take.
         offset: a number added to every entry (1 for norms stored as 1 + w).

@@ -4,8 +4,11 @@ A row says by which tensor of the first layer a family is recognised, which tens
 the factors and how their axes are arranged, which entries of ``config.json`` are the sizes, which
 norm precedes attention, how rotary positions work, and what a reader of the numbers should know.
 What depends on the configuration in other ways is a function of the finished layout: Falcon's three
-orders of one matrix, Phi-3's slots, OPT's norm that may come after attention. A new family is a row
-here and a checkpoint in the tests.
+orders of one matrix, Phi-3's slots, OPT's norm that may come after attention.
+
+A new family is a row here and a case in ``analyses/benchmarks/family_cases.py``, whose name goes
+into ``CHANGED`` of ``tests/interp/weights/test_head_weights_families.py``; a type that transformers
+lacks has a test there instead, on a Llama's tensors renamed.
 
 Axes: ``h`` query heads, ``g`` key/value heads that they share, ``d`` model width, ``k`` head width,
 ``p`` matrices side by side, ``s`` slots of a head's width (:mod:`.layout`).
@@ -210,16 +213,19 @@ class Family:
     Attributes:
         mark: A tensor of layer 0 that identifies the family; what precedes it in the tensor's full
             name is the prefix.
-        parts: The tensors of a layer that hold the factors.
+        parts: The tensors of a layer that hold the factors, each by its name within the layer:
+            ``self_attn.q_proj.weight`` where the mark is ``layers.0.self_attn.q_proj.weight``.
         name: The family's name for readers; the model_type by default.
-        attention: The prefix of the names of a layer's attention tensors.
+        attention: The prefix, within the layer, of the names of its attention tensors. Every tensor
+            with this prefix must be a part, or the checkpoint is refused.
         norm: The norm before attention whose scale can be folded.
         sizes: The entries of the configuration with the number of layers, query heads, key/value
             heads, the model's width and a head's width. Alternatives are separated by blanks; an
             empty one is computed from the others.
         rope: A function from a configuration and a head's width to the rotary positions; None if
             the family has none.
-        tokens: The tensors of the embedding and the unembedding.
+        tokens: The tensors of the embedding, by its name after the prefix that precedes the mark,
+            and of the unembedding, whose name may have that prefix, another or none.
         notes: What a reader should know: texts, or functions from a configuration to a text.
         fitted: A function that adapts the finished layout to a configuration.
     """
@@ -235,13 +241,14 @@ class Family:
     notes: tuple[str | Callable[[Config], str], ...] = ()
     fitted: Callable[[Config, Layout], Layout] = lambda config, layout: layout
 
-    def layout(self, config: Config, prefix: str, *, tied: bool) -> Layout:
+    def layout(self, config: Config, prefix: str, *, tied: bool, unembedding: str = "") -> Layout:
         """Return the layout of a checkpoint.
 
         Args:
             config: The model's configuration.
             prefix: What precedes the mark in the tensors' names.
             tied: Whether the unembedding is the embedding.
+            unembedding: The unembedding's name in the checkpoint; by default that of the row.
 
         Raises:
             CheckpointError: if a size is missing or not a positive integer.
@@ -252,7 +259,7 @@ class Family:
         groups = count(config, said[2], heads) if said[2] else heads
         d_head = count(config, said[4], width // heads) if said[4] else width // heads
         notes = (one if isinstance(one, str) else one(config) for one in self.notes)
-        embedding, unembedding = self.tokens
+        embedding, unembeds = self.tokens
         plain = Layout(
             family=self.name or str(config["model_type"]),
             sizes=HeadSizes(layers, heads, groups, width, d_head),
@@ -260,7 +267,7 @@ class Family:
             attention=at + self.attention,
             norm=self.norm,
             rope=None if self.rope is None else self.rope(config, d_head),
-            tokens=Tokens.rows(prefix + embedding, unembedding, tied=tied),
+            tokens=Tokens.rows(prefix + embedding, unembedding or unembeds, tied=tied),
             notes=tuple(filter(None, notes)),
         )
         return self.fitted(config, plain)

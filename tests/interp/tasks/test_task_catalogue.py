@@ -90,6 +90,7 @@ def test_own_tasks_are_known_after_they_are_registered() -> None:
     task, why = known_task(data)
     assert task is None
     assert "kind 'own_first', which is not known here" in why
+    assert "install the package that adds it (docs/howto-extend.md), or call" in why
     with pytest.raises(ArgumentError, match=r"kind must be one of .*or register_task your own"):
         task_from_dict(data)
     with pytest.raises(ArgumentError, match="lags must be given"):

@@ -171,6 +171,15 @@ def test_the_unembedding_is_the_one_that_the_row_names(
     assert "unembedding of its own" in found.analysed
 
 
+@pytest.mark.parametrize("prefix", ["model.", "language_model."])
+def test_an_unembedding_with_a_prefix_is_read(prefix: str, tmp_path: Path) -> None:
+    """It was said to be there, and then not to be found."""
+    build("Llama", tmp_path)
+    own = load_file(tmp_path / "model.safetensors")["lm_head.weight"]
+    rename(tmp_path, {"lm_head.weight": prefix + "lm_head.weight"})
+    assert torch.equal(head_weights(tmp_path).token_matrix("unembedding"), own)
+
+
 def test_layers_that_the_configuration_does_not_count_are_named(tmp_path: Path) -> None:
     build("Llama", tmp_path)
     assert not any("left out" in note for note in head_weights(tmp_path).layout.notes)

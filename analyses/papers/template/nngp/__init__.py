@@ -1,10 +1,10 @@
 """Infinitely wide models on templates: kernels, the matrix N and kernel regression (`template`
 §2.2).
 
-activations  E[φ(u)φ(v)] in closed form
-kernel       the transformer's kernel between strings: Monte Carlo with errors, quadrature
-templates    N and its condition number, block structure, what regression gives each template
-regression   kernel ridge; kernels of finite models (features, tangent)
+    activations  E[φ(u)φ(v)] in closed form
+    kernel       the transformer's kernel between strings: Monte Carlo with errors, quadrature
+    templates    N and its condition number, block structure, what regression gives each template
+    regression   kernel ridge; kernels of finite models (features, tangent)
 """
 
 from analyses.papers.template.nngp.kernel import (
