@@ -648,7 +648,13 @@ def _problem(name: str, role: object) -> str:
         return f"it must be a Role (pl.roles.Role), got {type(role).__name__}"
     floors = {field.name for field in fields(Floors)}
     problems = Problems("role")
-    problems.need(role.name == name, "name", "must be that of the entry point", role.name, "rename")
+    problems.need(
+        role.name == name,
+        "name",
+        "must be the one that it is registered under",
+        role.name,
+        "rename",
+    )
     other = sorted(set(role.profiles) - set(PROFILES))
     problems.need(not other, "profiles", f"must be of {', '.join(PROFILES)}", other, "pick some")
     other = sorted(set(role.floors) - floors)

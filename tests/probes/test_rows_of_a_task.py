@@ -1,5 +1,6 @@
 """Models of tasks whose targets are their rows' next tokens: which rows they are judged on."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -11,7 +12,7 @@ from interp.models.pretrained import Pretrained, load_pretrained
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.tasks.base import Batch
-from interp.tasks.catalogue import register_task
+from interp.tasks.catalogue import KINDS, register_task
 from probes.inspection.inspected_rows import inspected_rows
 from probes.roles.profile import LANGUAGE, TASK
 from probes.roles.registry import ROLES
@@ -62,8 +63,10 @@ def reload(model: SequenceTransformer, folder) -> Pretrained:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _task() -> None:
+def _task() -> Iterator[None]:
     register_task("backwards", Backwards)
+    yield
+    del KINDS["backwards"]
 
 
 def test_with_fewer_outputs_than_tokens_roles_are_read_on_its_task(tmp_path) -> None:
