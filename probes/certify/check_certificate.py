@@ -26,9 +26,7 @@ Ball = list[tuple[float, float]]  # values and radii: all that any evaluation of
 Matrix = list[tuple[list[float], list[float], float]]  # a column, its absolute values, a bias
 Word = tuple[int, ...]
 Domain = tuple[str, Word, Word, int, Any]
-"""A domain as a tuple of five: its title; the inputs that stand in front of every word; the
-letters; the largest number of letters of a word; and a function from a word to the questions asked
-about it and their answers."""
+"""Title; inputs before every word; letters; most letters of a word; word → (questions, answer)."""
 
 OURS, TINY = 2.0**-53, 2.0**-1020  # unit roundoff of Python's floats, and what underflow loses
 TYPES = {"real": (0.0, TINY), "float32": (2.0**-24, 2.0**-125), "float64": (OURS, TINY)}

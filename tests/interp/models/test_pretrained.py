@@ -131,7 +131,7 @@ def edit(folder: Path, **changes: Any) -> None:
 def test_damaged_folders_are_refused_in_one_line(
     damage: Callable[[Path], None], told: str, tmp_path: Path
 ) -> None:
-    decoder("gpt2").save_pretrained(tmp_path)
+    decoder("gpt2", num_key_value_heads=4).save_pretrained(tmp_path)
     damage(tmp_path)
     with pytest.raises(CheckpointError, match=told) as caught:
         load_pretrained(tmp_path)
