@@ -183,7 +183,7 @@ def _rows(model: Any, rows: Any, judged: Any, seed: int) -> tuple[Batch, Batch, 
     rule = "must be given for a model without a task of its own"
     problems.need(rows is not None or task is not None, "rows", rule, rows, "rows with targets")
     problems.raise_if_any()
-    fit = admit_batch(model, rows) if rows is not None else task.sample(128, seed=1000 + seed)
+    fit = admit_batch(model, rows) if rows is not None else task.sample(512, seed=1000 + seed)
     if judged is not None:
         judge = admit_batch(model, judged)
     elif rows is None:
