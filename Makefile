@@ -49,8 +49,10 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
+# Not --quiet: that hides the warnings which --strict counts.
 pages: setup
-	$(BIN)/mkdocs build --strict --quiet
+	@mkdir -p build
+	$(BIN)/mkdocs build --strict > build/pages.log 2>&1 || { grep -v INFO build/pages.log; exit 1; }
 
 # The documentation as pages: build/docs/index.html.
 docs: setup
