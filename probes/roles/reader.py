@@ -493,6 +493,12 @@ def check_named_latents(
     problems.raise_if_any()
 
 
+def share_gained(before: float, after: float) -> float:
+    """Return the share of the variance that a probe misses before a sublayer which it explains
+    after it, from the r² before and after."""
+    return (after - before) / max(1 - before, 1e-9)
+
+
 def lagged_contents(batch: Batch, memories: Sequence[Memory]) -> dict[str, Tensor]:
     """Return the contents of each lag at which a memory may lie.
 

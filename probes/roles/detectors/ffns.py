@@ -44,7 +44,7 @@ from probes.roles.activity import explained_variance
 from probes.roles.decision import Found, Lacking, Test, holds
 from probes.roles.examined import Examined
 from probes.roles.fresh_ffns import beyond_fresh, has_own_ffns, not_asked
-from probes.roles.reader import Reader, lagged_contents
+from probes.roles.reader import Reader, lagged_contents, share_gained
 
 _ROLES = ("readout", "gating", "unmixing", "sharpening")
 _ITSELF = 0.5
@@ -159,10 +159,8 @@ class _Gain:
         self._post = Site(part.layer, "resid_post").name
         self.mid = read_by_ffn(reader.model, part.layer).name
         self.before = reader.read(self.mid, latent, lens=lens).score
-        self._rise = reader.read(self._post, latent, lens=lens).score - self.before
-        self._share = self._rise / max(1 - self.before, 1e-9)
-        floors = reader.floors
-        after = self.before + self._rise
+        after, floors = reader.read(self._post, latent, lens=lens).score, reader.floors
+        self._rise, self._share = after - self.before, share_gained(self.before, after)
         self.enough = after >= floors.decodable and self._share >= floors.readout_gain
 
     def finding(

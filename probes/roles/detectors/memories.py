@@ -62,7 +62,7 @@ from probes.kernels import norm_site, writes_along, writes_identity
 from probes.linear import direction
 from probes.roles.decision import Found, Test, holds
 from probes.roles.examined import Examined, of_head
-from probes.roles.reader import FOLDS, Reader
+from probes.roles.reader import FOLDS, Reader, share_gained
 
 
 def memory_roles(of: Examined) -> list[Found]:
@@ -76,10 +76,7 @@ def memory_roles(of: Examined) -> list[Found]:
     reader = of.reader
     if reader is None:
         return []
-    there = [
-        (memory, (_gained_at if _is_averaged(memory) else _layer_of)(reader, memory))
-        for memory in of.memories
-    ]
+    there = [(memory, _layer_of(reader, memory)) for memory in of.memories]
     kernels = [(m, layer, kernels_of(reader, layer, m)) for m, layer in there if layer is not None]
     most: dict[int, NDArray[np.float64]] = {}
     for _, layer, kernel in kernels:
@@ -92,33 +89,25 @@ def memory_roles(of: Examined) -> list[Found]:
 
 
 def _layer_of(reader: Reader, memory: Memory) -> int | None:
-    """Return the layer after whose attention a memory first is decodable; None if that is after an
-    FFN, or never."""
+    """Return the layer after whose attention a memory first is decodable, or an average is gained;
+    None if that is after an FFN, or never."""
+    if isinstance(memory.location, np.ndarray):
+        return _gained_at(reader, memory)
     site = reader.first_site(memory.name)
     return None if site is None or not site[1].endswith("resid_mid") else site[0]
 
 
-def _is_averaged(memory: Memory) -> bool:
-    return isinstance(memory.location, np.ndarray)
-
-
 def _gained_at(reader: Reader, memory: Memory) -> int | None:
-    """The first layer after whose attention an average is decodable, and whose attention gives half
-    of what was missing of it: the token itself may nearly tell it before."""
+    """Return the first layer after whose attention an average is decodable, and whose attention
+    adds half of what a probe missed before: the token alone may nearly determine the average."""
     floors = reader.floors
     for layer, hook in reader.sites():
-        after = reader.read(hook, memory.name).score
-        if not hook.endswith("resid_mid") or after < floors.decodable:
-            continue
-        before = reader.read(reader.before(layer), memory.name).score
-        if _share_gained(before, after) >= floors.readout_gain:
-            return layer
+        if hook.endswith("resid_mid"):
+            after = reader.read(hook, memory.name).score
+            before = reader.read(reader.before(layer), memory.name).score
+            if after >= floors.decodable and share_gained(before, after) >= floors.readout_gain:
+                return layer
     return None
-
-
-def _share_gained(before: float, after: float) -> float:
-    """The share of the variance that is missing before which is explained after."""
-    return (after - before) / max(1 - before, 1e-9)
 
 
 def _of(
@@ -141,9 +130,9 @@ def _of(
     ]
     if not group:
         return
-    averaged, drop = _is_averaged(memory), floors.drop
+    averaged, drop = isinstance(memory.location, np.ndarray), floors.drop
     if averaged:
-        gained = _share_gained(before, after.score)
+        gained = share_gained(before, after.score)
         new = Test("of what was missing gained here", gained, floors.readout_gain)
         drop = min(drop, floors.readout_drop * (after.score - before))
     else:
