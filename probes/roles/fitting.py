@@ -26,7 +26,7 @@ def pattern_of(run: Run, layer: int, head: int) -> Float[Tensor, "row query key"
 
 
 def read_places(run: Run, layer: int) -> Bool[Tensor, "row pos"]:
-    """The positions at which what a layer does can reach a scored output.
+    """Return the positions at which a layer's output can affect a scored output.
 
     Args:
         run: The model on some rows.

@@ -175,8 +175,8 @@ def selected_classes(told: Fitting, which: str) -> Classes:
 
 
 def fixed_classes(told: Fitting) -> Classes:
-    """The one position that follows from the query's own, and those up to three beside it, over
-    which attention may be spread."""
+    """Return a class for the position that a fixed-position head attends to, and one for each
+    position up to three before or after it, because attention is often spread over neighbours."""
     words = str(told.role.target)
     lag = words.removeprefix("i − ")
     if lag.isdigit():
@@ -191,7 +191,7 @@ def fixed_classes(told: Fitting) -> Classes:
 
 
 def _beside(run: Run, keys: Callable[[Run], Tensor], by: int) -> Keys:
-    """The keys so many positions behind (or, of a negative number, before) those of a class."""
+    """Return the keys that lie ``by`` positions after those of a class; before, if negative."""
     found = keys(run)
     moved: Keys = found.roll(by, -1)
     place = torch.arange(found.shape[-1]) - by
@@ -199,10 +199,10 @@ def _beside(run: Run, keys: Callable[[Run], Tensor], by: int) -> Keys:
 
 
 def mean_classes(told: Fitting) -> Classes:
-    """The logarithm of the head's mean attention over rows, query by query.
+    """Return one class: the logarithm of the head's attention pattern, averaged over rows.
 
-    Queries behind the last that was seen have the attention of that one, as far back; keys still
-    farther back have that of its first key.
+    In longer rows, a query beyond the fitted length gets the last fitted query's attention, moved
+    along with it; keys farther back than that reaches get the attention of its first key.
     """
     pattern = pattern_of(told.changed, told.role.layer, told.role.head)
     logarithm = pattern.mean(0).clamp_min(_LITTLE).log()
@@ -297,7 +297,8 @@ def _coordinates(told: Fitting) -> ByRun:
 
 
 def _product(run: Run, of: ByRun, query: int | None, key: int) -> Float[Tensor, "row query key"]:
-    """A number at the key, times one at the query if one is given."""
+    """Return the coordinate ``key`` at each key, times the coordinate ``query`` at the query if
+    one is given."""
     numbers = of(run)
     there = numbers[:, None, :, key].expand(-1, numbers.shape[1], -1)
     return there if query is None else there * numbers[:, :, query, None]
