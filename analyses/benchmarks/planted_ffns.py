@@ -9,6 +9,7 @@ inputs one and two positions back, and the FFN is written down:
     unmixing     x_{t−1} out of (x_{t−1} + 2 x_{t−2}) / 3, for inputs of ±1
     sharpening   x_{t−1} out of an average in which it has most of the weight, for inputs of ±1
     passing-on   what a head fetched, or the token itself, from one coordinate to another
+    lookup       |x_{t−1}| of what a head fetched: a table over one number, which no answer names
 
 The output is what the FFN writes. In decoys nothing may be found: *unread*, the same FFN where the
 output reads what heads wrote; *random*, an FFN with random weights whose input is the same and
@@ -16,12 +17,16 @@ whose unembedding is fitted to the same answer, so that it is needed for what an
 and *erasing*, an FFN that takes away what the output would else add to its answer (of
 ``passing-on`` alone).
 
+All but the unread ones are tables over what they read, and needed, decoys too: as ``lookup`` they
+are rightly found, which is counted for the last kind alone. A table over what a head fetched passes
+it on.
+
 What is planted is a plain form of each role. That trained FFNs of this kind are found is not shown
 here (``benchmark faithfulness`` runs tables in their place).
 
 JSON keys: ``recall`` (role → share found), ``false`` (confirmed roles of an FFN that are not
-planted), ``decoys``, ``decoy_rate`` (share of decoys with any confirmed role of the FFN),
-``wrong``.
+planted, nor true besides), ``decoys``, ``decoy_rate`` (share of decoys with any other confirmed
+role of the FFN), ``wrong``.
 """
 
 from __future__ import annotations
@@ -48,6 +53,7 @@ KINDS = {
     "sharpening": "sharpening",
     "heads passed on": "passing-on",
     "token passed on": "passing-on",
+    "table": "lookup",
 }
 """Kind of planted FFN → the role that it has."""
 
@@ -83,6 +89,7 @@ class PlantedFFN:
         rows: Rows of its task; their latents include the memories.
         memories: The memories of the task.
         role, target: The role of the FFN and its target; empty for a decoy.
+        besides: Roles that it has as well, or may have.
     """
 
     model: SequenceTransformer
@@ -90,6 +97,7 @@ class PlantedFFN:
     memories: tuple[Memory, ...]
     role: str = ""
     target: str = ""
+    besides: frozenset[str] = frozenset()
 
 
 def plant(kind: str, seed: int, decoy: str = "") -> PlantedFFN:
@@ -133,13 +141,15 @@ def plant(kind: str, seed: int, decoy: str = "") -> PlantedFFN:
                 weight.mul_(1 + _NOISE * noise * ("table" not in name))
         _turn(model, generator)
     found = ("", "") if decoy else (KINDS[kind], _target(kind, memory))
-    return PlantedFFN(model.eval(), rows, (memory,), *found)
+    besides = {"lookup": {"passing-on"}}.get(found[0], set() if decoy == "unread" else {"lookup"})
+    return PlantedFFN(model.eval(), rows, (memory,), *found, frozenset(besides))
 
 
 def confirmed_roles(one: PlantedFFN) -> set[tuple[str, str]]:
-    """The confirmed roles of the FFN, with their targets."""
+    """The confirmed roles of the FFN, with their targets, but for those that it has besides."""
     roles = find_roles(one.model, one.rows, memories=one.memories)
     ffns = roles[(roles["component"] == "ffn") & (roles["status"] == "confirmed")]
+    ffns = ffns[~ffns["role"].isin(one.besides)]
     return {*zip(ffns["role"], ffns["target"], strict=True)}
 
 
@@ -156,7 +166,8 @@ def _rows(kind: str, seed: int, decoy: str) -> tuple[Batch, Memory]:
     back: list[Tensor] = [torch.nn.functional.pad(x, (lag, 0))[:, :_LENGTH] for lag in (1, 2)]
     lag = torch.where(gate > 0, 1.0, 2.0)
     chosen = torch.where(gate > 0, back[0], back[1])
-    answer = {"gating": chosen, "token passed on": x}.get(kind, back[0])
+    answers = {"gating": chosen, "token passed on": x, "table": back[0].abs()}
+    answer = answers.get(kind, back[0])
     answer = gate if decoy == "erasing" else answer
     scored = torch.ones(x.shape, dtype=torch.bool)
     scored[:, :3] = False
@@ -195,7 +206,7 @@ def _neurons(kind: str) -> list[_Neuron]:
         ]
     if kind == "sharpening":
         return [({_FIRST: 1.0}, 0.5 * sign, 2.0 * sign) for sign in both]
-    return [({_source(kind): sign}, 0.0, sign) for sign in both]
+    return [({_source(kind): sign}, 0.0, 1.0 if kind == "table" else sign) for sign in both]
 
 
 def _source(kind: str) -> int:

@@ -24,12 +24,21 @@ _UNTOLD = (
     "unmixing",
     "sharpening",
     "passing-on",
+    "lookup",
 )
 """Roles of the task profile that are not scored, because no construction has them:
 ``memory-correction`` counts as ``memory-location``, and FFNs other than readouts are planted in
 models of their own (:mod:`analyses.benchmarks.planted_ffns`)."""
 
-ROLES = tuple(role.name for role in SHIPPED if "task" in role.profiles and role.name not in _UNTOLD)
+_BESIDE = ("positional", "lookup")
+"""Roles of a task that hold beside a component's job, such as a table of what it computes. Lists of
+true roles do not have them, so that they count in decoys alone."""
+
+ROLES = tuple(
+    role.name
+    for role in SHIPPED
+    if "task" in role.profiles and role.name not in {*_UNTOLD, *_BESIDE}
+)
 """Roles of the task profile that are scored."""
 
 LANGUAGE_ROLES = tuple(
@@ -81,7 +90,7 @@ def score(outcomes: Sequence[Outcome], roles: Sequence[str] = ROLES) -> dict[str
     hits, alarms, misses = Counter[str](), Counter[str](), Counter[str]()
     wrong = []
     for one in real:
-        found = _scored_claims(one)
+        found = _scored_claims(one, roles)
         hits.update(c[3] for c in found & one["truth"])
         alarms.update(c[3] for c in found - one["truth"])
         misses.update(c[3] for c in one["truth"] - found)
@@ -108,11 +117,12 @@ def score(outcomes: Sequence[Outcome], roles: Sequence[str] = ROLES) -> dict[str
     }
 
 
-def _scored_claims(one: Outcome) -> set[Claim]:
+def _scored_claims(one: Outcome, roles: Sequence[str]) -> set[Claim]:
     """Return the confirmed claims of a model whose truth is known.
 
-    Left out are components with a job of another kind, exempt claims, and roles that only say where
-    a head looks, if the mechanism says of the head that it copies and no more.
+    Left out are components with a job of another kind, exempt claims, roles that hold beside a job
+    and are in no list, and roles that only say where a head looks, if the mechanism says of the
+    head that it copies and no more.
     """
     told: dict[tuple[str, int, int], set[str]] = {}
     for claim in one["truth"]:
@@ -122,6 +132,7 @@ def _scored_claims(one: Outcome) -> set[Claim]:
         for claim in one["found"]
         if claim[:3] not in one["unscored"]
         and not is_open(claim, one)
+        and (claim[3] not in _BESIDE or claim[3] in roles)
         and not (claim[3] in _ATTENDING and told.get(claim[:3]) == {"copying"})
     }
 

@@ -194,6 +194,22 @@ class Effects:
         change = self._change("given", "all", edits, floor).test(name, floor, "changed")
         return replace(change, loss=True)
 
+    def kept_output(self, whole: float, edits: Edits, name: str, floor: float) -> Test:
+        """Test how much of what components do to the output on the given rows is left when edits
+        are made.
+
+        The score is 1 − (change of the output by the edits) / (change of the output without the
+        components); 0 if the output does not change without them.
+
+        Args:
+            whole: The change of the output without the components.
+            edits: The edits.
+            name: The name of the test.
+            floor: The least score that passes.
+        """
+        left = self.change_test(edits, 0.0, "").score
+        return Test(name, 1 - left / whole if whole > 0 else 0.0, floor)
+
     def worse(self, edits: Edits, words: str, where: Tensor | None = None) -> Test:
         """Test whether edits, made together, raise the loss on the given rows.
 

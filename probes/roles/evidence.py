@@ -134,10 +134,15 @@ class Evidence:
         return self.profile.floors
 
     @property
+    def mask(self) -> AttentionMask:
+        """Which keys a query may attend to; causal where nothing says so."""
+        return self._mask or AttentionMask()
+
+    @property
     def causal(self) -> bool:
         """Whether attention is causal, so that no query sees a later key; True where no mask is
         known."""
-        return self._mask is None or self._mask.causal
+        return self.mask.causal
 
     @cached_property
     def heads(self) -> tuple[Place, ...]:

@@ -6,10 +6,12 @@
                                          is interpolated (:class:`interp.run.Lookup`)
 
 Numbers that can be read are those that a linear map finds in the stream (r² ≥ .9): latents of the
-task, which token stands there, what stood at the lags of a memory, and the directions in which the
-token, or what each head wrote, varies most. They are chosen one at a time, or two where no single
+task, which token stands there, how often it came so far, what stood at the lags of a memory, and
+the directions in which the token, or what each head wrote, varies most. All but the directions are
+*named*: they are known without the model. They are chosen one at a time, or two where no single
 one helps, by what a table fitted on half of the rows explains of what the FFN writes in the others.
-Those that a task names as arguments come first. A number that follows from chosen ones is left out.
+Those that a task names as arguments come first. A number that follows from chosen ones is left out,
+and so is one without which a table explains as much.
 The linear map is added where the table misses more than a hundredth, and the map halves that.
 
 A table that explains all says that the FFN depends on these numbers alone, on the rows at hand. It
@@ -31,6 +33,7 @@ from torch import Tensor
 from interp.hooks.site import Site
 from interp.interventions.components import components, read_by_ffn
 from interp.run import Array, Lookup, Run, output_site
+from probes.roles.fitting import read_places
 
 _ENTRIES = 1000
 """The most entries of a table."""
@@ -38,6 +41,8 @@ _WIDEST, _FINEST = 17, 65
 """The most entries along a number, and along the first one of the table that is kept."""
 _SEEN = 8
 """The least places for each entry that a fine table has more."""
+_FILLED, _LEAST_ENTRIES = 4, 16
+"""A table has at most an entry for each four places that it is fitted on, or sixteen in all."""
 _MOST = 9
 """The most numbers: of two values each they have half of the entries."""
 _GAIN, _ENOUGH = 0.002, 0.999
@@ -53,6 +58,7 @@ _READABLE, _SAME = 0.9, 0.99
 _DIRECTIONS = 3
 """How many directions of what a head writes are told apart."""
 _SYMBOLS, _CHANNELS = 8, 4
+"""The most tokens of a task for each to count as a number, and the most channels of a latent."""
 _RIDGE = 1e-4
 _PLACES = 4096
 """How many places tables are compared on; the one that is chosen is fitted on all."""
@@ -83,17 +89,54 @@ def ffn_table(
     half = halves(scored)
     stream = run.at([before])[before].double().cpu()[scored]
     written = run.at([after])[after].double().cpu()[scored]
-    every = dict(_numbers(run, layer, latents))
+    every = {**dict(_named_numbers(run, scored, latents)), **dict(_directions(run, layer, scored))}
     numbers = {name: values for name, values in every.items() if can_read(stream, values, half)}
-    told = [name for name in numbers if name.split(".")[0] in names][:_MOST]
+    told = [name for name in numbers if {name, name.split(".")[0]} & {*names}][:_MOST]
     made = _Table(before, after, stream, written, half)
     chosen, linear, explained = _choose_form(made, numbers, told)
     if explained < _LEAST:
         return None
     values = [numbers[name] for name in chosen]
     sizes = made.sizes(values, fine=True)
-    words = _words([_in_words(name) for name in chosen], prod(sizes), linear=linear)
-    return words, replace(made, linear=linear).lookup(values, sizes, words)
+    words = _words(chosen, prod(sizes), linear=linear)
+    return words, replace(made, linear=linear).fit(values, sizes, torch.ones_like(half), words)
+
+
+def short_tables(
+    run: Run, layer: int, latents: Mapping[str, Tensor], most: int, *, named: bool
+) -> Iterator[tuple[tuple[str, ...], Float[Tensor, "row pos d_model"]]]:
+    """Yield tables of what an FFN writes over one number, over two, and so on.
+
+    They are fitted at the places that can reach a scored output, on each half of the rows for the
+    other half.
+
+    Args:
+        run: The run on whose rows they are fitted.
+        layer: The FFN's layer.
+        latents: Name → values ``[row, pos]``, or ``[row, pos, number]``.
+        most: The most numbers.
+        named: Whether the numbers are those that are known without the model alone.
+
+    Yields:
+        The names of the numbers, and what the table says that the FFN writes on each row; nothing
+        if no such number can be read off the stream.
+    """
+    before, after = read_by_ffn(run.model, layer), Site(layer, "mlp_out")
+    found, places = run.at([before, after]), read_places(run, layer)
+    stream, written = (found[site].double().cpu() for site in (before, after))
+    first, half = _half_of_rows(places), halves(places)
+    made = _Table(before, after, stream[places], written[places], half)
+    every = dict(_named_numbers(run, places, latents))
+    every |= {} if named else dict(_directions(run, layer, places))
+    numbers = {name: one for name, one in every.items() if can_read(made.stream, one, half)}
+    few = {name: values[:_PLACES] for name, values in numbers.items()}
+    chosen, _ = _choose_numbers(made.first_places(), few, (), most)
+    for count in range(1, len(chosen) + 1):
+        values, said = [numbers[name] for name in chosen[:count]], torch.empty_like(written)
+        for fitted, judged in ((half, ~first), (~half, first)):
+            table = made.fit(values, made.sizes(values), fitted)
+            said[judged] = table.instead(written[judged], stream[judged])
+        yield tuple(chosen[:count]), said
 
 
 def _words(chosen: Sequence[str], entries: int, *, linear: bool) -> str:
@@ -112,9 +155,11 @@ def halves(scored: Bool[Tensor, "row pos"]) -> Bool[Tensor, " place"]:
         For each scored position, row by row, whether it is in the half for fitting, which is every
         second one of the rows that have scored positions.
     """
-    number = scored.any(1).long().cumsum(0)
-    rows = torch.arange(len(scored))[:, None].expand_as(scored)[scored]
-    return number[rows] % 2 == 1
+    return _half_of_rows(scored)[:, None].expand_as(scored)[scored]
+
+
+def _half_of_rows(scored: Tensor) -> Bool[Tensor, " row"]:
+    return scored.any(1).long().cumsum(0) % 2 == 1
 
 
 def can_read(
@@ -167,13 +212,7 @@ def _choose_form(
     Returns:
         The chosen numbers' names, whether the map is added, and the held-out r² of the result.
     """
-    few = replace(
-        made,
-        stream=made.stream[:_PLACES],
-        written=made.written[:_PLACES],
-        half=made.half[:_PLACES],
-    )
-    numbers = {name: values[:_PLACES] for name, values in numbers.items()}
+    few, numbers = made.first_places(), {n: values[:_PLACES] for n, values in numbers.items()}
     chosen, explained = _choose_numbers(few, numbers, told)
     if explained < _ENOUGH:
         more, better = _choose_numbers(replace(few, linear=True), numbers, told)
@@ -182,9 +221,11 @@ def _choose_form(
     return chosen, False, explained
 
 
-def _choose_numbers(made: _Table, numbers: Numbers, told: Sequence[str]) -> tuple[list[str], float]:
-    """The numbers that a table needs, in the order in which they were chosen, and the share of the
-    FFN's write that the table explains with them."""
+def _choose_numbers(
+    made: _Table, numbers: Numbers, told: Sequence[str], most: int = _MOST
+) -> tuple[list[str], float]:
+    """The numbers that a table needs, ``most`` at most, in the order in which they were chosen, and
+    the share of the FFN's write that the table explains with them."""
     chosen = [*told]
     best = made.held_out_r2([numbers[name] for name in chosen])
 
@@ -194,10 +235,10 @@ def _choose_numbers(made: _Table, numbers: Numbers, told: Sequence[str]) -> tupl
         ]
         return max(scores, default=(0.0, ()))
 
-    while len(chosen) < _MOST and best < _ENOUGH:
+    while len(chosen) < most and best < _ENOUGH:
         rest = [name for name in numbers if made.is_new(numbers, name, chosen)]
         score, some = best_addition([(name,) for name in rest])
-        if score < best + _GAIN and len(chosen) < _MOST - 1:
+        if score < best + _GAIN and len(chosen) < most - 1:
             score, some = best_addition([*combinations(rest, 2)])
             if score < best + _PAIRS:
                 break
@@ -205,28 +246,42 @@ def _choose_numbers(made: _Table, numbers: Numbers, told: Sequence[str]) -> tupl
             break
         chosen += some
         best = score
+        for name in [one for one in chosen[:-1] if one not in told]:
+            rest = [one for one in chosen if one != name]
+            score = made.held_out_r2([numbers[one] for one in rest])
+            if score >= best:
+                chosen, best = rest, score
     return chosen, best
 
 
-def _numbers(run: Run, layer: int, latents: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Everything that varies and that an FFN might read, at the scored positions, by name."""
-    batch, scored = run.batch, run.batch.mask
+def _named_numbers(
+    run: Run, places: Bool[Tensor, "row pos"], latents: Mapping[str, Tensor]
+) -> Iterator[tuple[str, Tensor]]:
+    """Everything that varies and that is known without the model, at some places, by name."""
+    batch = run.batch
     for name, values in latents.items():
-        if values.shape == scored.shape:
-            yield from _varying(name, values[scored])
-        elif values.shape[:2] == scored.shape and values.ndim == 3 and values.shape[2] <= _CHANNELS:
-            for at, value in enumerate(values[scored].unbind(-1)):
+        if values.shape == places.shape:
+            yield from _varying(name, values[places])
+        elif values.shape[:2] == places.shape and values.ndim == 3 and values.shape[2] <= _CHANNELS:
+            for at, value in enumerate(values[places].unbind(-1)):
                 yield from _varying(f"{name}.{at}", value)
     tokens = batch.inputs.unique().tolist() if batch.inputs.ndim == 2 else []
-    if len(tokens) <= _SYMBOLS:
-        for token in tokens[1:]:
-            yield from _varying(f"the token {token}", batch.inputs[scored] == token)
+    for token in tokens[1:] if len(tokens) <= _SYMBOLS else []:
+        here = (batch.inputs == token).double()
+        yield from _varying(f"the token {token}", here[places])
+        if run.causal:
+            share = here.cumsum(1) / torch.arange(1, here.shape[1] + 1)
+            yield from _varying(f"the share of token {token} so far", share[places])
+
+
+def _directions(run: Run, layer: int, places: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """The directions in which the token, and what each head wrote, vary most, at some places."""
     start = Site(0, "resid_pre")
-    yield from _main_directions("the token", run.at([start])[start][scored])
+    yield from _main_directions("the token", run.at([start])[start][places])
     for part in components(run.model):
         if part.kind == "head" and part.layer <= layer:
             site = output_site(run.model, part.layer, part.head)
-            yield from _main_directions(f"what {part.name} wrote", run.at([site])[site][scored])
+            yield from _main_directions(f"what {part.name} wrote", run.at([site])[site][places])
 
 
 def _main_directions(what: str, values: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -235,14 +290,7 @@ def _main_directions(what: str, values: Tensor) -> Iterator[tuple[str, Tensor]]:
     values = values - values.mean(0)
     axes = torch.linalg.eigh(values.T @ values).eigenvectors.flip(1)
     for at in range(min(_DIRECTIONS, axes.shape[1])):
-        yield from _varying(f"{what}.{at}", values @ axes[:, at])
-
-
-def _in_words(name: str) -> str:
-    """``what L0H1 wrote.1`` as ``direction 2 of what L0H1 wrote``; other names as they are."""
-    what, _, at = name.partition(".")
-    about_part = what == "the token" or what.startswith("what ")
-    return f"direction {int(at) + 1} of {what}" if about_part and at else name
+        yield from _varying(f"direction {at + 1} of {what}", values @ axes[:, at])
 
 
 def _varying(name: str, values: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -270,6 +318,11 @@ class _Table:
     half: Bool[Tensor, " place"]
     linear: bool = False
 
+    def first_places(self) -> _Table:
+        """The same at the first 4,096 places, where numbers are chosen."""
+        parts = {name: getattr(self, name)[:_PLACES] for name in ("stream", "written", "half")}
+        return replace(self, **parts)
+
     def is_new(self, numbers: Numbers, name: str, chosen: Sequence[str]) -> bool:
         """Whether a number does not follow from those that were chosen, by a linear map."""
         if name in chosen:
@@ -286,7 +339,8 @@ class _Table:
         """
         sizes = [2 if len(one.unique()) <= 2 else 0 for one in values]
         many = [at for at, size in enumerate(sizes) if not size]
-        room = _ENTRIES // 2 ** (len(sizes) - len(many))
+        entries = max(_LEAST_ENTRIES, min(_ENTRIES, int(self.half.sum()) // _FILLED))
+        room = entries // 2 ** (len(sizes) - len(many))
         for at in many:
             sizes[at] = max(2, min(_WIDEST, int(room ** (1 / len(many)) + 1e-9)))
         if fine and many:
@@ -308,19 +362,23 @@ class _Table:
         sizes = self.sizes(values)
         if prod(sizes) > _ENTRIES or not (~self.half).any():
             return -1.0
-        table = self._fit_lookup(values, sizes, self.half)
+        table = self.fit(values, sizes, self.half)
         own, rest = self.written, ~self.half
         missed = table.instead(own[rest], self.stream[rest]) - own[rest]
         spread = (own[rest] - own[self.half].mean(0)).square().sum().clamp_min(1e-30)
         return 1 - float(missed.square().sum() / spread)
 
-    def lookup(self, values: Sequence[Tensor], sizes: Sequence[int], words: str) -> Lookup:
-        """The table, fitted on all places."""
-        return self._fit_lookup(values, sizes, torch.ones_like(self.half), words)
-
-    def _fit_lookup(
+    def fit(
         self, values: Sequence[Tensor], sizes: Sequence[int], places: Tensor, words: str = ""
     ) -> Lookup:
+        """Fit the table.
+
+        Args:
+            values: The numbers by which it is indexed, each with a value at every place.
+            sizes: How many knots it has along each number.
+            places: True for the places that it is fitted on.
+            words: The table in words.
+        """
         stream, written = self.stream[places], self.written[places]
         none = stream[:, :0]
         wanted = torch.stack([one[places] for one in values], -1) if values else none

@@ -56,7 +56,21 @@ _LOOSE = {
 """Role → stricter roles. If a component also has one of these, the role adds nothing and its row is
 left out."""
 _OWN = {
-    **dict.fromkeys(("readout", "gating", "unmixing", "sharpening"), ("passing-on",)),
+    **dict.fromkeys(("readout", "gating", "unmixing", "sharpening"), ("passing-on", "lookup")),
+    **dict.fromkeys(
+        (
+            "previous-token",
+            "sink",
+            "local",
+            "uniform",
+            "duplicate-token",
+            "induction",
+            "symbol-equality",
+            *_SELECTED,
+            *_MEMORY,
+        ),
+        ("positional",),
+    ),
     "successor": ("copying",),
     "counting": ("dense", "uniform"),
     "memory-mixture": (
@@ -65,6 +79,7 @@ _OWN = {
         "local",
         "previous-token",
         "sink",
+        "positional",
         *_SELECTED,
         *_MEMORY,
     ),
@@ -227,6 +242,8 @@ def _without_loose_names(roles: pd.DataFrame, lacks: Mapping[str, str]) -> pd.Da
     for role, others in _OWN.items():
         named = roles.loc[(roles["role"] == role) & (roles["status"] == "confirmed"), where]
         loose |= roles["role"].isin(others) & places.isin(pd.MultiIndex.from_frame(named))
+    teams, heads = pd.MultiIndex.from_frame(roles[["role", "group"]]), roles["component"] == "head"
+    loose |= (roles["component"] == "group") & ~teams.isin(teams[heads & ~loose])
     return _standing_in(roles[~loose].reset_index(drop=True), lacks)
 
 

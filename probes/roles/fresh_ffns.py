@@ -21,11 +21,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -36,12 +34,9 @@ from interp.run.layers import HookedLayers, close
 from interp.run.plain import runners_of
 from probes.roles.activity import Folds, Latent, explained_variance, readable
 from probes.roles.decision import Test
-from probes.roles.reinit_null import Beyond, beyond
+from probes.roles.reinit_null import Beyond, beyond_draws
 
-_DRAWS, _FIRST = 250, 50
-_CHANCE = 0.1
-"""If p is at least this after the first draws, the other draws are not made: they would hardly
-bring it below the level."""
+_DRAWS = 250
 _TINY = 1e-12
 _PADDED = ("W_in", "W_out")
 """Weight matrices of our own FFNs that may have more hidden units than the layer uses. The entries
@@ -200,13 +195,9 @@ class FreshFFNs:
         return value.to(next(self.model.parameters()))
 
     def _beyond(self, layer: int, score: Callable[[nn.Module], list[float]]) -> Beyond:
-        """How far out the FFN's own score is, or the one of several that is furthest out: by a few
-        draws, or by all where these leave it open."""
+        """How far out the FFN's own score is, or the one of several that is furthest out."""
         ffn = self.model.blocks[layer].mlp
-        own, fresh = score(ffn), map(score, self._fresh(ffn))
-        drawn = [next(fresh) for _ in range(_FIRST)]
-        found = _furthest(own, drawn)
-        return found if found.p >= _CHANCE else _furthest(own, [*drawn, *fresh])
+        return beyond_draws(score(ffn), map(score, self._fresh(ffn)))
 
     def _fresh(self, ffn: nn.Module) -> Iterator[nn.Module]:
         """The same module each time, with other weights."""
@@ -229,11 +220,3 @@ def _used_entries(name: str, weight: Tensor) -> Tensor:
         return every
     units = weight.any(0) if name == "W_in" else weight.any(1)[:, None]
     return every & units
-
-
-def _furthest(own: list[float], drawn: list[list[float]]) -> Beyond:
-    """The score that is furthest out; its p is taken times their number."""
-    columns = np.array(drawn).T
-    found = [beyond(one, draws) for one, draws in zip(own, columns, strict=True)]
-    best = min(found, key=lambda one: one.p)
-    return replace(best, p=min(1.0, best.p * len(found)))

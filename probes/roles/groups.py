@@ -76,7 +76,8 @@ def with_groups(found: Sequence[Found], effects: Effects) -> list[Found]:
         mine = {(one.layer, one.head): one for one in found if _can_share(one, role)}
         if len(mine) < 2:
             continue
-        kind = effects.evidence.profile.rows.get(role.keys, "")
+        rows = effects.evidence.profile.rows
+        kind = rows.get(role.keys, rows["own"])
         ways = (False, True)[: 1 + effects.decides(kind)]
         searched = (list(_Search(effects, role, mine, decisions=way).groups()) for way in ways)
         for group in next(filter(None, searched), []):
@@ -141,7 +142,8 @@ class _Search:
                 yield list(self._findings(group, tests, percentile))
 
     def _kinds(self) -> Sequence[str]:
-        only = self._effects.evidence.profile.rows.get(self._role.keys, "")
+        rows = self._effects.evidence.profile.rows
+        only = rows.get(self._role.keys, rows["own"])
         if not self._nats:
             return [only]
         trials = self._effects.trials

@@ -63,6 +63,8 @@ class Floors:
             location alone.
         alone: Least part of an FFN's effect on the output that remains when what it writes is
             replaced by its linear fit on a latent.
+        tabled: Least part of an FFN's effect on the output that remains when what it writes is
+            replaced by a table over a few numbers.
         passed: Least share of the output change that removing a source from the FFN's input alone
             causes which also appears when the source is removed from the whole stream.
         mixture: Least r², before an FFN that unmixes them, of a memory and of another content.
@@ -113,6 +115,7 @@ class Floors:
     mixed: float = 0.1
     carried: float = 0.98
     alone: float = 0.5
+    tabled: float = 0.9
     passed: float = 0.5
     mixture: float = 0.05
     kernel_beside: float = 0.01

@@ -267,7 +267,7 @@ class Reader:
         """
         layer, ffn = group[0].layer, group[0].kind == "ffn"
         site = Site(layer, "mlp_out" if ffn else "attn_out")
-        written = self._ffn_write(layer) if ffn else self._together(group)
+        written = self.effects.writes.of_part(group[0]) if ffn else self._together(group)
         value, scored = self.latents[latent].double(), self.batch.mask
         moved = value - value.mean(0)
         line = (written[scored] * moved[scored][:, None]).sum(0) / moved[scored].square().sum()
@@ -277,16 +277,11 @@ class Reader:
         name = f"of what {who} to the output, kept with {latent} alone of what "
         name += "it writes" if ffn else "they write"
         floor = self.floors.alone if ffn else self.floors.carried
-        return self._kept_output(group, edits, name, floor)
+        whole = self.necessity_tests(group)[-1].score
+        return self.effects.kept_output(whole, edits, name, floor)
 
     def _together(self, group: Sequence[Component]) -> Tensor:
         return self.effects.writes.together([(part.layer, part.head) for part in group])
-
-    def _ffn_write(self, layer: int) -> Tensor:
-        """Return what an FFN writes on the given rows, minus its mean over rows."""
-        site = Site(layer, "mlp_out")
-        written = self.evidence.run("given").at([site])[site].double().cpu()
-        return written - written.mean(0)
 
     def effect_through_keys(self, part: Component, keys: Tensor) -> Test:
         """Test whether a head affects the output through its attention to some keys alone.
@@ -300,24 +295,9 @@ class Reader:
                 attention.
         """
         name = "of what it does to the output, kept with its attention at the location alone"
-        return self._kept_output(
-            [part],
-            self.effects.rises.only_keys((part.layer, part.head), keys),
-            name,
-            self.floors.carried,
-        )
-
-    def _kept_output(
-        self, group: Sequence[Component], edits: Edits, name: str, floor: float
-    ) -> Test:
-        """Test how much of a group's effect on the output is left when edits are made.
-
-        The score is 1 − (change of the output by the edits) / (change of the output when the group
-        is ablated); 0 if ablating the group changes nothing.
-        """
-        left = self.effects.change_test(edits, 0.0, "")
-        whole = self.necessity_tests(group)[-1].score
-        return Test(name, 1 - left.score / whole if whole > 0 else 0.0, floor)
+        edits = self.effects.rises.only_keys((part.layer, part.head), keys)
+        whole = self.necessity_tests([part])[-1].score
+        return self.effects.kept_output(whole, edits, name, self.floors.carried)
 
     def necessity_tests(self, without: Sequence[Component]) -> list[Test]:
         """Test whether the output changes when components are mean-ablated.

@@ -24,10 +24,12 @@ from probes.roles.detectors.composition import composition_roles
 from probes.roles.detectors.counting import counting_roles
 from probes.roles.detectors.ffns import ffn_roles
 from probes.roles.detectors.gating import gating_roles
+from probes.roles.detectors.lookups import lookup_roles
 from probes.roles.detectors.mapping import copying_roles, mapping_roles
 from probes.roles.detectors.memories import memory_roles, round_roles
 from probes.roles.detectors.mixtures import mixture_roles
 from probes.roles.detectors.passing import passing_roles
+from probes.roles.detectors.positions import position_roles
 from probes.roles.detectors.suppression import suppression_roles
 from probes.roles.examined import Examined
 from probes.roles.profile import PROFILES, Floors
@@ -207,13 +209,19 @@ SHIPPED = (
         "positional",
         "A head whose attention is the same whatever the row holds, and neither on the token "
         "before nor on the first.",
-        ("cosine of its attention on different rows beyond permuted attention",),
-        _WITHOUT_HEAD,
-        ("positional", "excess"),
-        "cosine of attention on different rows",
+        (
+            "in a language model: cosine of its attention on different rows beyond permuted "
+            "attention",
+            "on rows of a task: with its mean attention on other rows in place of its own, what it "
+            "does to the output is kept, and the loss is lower than with what it writes turned at "
+            "random",
+        ),
+        ("without the head the loss rises",),
+        ("positional", "excess", "tabled", "loss"),
+        "cosine of attention on different rows; of a task, the share of its effect that is kept",
         "ours",
-        (attention_roles,),
-        ("language",),
+        (attention_roles, position_roles),
+        _BOTH,
         control="pattern",
         surrogate=surrogates.MEAN,
     ),
@@ -637,6 +645,23 @@ SHIPPED = (
         _BOTH,
         uncontrolled=_EVERYWHERE,
         surrogate=surrogates.COMPUTED,
+    ),
+    Role(
+        "lookup",
+        "An FFN that is a table over a few numbers that it reads: latents of the task, the token, "
+        "how often it came so far, or what a head wrote.",
+        (
+            "with a table over at most four numbers in its place, fitted on other rows, what it "
+            "does to the output is kept",
+            "the loss is lower than with what the FFN writes turned at random",
+        ),
+        ("without the FFN the loss rises",),
+        ("tabled", "loss"),
+        "share of its effect on the output that is kept with the table",
+        "ours",
+        (lookup_roles,),
+        uncontrolled=_EVERYWHERE,
+        surrogate=surrogates.TABLED,
     ),
 )
 """All roles that prooflens ships, in the order in which they are listed."""

@@ -37,8 +37,9 @@ A small p says that a head is not as it was initialised. It says nothing about w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from math import ceil
 from typing import Any
 
@@ -66,6 +67,9 @@ pass."""
 _FEW_DRAWS, _CHANCE = 100, 0.2
 """A quarter of the draws is made first, if that is at least ``_FEW_DRAWS``. If p is then
 ``_CHANCE`` or more, or small enough for all heads that are asked, the rest is not drawn."""
+_FIRST, _HOPELESS = 50, 0.1
+"""How many draws :func:`beyond_draws` makes first; if p is then at least the second, the others are
+not made: they would hardly bring it below the level."""
 _TINY = 1e-30
 _GAIN, _UNEVENNESS, _BOTH = "gain", "unevenness", "both"
 
@@ -132,6 +136,27 @@ def beyond(score: float, draws: Float[np.ndarray, " draw"]) -> Beyond:
     """Compute the p-value of a positive score against draws of it, on logarithms."""
     logs = np.log(np.maximum(draws, _TINY))
     return Beyond(from_draws(float(np.log(max(score, _TINY))), logs).p, len(draws), score)
+
+
+def beyond_draws(own: list[float], drawn: Iterator[list[float]]) -> Beyond:
+    """Compute how far out a positive score is among random draws of it, by the first fifty, or by
+    all where these leave it open. Of several scores the one that is furthest out counts, and its p
+    is taken times their number.
+
+    Args:
+        own: The scores.
+        drawn: The same scores of each draw.
+    """
+    some = list(islice(drawn, _FIRST))
+    found = _furthest(own, some)
+    return found if found.p >= _HOPELESS else _furthest(own, [*some, *drawn])
+
+
+def _furthest(own: list[float], drawn: list[list[float]]) -> Beyond:
+    columns = np.array(drawn).T
+    found = [beyond(one, draws) for one, draws in zip(own, columns, strict=True)]
+    best = min(found, key=lambda one: one.p)
+    return replace(best, p=min(1.0, best.p * len(found)))
 
 
 class ReinitNull:

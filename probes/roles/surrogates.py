@@ -313,6 +313,7 @@ def _arguments(told: Fitting) -> list[str]:
 
 
 ANSWER, COMPUTED = Surrogate("ffn", _arguments), Surrogate("ffn", lambda told: [])
+TABLED = Surrogate("ffn", lambda told: str(told.role.target).split(", "))
 
 
 def _computing(names: Sequence[str], told: Fitting) -> Fitted | None:

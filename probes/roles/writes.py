@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from interp.interventions.components import Component
 from interp.run import Add, Array, Site
 from probes.roles.evidence import Evidence, Place
 
@@ -68,6 +69,14 @@ class Writes:
             value = torch.einsum("rphk,hkd->rphd", value, self.evidence.model.W_O[layer][heads])
         value = value.detach().double().sum(2)
         return value - value.mean(0)
+
+    def of_part(self, part: Component) -> Float[Tensor, "row pos feature"]:
+        """Return what a head or an FFN writes on the given rows, minus its mean over rows."""
+        if part.kind == "head":
+            return self.together([(part.layer, part.head)]).cpu()
+        site = Site(part.layer, "mlp_out")
+        written = self.evidence.run("given").at([site])[site].double().cpu()
+        return written - written.mean(0)
 
     def at_end(self, by: Tensor) -> Add:
         """Return the edit that adds a tensor to the residual stream after the last layer.

@@ -10,16 +10,16 @@ from interp.errors import ArgumentError
 from interp.models.export import export_gpt2
 from interp.models.pretrained import load_pretrained
 from probes import fresh_models
-from probes.roles import LANGUAGE, PROFILES, ROLES, Floors, find_roles
+from probes.roles import LANGUAGE, PROFILES, ROLES, Floors, find_roles, turned
 from probes.roles.decision import MEANINGS
 from probes.roles.registry import CONTROLS, markdown
 from trained import zoo
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 FORWARDS = {
-    "fixed-memory-multiplexer": 19.8,
-    "template-majority": 16.0,
-    "induction-attention": 17.1,
+    "fixed-memory-multiplexer": 30.0,
+    "template-majority": 17.3,
+    "induction-attention": 17.5,
 }
 """Forwards of all rows, at 96 rows: each change once, from its layer on."""
 
@@ -46,6 +46,7 @@ def test_roles_name_floors_and_profiles_that_there_are() -> None:
 @pytest.mark.parametrize("name", sorted(FORWARDS))
 def test_nothing_is_run_twice(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fresh_models, "_DRAWS", 20)
+    monkeypatch.setattr(turned, "_DRAWS", 1)
     assert forwards(name) <= FORWARDS[name]
 
 

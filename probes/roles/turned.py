@@ -1,0 +1,65 @@
+"""Is the loss lower with what a component writes than with the same turned at random?
+
+    w        what a head or an FFN writes into the residual stream, less its mean over rows
+    turned   w R in place of w, for a random rotation R of the stream, the same on all rows and at
+             all positions
+    p        how far out the model's own loss is among the losses with 250 rotations
+
+What a fresh component writes has no preferred direction, so its loss is as likely as any turned one
+to be the lowest. A small p says that the rest of the model is made for what this component writes,
+or the component for the rest. Of a random component behind which a readout was fitted the first is
+true: it is found as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from interp.interventions.components import Component
+from interp.run import Add, Array, Edit, Run, Site
+from probes.roles.decision import Test
+from probes.roles.effects import Effects
+from probes.roles.reinit_null import beyond_draws
+
+_OUTPUTS = {"head": "attn_out", "ffn": "mlp_out"}
+_DRAWS, _ROWS = 250, 32
+_BEYOND = 0.997
+"""The least 1 − p: any component that is needed is tested, and chance alone decides."""
+
+
+def beyond_turned(effects: Effects, part: Component, *, asked: bool) -> Test:
+    """Test whether the loss on the first given rows is lower than with what a component writes
+    turned at random.
+
+    Args:
+        effects: The effects of edits on the model; the targets of its rows are known.
+        part: The head or FFN.
+        asked: Whether to measure. Otherwise the test fails, and counts in its family.
+    """
+    p = _p(effects, part) if asked else 1.0
+    return Test("loss below that with what it writes turned at random (1 − p)", 1 - p, _BEYOND, p)
+
+
+def _p(effects: Effects, part: Component) -> float:
+    evidence, site = effects.evidence, Site(part.layer, _OUTPUTS[part.kind])
+    own = effects.writes.of_part(part)[:_ROWS]
+    run = Run(evidence.model, evidence.batch("given")[:_ROWS])
+    generator = torch.Generator().manual_seed(evidence.seed)
+
+    def rotations() -> Iterator[Edit]:
+        for _ in range(_DRAWS):
+            drawn = torch.randn(2 * own.shape[-1:], generator=generator, dtype=own.dtype)
+            basis, upper = torch.linalg.qr(drawn)
+            yield Add(
+                site, Array(own @ (basis * upper.diagonal().sign()) - own, "turned at random")
+            )
+
+    def score(*edits: Edit) -> list[float]:
+        changed = run.with_(*edits)
+        loss = float(changed.by_row(changed.value()).double().mean())
+        run.forget()
+        return [1 / max(loss, 1e-12)]
+
+    return beyond_draws(score(), map(score, rotations())).p
