@@ -17,7 +17,7 @@ say that each part of it is needed: that is the roles' own test.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import comb, nan
@@ -33,6 +33,7 @@ from interp.run import Edit, Mean, Run, output_site
 from interp.run.gate import admit_batch
 from interp.stats.bootstrap import row_interval
 from interp.tasks.base import Batch, Memory, answers_of, memories_of
+from probes.roles.examined import Watch
 from probes.roles.fitting import Fitting
 from probes.roles.registry import ROLES
 from probes.roles.surrogates import Fitted, Surrogate, fit_roles, others
@@ -151,6 +152,7 @@ def explain(
     memories: Sequence[Memory] = (),
     answers: Mapping[str, Sequence[str]] | None = None,
     seed: int = 0,
+    watch: Watch = iter,
 ) -> Explanation:
     """Put the programs of confirmed roles in their components' place, and measure what is kept.
 
@@ -163,6 +165,8 @@ def explain(
             by default other rows of the task, or else every second one of ``rows``.
         memories, answers: As for ``find_roles``; a shipped model's task tells them by default.
         seed: Seed of the rows, the random sets, and the intervals.
+        watch: A wrapper around the loops over components, one for fitting and one for judging,
+            for a progress bar.
 
     Raises:
         ArgumentError: for a table without roles of this model, for rows that are missing or too
@@ -173,8 +177,8 @@ def explain(
     with evaluating(model):
         every = components(model)
         confirmed = _confirmed_roles(roles, every)
-        made = _fit_programs(Run(model, fit), every, confirmed, (memories, answers))
-        return _judge(Run(model, judge), every, confirmed, made, seed)
+        made = _fit_programs(Run(model, fit), watch(every), confirmed, (memories, answers))
+        return _judge(Run(model, judge), every, confirmed, made, seed, watch)
 
 
 def _rows(model: Any, rows: Any, judged: Any, seed: int) -> tuple[Batch, Batch, Any]:
@@ -220,7 +224,7 @@ def _confirmed_roles(roles: pd.DataFrame, every: Sequence[Component]) -> dict[Co
 
 def _fit_programs(
     run: Run,
-    every: Sequence[Component],
+    every: Iterable[Component],
     confirmed: Mapping[Component, Sequence[Any]],
     of_task: tuple[Sequence[Memory], Mapping[str, Sequence[str]] | None],
 ) -> dict[Component, list[_Made]]:
@@ -267,6 +271,7 @@ def _judge(
     confirmed: Mapping[Component, Sequence[Any]],
     made: Mapping[Component, Sequence[_Made]],
     seed: int,
+    watch: Watch,
 ) -> Explanation:
     means = {part: Mean(output_site(run.model, part.layer, part.head)) for part in every}
     told = {part: [one.program for one in some] for part, some in made.items()}
@@ -300,7 +305,7 @@ def _judge(
     sets = [share(losses(some, {})) for some in _sets(every, own, seed)]
     wrong = [share(losses(named, _edits(run, every, some, means))) for some in _wrong(made)]
     parts = []
-    for part in every:
+    for part in watch(every):
         rest = {other: some for other, some in programs.items() if other != part}
         repaired = share(losses([*named, part], rest))
         parts.append(_part(part, confirmed.get(part, ()), made.get(part, ()), repaired))

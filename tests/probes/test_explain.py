@@ -1,5 +1,6 @@
 """Programs in components' places: against hooks by hand, known scores, and known models."""
 
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor
 
 import prooflens as pl
 from interp.errors import ArgumentError
+from interp.interventions.components import components
 from interp.run import Array, Edit, Lookup, Mean, Replace, Run, Site
 from interp.tasks.base import Batch
 from probes.roles.explanation import explain
@@ -34,7 +36,14 @@ INDUCTION = _roles(
 def test_an_induction_model_runs_as_three_lines() -> None:
     shipped = zoo.load("induction-attention")
     rows, others = shipped.task.sample(96, seed=1), shipped.task.sample(96, seed=2)
-    found = explain(shipped.model, INDUCTION, rows, judged=others)
+    watched = list[list[Any]]()
+
+    def watch(some: Sequence[Any]) -> Iterable[Any]:
+        watched.append([*some])
+        return some
+
+    found = explain(shipped.model, INDUCTION, rows, judged=others, watch=watch)
+    assert watched == 2 * [components(shipped.model)]
     assert found.kept.share > 0.9 > 0.3 > found.others
     assert found.kept.low <= found.kept.share <= found.kept.high
     assert found.own.share == pytest.approx(1.0)
