@@ -43,7 +43,7 @@ def test_an_induction_model_runs_as_three_lines() -> None:
         return some
 
     found = explain(shipped.model, INDUCTION, rows, judged=others, watch=watch)
-    assert watched == 2 * [components(shipped.model)]
+    assert watched == 2 * [list(components(shipped.model))]
     assert found.kept.share > 0.9 > 0.3 > found.others
     assert found.kept.low <= found.kept.share <= found.kept.high
     assert found.own.share == pytest.approx(1.0)
