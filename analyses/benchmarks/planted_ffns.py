@@ -89,7 +89,7 @@ class PlantedFFN:
         rows: Rows of its task; their latents include the memories.
         memories: The memories of the task.
         role, target: The role of the FFN and its target; empty for a decoy.
-        besides: Roles that it has as well, or may have.
+        besides: Roles and targets that it has as well, or may have; an empty target is any.
     """
 
     model: SequenceTransformer
@@ -97,7 +97,7 @@ class PlantedFFN:
     memories: tuple[Memory, ...]
     role: str = ""
     target: str = ""
-    besides: frozenset[str] = frozenset()
+    besides: frozenset[tuple[str, str]] = frozenset()
 
 
 def plant(kind: str, seed: int, decoy: str = "") -> PlantedFFN:
@@ -141,7 +141,12 @@ def plant(kind: str, seed: int, decoy: str = "") -> PlantedFFN:
                 weight.mul_(1 + _NOISE * noise * ("table" not in name))
         _turn(model, generator)
     found = ("", "") if decoy else (KINDS[kind], _target(kind, memory))
-    besides = {"lookup": {"passing-on"}}.get(found[0], set() if decoy == "unread" else {"lookup"})
+    besides = set[tuple[str, str]]()
+    if found[0] == "lookup":
+        besides = {("passing-on", "heads")}
+    elif decoy != "unread":
+        exact = KINDS[kind] == "passing-on" and decoy != "random"
+        besides = {("lookup", ("x[t]" if "token" in kind else "x[t-1]") if exact else "")}
     return PlantedFFN(model.eval(), rows, (memory,), *found, frozenset(besides))
 
 
@@ -149,8 +154,8 @@ def confirmed_roles(one: PlantedFFN) -> set[tuple[str, str]]:
     """The confirmed roles of the FFN, with their targets, but for those that it has besides."""
     roles = find_roles(one.model, one.rows, memories=one.memories)
     ffns = roles[(roles["component"] == "ffn") & (roles["status"] == "confirmed")]
-    ffns = ffns[~ffns["role"].isin(one.besides)]
-    return {*zip(ffns["role"], ffns["target"], strict=True)}
+    found = {*zip(ffns["role"], ffns["target"], strict=True)} - one.besides
+    return {claim for claim in found if (claim[0], "") not in one.besides}
 
 
 def _target(kind: str, memory: Memory) -> str:

@@ -24,7 +24,6 @@ _UNTOLD = (
     "unmixing",
     "sharpening",
     "passing-on",
-    "lookup",
 )
 """Roles of the task profile that are not scored, because no construction has them:
 ``memory-correction`` counts as ``memory-location``, and FFNs other than readouts are planted in

@@ -50,8 +50,8 @@ class Batch:
         """Return the number of rows (sequences)."""
         return int(self.inputs.shape[0])
 
-    def __getitem__(self, rows: slice) -> Batch:
-        """Return the rows of a slice as a smaller batch."""
+    def __getitem__(self, rows: slice | Tensor) -> Batch:
+        """Return some rows, by a slice or by their numbers, as a smaller batch."""
         return Batch(
             self.inputs[rows],
             self.targets[rows],

@@ -194,21 +194,24 @@ class Effects:
         change = self._change("given", "all", edits, floor).test(name, floor, "changed")
         return replace(change, loss=True)
 
-    def kept_output(self, whole: float, edits: Edits, name: str, floor: float) -> Test:
+    def kept_output(self, without: Edits, edits: Edits, name: str, floor: float) -> Test:
         """Test how much of what components do to the output on the given rows is left when edits
         are made.
 
         The score is 1 − (change of the output by the edits) / (change of the output without the
-        components); 0 if the output does not change without them.
+        components), over all rows; 0 if the output does not change without them.
 
         Args:
-            whole: The change of the output without the components.
+            without: The edits that ablate the components.
             edits: The edits.
             name: The name of the test.
             floor: The least score that passes.
         """
-        left = self.change_test(edits, 0.0, "").score
-        return Test(name, 1 - left / whole if whole > 0 else 0.0, floor)
+        left, whole = (self._change_by_row("given", "all", one) for one in (edits, without))
+        if not whole.mean() > 0:
+            return Test(name, 0.0, floor)
+        kept = over_rows(1 - left / whole.mean())
+        return replace(kept.test(name, floor), p=0.0)
 
     def worse(self, edits: Edits, words: str, where: Tensor | None = None) -> Test:
         """Test whether edits, made together, raise the loss on the given rows.
@@ -418,13 +421,22 @@ class Effects:
         if not variance > 0:
             return NONE
         for rows in self.evidence.looks(kind):
-            where = scored if rows is None else scored[rows]
-            shares = self.rises.at(kind, edits, rows) * (self.rises.spread(kind, "all")[1] or 1.0)
-            means = _row_means(shares, where) / variance
+            means = self._change_by_row(kind, over, edits, rows)
             of = None if rows is None else len(scored)
-            found = over_rows(means.numpy(), than=beyond(least, squared=True), of=of)
+            found = over_rows(means, than=beyond(least, squared=True), of=of)
             if found.test("", least).is_settled(self.evidence.odds(kind)):
                 break
+        return found
+
+    def _change_by_row(
+        self, kind: str, over: str, edits: Edits, rows: list[int] | None = None
+    ) -> Float[np.ndarray, " row"]:
+        """Return by how much edits change the output of each row, as a share of its variance over
+        all rows; of all rows by default."""
+        scored, variance = self.rises.spread(kind, over)
+        where = scored if rows is None else scored[rows]
+        shares = self.rises.at(kind, edits, rows) * (self.rises.spread(kind, "all")[1] or 1.0)
+        found: Float[np.ndarray, " row"] = (_row_means(shares, where) / (variance or 1.0)).numpy()
         return found
 
 

@@ -134,15 +134,10 @@ class Evidence:
         return self.profile.floors
 
     @property
-    def mask(self) -> AttentionMask:
-        """Which keys a query may attend to; causal where nothing says so."""
-        return self._mask or AttentionMask()
-
-    @property
     def causal(self) -> bool:
         """Whether attention is causal, so that no query sees a later key; True where no mask is
         known."""
-        return self.mask.causal
+        return self._mask is None or self._mask.causal
 
     @cached_property
     def heads(self) -> tuple[Place, ...]:

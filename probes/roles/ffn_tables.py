@@ -6,13 +6,13 @@
                                          is interpolated (:class:`interp.run.Lookup`)
 
 Numbers that can be read are those that a linear map finds in the stream (r² ≥ .9): latents of the
-task, which token stands there, how often it came so far, what stood at the lags of a memory, and
-the directions in which the token, or what each head wrote, varies most. All but the directions are
-*named*: they are known without the model. They are chosen one at a time, or two where no single
-one helps, by what a table fitted on half of the rows explains of what the FFN writes in the others.
-Those that a task names as arguments come first. A number that follows from chosen ones is left out,
-and so is one without which a table explains as much.
-The linear map is added where the table misses more than a hundredth, and the map halves that.
+task, the position, which token stands there, how often it came so far, what stood at the lags of a
+memory, and the directions in which the input, or what each head wrote, varies most. All but the
+directions are *named*: they are known without the model. They are chosen one at a time, or two
+where no single one helps, by what a table fitted on half of the rows explains of what the FFN
+writes in the others. Those that a task names as arguments come first. A number that follows from
+chosen ones is left out, and so is one without which a table explains as much. The linear map is
+added where the table misses more than a hundredth, and the map halves that.
 
 A table that explains all says that the FFN depends on these numbers alone, on the rows at hand. It
 does not say that the FFN reads them one by one, nor that others would not do as well. A linear map
@@ -42,7 +42,7 @@ _WIDEST, _FINEST = 17, 65
 _SEEN = 8
 """The least places for each entry that a fine table has more."""
 _FILLED, _LEAST_ENTRIES = 4, 16
-"""A table has at most an entry for each four places that it is fitted on, or sixteen in all."""
+"""A short table has at most an entry for each four places that it is fitted on, or sixteen."""
 _MOST = 9
 """The most numbers: of two values each they have half of the entries."""
 _GAIN, _ENOUGH = 0.002, 0.999
@@ -125,7 +125,8 @@ def short_tables(
     found, places = run.at([before, after]), read_places(run, layer)
     stream, written = (found[site].double().cpu() for site in (before, after))
     first, half = _half_of_rows(places), halves(places)
-    made = _Table(before, after, stream[places], written[places], half)
+    entries = max(_LEAST_ENTRIES, min(_ENTRIES, int(half.sum()) // _FILLED))
+    made = _Table(before, after, stream[places], written[places], half, entries=entries)
     every = dict(_named_numbers(run, places, latents))
     every |= {} if named else dict(_directions(run, layer, places))
     numbers = {name: one for name, one in every.items() if can_read(made.stream, one, half)}
@@ -265,6 +266,8 @@ def _named_numbers(
         elif values.shape[:2] == places.shape and values.ndim == 3 and values.shape[2] <= _CHANNELS:
             for at, value in enumerate(values[places].unbind(-1)):
                 yield from _varying(f"{name}.{at}", value)
+    position = torch.arange(places.shape[1]).expand(places.shape)
+    yield from _varying("the position", position[places])
     tokens = batch.inputs.unique().tolist() if batch.inputs.ndim == 2 else []
     for token in tokens[1:] if len(tokens) <= _SYMBOLS else []:
         here = (batch.inputs == token).double()
@@ -275,13 +278,24 @@ def _named_numbers(
 
 
 def _directions(run: Run, layer: int, places: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """The directions in which the token, and what each head wrote, vary most, at some places."""
-    start = Site(0, "resid_pre")
-    yield from _main_directions("the token", run.at([start])[start][places])
+    """The directions in which the input, and what each head before the FFN wrote, vary most, at
+    some places."""
+    what = "the token" if run.batch.inputs.ndim == 2 else "the input"
+    yield from _main_directions(what, _embedded(run)[places])
+    own = read_by_ffn(run.model, layer).kind != "resid_pre"  # else the block is parallel
     for part in components(run.model):
-        if part.kind == "head" and part.layer <= layer:
+        if part.kind == "head" and part.layer < layer + own:
             site = output_site(run.model, part.layer, part.head)
             yield from _main_directions(f"what {part.name} wrote", run.at([site])[site][places])
+
+
+def _embedded(run: Run) -> Float[Tensor, "row pos d_model"]:
+    """What the input adds to the stream; with what its position adds, where the model does not
+    tell the two apart."""
+    start = Site(-1, "embed")
+    if start.name not in run.model.hook_dict:
+        start = Site(0, "resid_pre")
+    return run.at([start])[start]
 
 
 def _main_directions(what: str, values: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -309,6 +323,7 @@ class _Table:
         written: What it writes.
         half: The places that tables are fitted on, to be judged on the others.
         linear: Whether a linear map of what the FFN reads is added to the table's entry.
+        entries: The most entries.
     """
 
     before: Site
@@ -317,6 +332,7 @@ class _Table:
     written: Float[Tensor, "place d_model"]
     half: Bool[Tensor, " place"]
     linear: bool = False
+    entries: int = _ENTRIES
 
     def first_places(self) -> _Table:
         """The same at the first 4,096 places, where numbers are chosen."""
@@ -339,8 +355,7 @@ class _Table:
         """
         sizes = [2 if len(one.unique()) <= 2 else 0 for one in values]
         many = [at for at, size in enumerate(sizes) if not size]
-        entries = max(_LEAST_ENTRIES, min(_ENTRIES, int(self.half.sum()) // _FILLED))
-        room = entries // 2 ** (len(sizes) - len(many))
+        room = self.entries // 2 ** (len(sizes) - len(many))
         for at in many:
             sizes[at] = max(2, min(_WIDEST, int(room ** (1 / len(many)) + 1e-9)))
         if fine and many:

@@ -32,7 +32,8 @@ class Floors:
         local: Least share of attention within the window.
         elsewhere: Least share of attention that is not on the query's own position, for roles that
             attend elsewhere.
-        selected: Least closeness to even attention over the keys that a rule selects.
+        selected: Least closeness to even attention over the keys that a rule selects, or to the
+            head's mean attention.
         window: How many positions count as local, the query's own included.
         writer: Least share of attention to the previous token for an earlier head to count as one
             whose output later heads may read.
@@ -64,7 +65,7 @@ class Floors:
         alone: Least part of an FFN's effect on the output that remains when what it writes is
             replaced by its linear fit on a latent.
         tabled: Least part of an FFN's effect on the output that remains when what it writes is
-            replaced by a table over a few numbers.
+            replaced by a table over a few numbers; or of a head's, with its mean attention.
         passed: Least share of the output change that removing a source from the FFN's input alone
             causes which also appears when the source is removed from the whole stream.
         mixture: Least r², before an FFN that unmixes them, of a memory and of another content.

@@ -277,8 +277,7 @@ class Reader:
         name = f"of what {who} to the output, kept with {latent} alone of what "
         name += "it writes" if ffn else "they write"
         floor = self.floors.alone if ffn else self.floors.carried
-        whole = self.necessity_tests(group)[-1].score
-        return self.effects.kept_output(whole, edits, name, floor)
+        return self.effects.kept_output(self.ablation(group), edits, name, floor)
 
     def _together(self, group: Sequence[Component]) -> Tensor:
         return self.effects.writes.together([(part.layer, part.head) for part in group])
@@ -296,8 +295,7 @@ class Reader:
         """
         name = "of what it does to the output, kept with its attention at the location alone"
         edits = self.effects.rises.only_keys((part.layer, part.head), keys)
-        whole = self.necessity_tests([part])[-1].score
-        return self.effects.kept_output(whole, edits, name, self.floors.carried)
+        return self.effects.kept_output(self.ablation([part]), edits, name, self.floors.carried)
 
     def necessity_tests(self, without: Sequence[Component]) -> list[Test]:
         """Test whether the output changes when components are mean-ablated.
@@ -395,11 +393,15 @@ class Reader:
         yield -1, Site(0, "resid_pre").name
         yield from stream_after(self.model)
 
+    def ablation(self, without: Sequence[Component]) -> Edits:
+        """Return the edits that mean-ablate components."""
+        return tuple(Mean(output_site(self.model, part.layer, part.head)) for part in without)
+
     def _run(self, without: Sequence[Component]) -> _Without:
         """Run the model with some components mean-ablated; each set of components is run once."""
         key = tuple(without)
         if key not in self._without:
-            edits = tuple(Mean(output_site(self.model, part.layer, part.head)) for part in without)
+            edits = self.ablation(without)
             layer = min(part.layer for part in without)
             keep = [hook for at, hook in self.sites() if at >= layer]
             if without[0].kind == "ffn":

@@ -207,17 +207,16 @@ SHIPPED = (
     ),
     Role(
         "positional",
-        "A head whose attention is the same whatever the row holds, and neither on the token "
-        "before nor on the first.",
+        "A head whose attention is nearly the same whatever the row holds.",
         (
             "in a language model: cosine of its attention on different rows beyond permuted "
-            "attention",
-            "on rows of a task: with its mean attention on other rows in place of its own, what it "
-            "does to the output is kept, and the loss is lower than with what it writes turned at "
-            "random",
+            "attention, which is neither on the token before nor on the first",
+            "on rows of a task: its attention is nearly the same on all of them; with its mean on "
+            "other rows in its place, what it does to the output is kept; and the loss is lower "
+            "than with what it writes turned at random",
         ),
-        ("without the head the loss rises",),
-        ("positional", "excess", "tabled", "loss"),
+        _WITHOUT_HEAD,
+        ("positional", "excess", "selected", "tabled"),
         "cosine of attention on different rows; of a task, the share of its effect that is kept",
         "ours",
         (attention_roles, position_roles),
@@ -648,8 +647,8 @@ SHIPPED = (
     ),
     Role(
         "lookup",
-        "An FFN that is a table over a few numbers that it reads: latents of the task, the token, "
-        "how often it came so far, or what a head wrote.",
+        "An FFN that is a table over a few numbers that a linear map reads before it: latents of "
+        "the task, the position, the token, how often it came so far, or what a head wrote.",
         (
             "with a table over at most four numbers in its place, fitted on other rows, what it "
             "does to the output is kept",

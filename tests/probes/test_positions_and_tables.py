@@ -10,7 +10,7 @@ from interp.hooks.capture import evaluating
 from interp.interventions.components import Component
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
-from interp.run import Run, Site
+from interp.run import Mean, Resample, Run, Site
 from interp.tasks.base import Batch
 from probes.roles import TASK, find_roles
 from probes.roles.effects import Effects
@@ -82,6 +82,47 @@ def test_a_head_that_looks_by_content_or_that_no_answer_needs_is_not() -> None:
         roles = find_roles(model, rows, profile="task")
         confirmed = roles[roles["status"] == "confirmed"]
         assert "positional" not in set(confirmed["role"])
+
+
+def test_attention_by_content_over_values_that_are_alike_is_not_positional() -> None:
+    """Any attention does what it does, since a row's values are all the same."""
+    rows, model = _averager(by_content=True)
+    inputs = rows.inputs.clone()
+    inputs[..., 0] = inputs[:, :1, 0]
+    with torch.no_grad():
+        targets = model(inputs.double()).float()
+    roles = find_roles(model, Batch(inputs, targets, rows.mask), profile="task")
+    assert "positional" not in set(roles["role"])
+
+
+def test_rows_without_scored_positions_may_come_first() -> None:
+    rows, model = _averager()
+    mask = rows.mask.clone()
+    mask[:40] = False
+    roles = find_roles(model, replace(rows, mask=mask), profile="task")
+    confirmed = roles[roles["status"] == "confirmed"]
+    assert "positional" in set(confirmed["role"])
+
+
+def test_what_is_kept_is_of_all_rows() -> None:
+    """Against both changes over all rows, by hand; few rows are enough for other tests."""
+    rows, model = _averager()
+    many = Batch(*(torch.cat([one] * 8) for one in (rows.inputs, rows.targets, rows.mask)))
+    scale = torch.where(torch.arange(len(many)) % 30 == 0, 6.0, 1.0)[:, None, None]
+    many = replace(many, inputs=many.inputs * scale)
+    site = Site(0, "z", 0)
+    without, edits = (Resample(site, 3),), (Mean(site),)
+    with evaluating(model):
+        effects = Effects(evidence_of(model, many, TASK))
+        found = effects.kept_output(without, edits, "kept", 0.5)
+        run = Run(model, many)
+        clean, gone, left = (
+            run.with_(*some).value(lambda output, targets: output[..., 0])[many.mask].double()
+            for some in ((), without, edits)
+        )
+    expected = 1 - (left - clean).square().mean() / (gone - clean).square().mean()
+    assert found.score == pytest.approx(float(expected), rel=1e-3)
+    assert 0.2 < found.score < 0.8
 
 
 def test_without_targets_it_is_said_that_nothing_can_rise() -> None:

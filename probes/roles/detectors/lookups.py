@@ -1,28 +1,34 @@
 """Detect FFNs that are tables over a few numbers.
 
-    n        numbers that a linear map reads off the stream before the FFN: latents of the task, the
-             token at the position, how often it came so far in the row; and where these do not do,
-             directions of the token and of what each head wrote. Four at most, chosen one at a time
+    n        numbers that a linear map reads off the stream before the FFN (r² ≥ .9): latents of the
+             task, the position, and of tasks with at most eight tokens, for each token but the
+             smallest, whether it stands here and its share of the positions so far. Where these do
+             not suffice also directions in which the input, or what a head wrote, varies most.
+             They are chosen one or two at a time by what they explain of what the FFN writes, four
+             at most
     ŵ        what a table over n, fitted on one half of the rows, says that the FFN writes on the
              other half
 
     behaviour  with ŵ in place of what the FFN writes, at all positions and on all rows, at least .9
                of what the FFN does to the output is kept: 1 − (change by ŵ) / (change without it).
-               The fewest numbers that do are the target
+               Numbers are added in the order in which they were chosen until that is so, and are
+               the role's target
                the loss is lower than with what the FFN writes turned at random
                (:mod:`probes.roles.turned`)
     cause      without the FFN the loss rises
 
 The role says on what the FFN's part in the answers depends. It does not say that other numbers
 would not index the table as well (of two that nearly follow from each other either may be named),
-nor that the FFN reads them one by one. An FFN whose input has few values is a table over whatever
-tells them apart. FFNs that compute, fetch or sharpen something with a name have the stricter roles
-of :mod:`probes.roles.detectors.ffns`.
+nor that the FFN reads them one by one. Where the stream varies in four dimensions or fewer, any FFN
+that is needed may be such a table. FFNs that compute, fetch or sharpen something with a name have
+the stricter roles of :mod:`probes.roles.detectors.ffns`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+
+from torch import Tensor
 
 from interp.hooks.site import Site
 from interp.interventions.components import Component, components
@@ -46,6 +52,8 @@ def lookup_roles(of: Examined) -> Iterator[Found | Lacking]:
         for.
     """
     reader = of.reader
+    if of.effects is not None and reader is None:
+        yield Lacking(_ROLE, "no memories, answers or sought latents of the rows are named")
     if reader is None:
         return
     if not of.evidence.targets:
@@ -57,31 +65,24 @@ def lookup_roles(of: Examined) -> Iterator[Found | Lacking]:
 
 
 def _finding(reader: Reader, part: Component) -> Found:
-    cause = reader.necessity_tests([part])
+    cause = reader.necessity_tests([part])[:1]
     kept, names = Test("kept with a table over numbers", 0.0, reader.floors.tabled), ""
-    if holds(cause[:1]):
-        kept, names = _shortest_table(reader, part, cause[-1].score)
+    for chosen, said in _tables(reader, part) if holds(cause) else ():
+        words = ", ".join(chosen)
+        edit = Replace(Site(part.layer, "mlp_out"), Array(said.float(), f"a table over {words}"))
+        name = f"of what it does to the output, kept with a table over {words}"
+        found = reader.effects.kept_output(reader.ablation([part]), (edit,), name, kept.floor)
+        if found.score > kept.score:
+            kept, names = found, words
+        if kept.score >= kept.floor:
+            break
     asked = kept.score >= kept.floor
     tests = [kept, beyond_turned(reader.effects, part, asked=asked)]
-    return Found("ffn", part.layer, _ROLE, kept.score, tests, cause[:1], target=names)
+    return Found("ffn", part.layer, _ROLE, kept.score, tests, cause, target=names)
 
 
-def _shortest_table(reader: Reader, part: Component, whole: float) -> tuple[Test, str]:
-    """Return the test of the table with the fewest numbers that passes, or of the best, and the
-    numbers' names; ``whole`` is the change of the output without the FFN."""
-    floor, site = reader.floors.tabled, Site(part.layer, "mlp_out")
-    best, names = Test("kept with a table", 0.0, floor), ""
+def _tables(reader: Reader, part: Component) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+    """Yield tables over named numbers, then over all numbers, each with one number more."""
+    run = reader.evidence.run("given")
     for named in (True, False):
-        tables = short_tables(
-            reader.evidence.run("given"), part.layer, reader.latents, _MOST, named=named
-        )
-        for chosen, said in tables:
-            words = ", ".join(chosen)
-            edits = (Replace(site, Array(said.float(), f"a table over {words}")),)
-            name = f"of what it does to the output, kept with a table over {words}"
-            found = reader.effects.kept_output(whole, edits, name, floor)
-            if found.score > best.score:
-                best, names = found, words
-            if best.score >= floor:
-                return best, names
-    return best, names
+        yield from short_tables(run, part.layer, reader.latents, _MOST, named=named)
