@@ -1,6 +1,6 @@
 """Attention of a real language model's heads as programs: fitted on some texts, judged on others.
 
-    python -m analyses benchmark heads_as_programs smollm2-135m [--window N] [--judge FILE]
+    python -m analyses benchmark heads_as_programs smollm2-135m [--window N] [--notes N] …
 
 A head's program is a softmax over terms of tokens and places (``token_terms``): lags, kinds of
 tokens, equal ones, what makes the query rest, and directions of the embedding. The terms are the
@@ -9,8 +9,9 @@ Python's own help (``pydoc_data``): numbers are fitted on every second one, and 
 with ``--judge FILE`` on the pieces of a text file. ``--own N`` fits on N rows besides that the
 model makes up itself, from its own predictions; no other language model takes part. With ``--window
 N`` a head has one term more, which is no program: the logarithm of its own attention where its
-layer sees the last N tokens of each place alone (``last_tokens``). Told are, on the judged texts,
-over queries after the first,
+layer sees the last N tokens of each place alone (``last_tokens``). With ``--notes N`` programs
+share N notes on the text and are fitted together (``noted_programs``), on the further texts of
+``help_texts`` as well. Told are, on the judged texts, over queries after the first,
 
     overlap    Σ_j min(p, q) / Σ_j max(p, q)
     kl         Σ_j p log(p / q), in nats
@@ -23,7 +24,7 @@ nats from the model's own), each beside those before it: ``curve`` has for each 
 on the judged texts, and that with the last heads of the order replaced instead; its rise with a
 quarter of the heads replaced has a 95 % interval over rows. What heads write stays the model's own.
 
-JSON keys: ``model``, ``window``, ``own``, ``judged`` (the name of the file, or "topics"),
+JSON keys: ``model``, ``window``, ``notes``, ``own``, ``judged`` (the file's name, or "topics"),
 ``overlap`` and ``kl`` (means over heads), ``overlap_working`` (over heads that do not rest),
 ``overlap_fitted`` (on the texts that were fitted), ``trivial``, ``trivial_working``, ``resting``,
 ``quarter`` (by how much the perplexity rises with a quarter of the heads replaced, as a share),
@@ -51,7 +52,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import prooflens as pl
+from analyses.benchmarks.help_texts import further_rows
 from analyses.benchmarks.last_tokens import patterns_of_last_tokens
+from analyses.benchmarks.noted_programs import Texts, fit_noted_programs
 from analyses.benchmarks.result import write_result
 from analyses.benchmarks.token_terms import (
     TokenTerms,
@@ -89,6 +92,8 @@ _FEW = 6
 _STEPS = 8
 """Number of steps in which heads are put in order; each adds an eighth of them."""
 _DRAWS = 2000
+_AT_ONCE = 24
+"""Number of rows whose patterns of all heads are measured together. It bounds memory."""
 _FAINT = 1e-6
 """Smallest attention whose logarithm is taken; smaller values are set to it."""
 _TOGETHER = 45
@@ -216,8 +221,7 @@ def trivial_patterns(length: int) -> dict[str, Tensor]:
 def _programs(fit: Run, judge: Run, vocabulary: TokenTerms, window: int) -> list[_ProgramHead]:
     """Fit a program to every head and return it with its scores on the judged texts. With a window,
     the head's own attention given the last tokens alone is one more term."""
-    plain = trivial_patterns(fit.batch.inputs.shape[1])
-    even, found = plain["uniform"], list[_ProgramHead]()
+    found = list[_ProgramHead]()
     fit_terms, judge_terms = (vocabulary.terms(run.batch.inputs) for run in (fit, judge))
     sites = head_sites(fit.model)
     for some in (sites[i : i + _TOGETHER] for i in range(0, len(sites), _TOGETHER)):
@@ -233,26 +237,75 @@ def _programs(fit: Run, judge: Run, vocabulary: TokenTerms, window: int) -> list
                 attention(terms, own, logs.get(place))
                 for terms, logs in zip((fit_terms, judge_terms), alone, strict=True)
             )
-            best = max(plain, key=lambda name: overlap_and_kl(p, plain[name])[0])
-            overlap, kl = overlap_and_kl(q, on_judge)
-            loose = (1 - _LOOSE) * plain[best] + _LOOSE * even
-            about = {
-                "layer": site.layer,
-                "head": site.head,
-                "overlap": overlap,
-                "overlap_fitted": overlap_and_kl(p, on_fit)[0],
-                "kl": kl,
-                "trivial": best,
-                "trivial_overlap": overlap_and_kl(q, plain[best])[0],
-                "trivial_kl": overlap_and_kl(q, loose)[1],
-                "first": float(q[:, 1:, 0].mean()),
-                "program": program_words(fit_terms, own[: len(fit_terms.names)], vocabulary),
-            }
-            edit, few = (
-                Replace(place, Array(one, "its program")) for one in (on_judge, on_fit[:_FEW])
-            )
-            found.append(_ProgramHead(site, edit, few, about))
+            words = program_words(fit_terms, own[: len(fit_terms.names)], vocabulary)
+            found.append(_program_head(site, (p, q), (on_fit, on_judge), words))
     return found
+
+
+def _noted_programs(
+    fit: Tensor, judge: Run, vocabulary: TokenTerms, notes: int, first: int
+) -> list[_ProgramHead]:
+    """Fit programs that share notes to all heads and return them with their scores.
+
+    Args:
+        fit, judge: The rows that they are fitted on, and a model on those that they are judged on.
+        vocabulary: What they know about tokens.
+        notes: The number of notes.
+        first: So many of the fitted rows count for the overlap on them.
+    """
+    sites = head_sites(judge.model)
+    known = torch.cat([_patterns(judge.model, rows) for rows in torch.split(fit, _AT_ONCE)], 1)
+    seen, texts = _patterns(judge.model, judge.batch.inputs), Texts(vocabulary, fit)
+    programs = fit_noted_programs(texts, known, notes)
+    few, others = (Texts(vocabulary, rows) for rows in (fit[:first], judge.batch.inputs))
+    on_fit, on_judge = programs.attention(few), programs.attention(others)
+    words = programs.words(few, vocabulary.decode)
+    return [
+        _program_head(site, (p.float(), q.float()), (said, other), told)
+        for site, p, q, said, other, told in zip(
+            sites, known[:, :first], seen, on_fit, on_judge, words, strict=True
+        )
+    ]
+
+
+def _patterns(model: Any, rows: Tensor) -> Tensor:
+    """Return the attention of all heads on some rows, ``[head, row, query, key]``, in half
+    precision."""
+    places = [Site(site.layer, "pattern", site.head) for site in head_sites(model)]
+    found = Run(model, next_tokens(rows)).at(places)
+    return torch.stack([found[place].cpu().half() for place in places])
+
+
+def _program_head(
+    site: Site, seen: tuple[Tensor, Tensor], said: tuple[Tensor, Tensor], words: str
+) -> _ProgramHead:
+    """Return a head's program with its scores.
+
+    Args:
+        site: The head.
+        seen, said: Its attention and its program's on the fitted texts and on the judged ones.
+        words: The program in words.
+    """
+    (p, q), (on_fit, on_judge) = seen, said
+    plain = trivial_patterns(q.shape[-1])
+    best = max(plain, key=lambda name: overlap_and_kl(p, plain[name])[0])
+    overlap, kl = overlap_and_kl(q, on_judge)
+    loose = (1 - _LOOSE) * plain[best] + _LOOSE * plain["uniform"]
+    about = {
+        "layer": site.layer,
+        "head": site.head,
+        "overlap": overlap,
+        "overlap_fitted": overlap_and_kl(p, on_fit)[0],
+        "kl": kl,
+        "trivial": best,
+        "trivial_overlap": overlap_and_kl(q, plain[best])[0],
+        "trivial_kl": overlap_and_kl(q, loose)[1],
+        "first": float(q[:, 1:, 0].mean()),
+        "program": words,
+    }
+    place = Site(site.layer, "pattern", site.head)
+    edit, few = (Replace(place, Array(one, "its program")) for one in (on_judge, on_fit[:_FEW]))
+    return _ProgramHead(site, edit, few, about)
 
 
 def _alone(run: Run, places: list[Site], window: int) -> dict[Site, Tensor]:
@@ -314,6 +367,9 @@ def main(
     window: Annotated[
         int, typer.Option(help="Also a head's own attention by so many last tokens; 0 for not.")
     ] = 0,
+    notes: Annotated[
+        int, typer.Option(help="Programs that share so many notes on the text; 0 for terms alone.")
+    ] = 0,
     own: Annotated[
         int, typer.Option(help="Also fit on so many rows that the model makes up itself.")
     ] = 0,
@@ -326,12 +382,14 @@ def main(
 ) -> None:
     """Print the JSON, and write it to a file if asked."""
     problems = Problems("heads_as_programs")
-    asked = (("rows", rows, 2), ("length", length, 2), ("window", window, 0), ("own", own, 0))
-    for name, value, least in asked:
+    asked = {"rows": (rows, 2), "length": (length, 2), "window": (window, 0), "own": (own, 0)}
+    for name, (value, least) in (asked | {"notes": (notes, 0)}).items():
         rule, advice = f"must be at least {least}", "raise it"
         problems.need(value >= least, name, rule, value, advice)
-    usual = judge is None and own == 0 and window == 0
-    rule = "must go without --judge, --own and --window, as the kept table does"
+    rule = "must be 0 with notes, which do not read it"
+    problems.need(not (notes and window), "window", rule, window, "ask for one of both")
+    usual = judge is None and own == notes == window == 0
+    rule = "must go without --judge, --own, --notes and --window, as the kept table does"
     problems.need(not keep or usual, "keep", rule, keep, "leave it out, or name a file with --out")
     problems.raise_if_any()
     text = None if judge is None else read_text(judge, "judge")
@@ -345,17 +403,30 @@ def main(
         if text is None
         else pieces(tokenizer, text, rows, length, bos=bos)
     )
+    made = given[:0]
     with evaluating(subject):
         if own:
             made = sample_rows(subject, own, length, bos=int(given[0, 0]) if bos is None else bos)
+        fit, judged = given, Run(subject, next_tokens(others))
+        if notes:
+            fit = torch.cat([given, further_rows(tokenizer, others, bos=bos), made])
+        elif own:
             generator = torch.Generator().manual_seed(0)
-            given = torch.cat([made, given])[torch.randperm(own + rows, generator=generator)]
-        fit, judged = (Run(subject, next_tokens(some)) for some in (given, others))
-        words = TokenTerms(given, lambda token: tokenizer.decode([token]), subject.W_E)
-        heads = _programs(fit, judged, words, window)
+            given = fit = torch.cat([made, given])[torch.randperm(own + rows, generator=generator)]
+        words = TokenTerms(fit, lambda token: tokenizer.decode([token]), subject.W_E)
+        heads = (
+            _noted_programs(fit, judged, words, notes, rows)
+            if notes
+            else _programs(Run(subject, next_tokens(fit)), judged, words, window)
+        )
         order = _order(Run(subject, next_tokens(given[:_FEW])), heads)
         steps = _curve(judged, [head.edit for head in order])
-    told = {"window": window, "own": own, "judged": "topics" if judge is None else judge.name}
+    told = {
+        "window": window,
+        "notes": notes,
+        "own": own,
+        "judged": "topics" if judge is None else judge.name,
+    }
     found = {**_summary(model, heads, order, steps), **told}
     if keep:
         keep_table(found)

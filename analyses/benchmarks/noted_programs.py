@@ -57,7 +57,7 @@ class Texts:
 
     def __init__(self, vocabulary: TokenTerms, tokens: Int[Tensor, "row pos"]) -> None:
         self.tokens, found = tokens, list[Tensor]()
-        for some in tokens.split(_AT_ONCE):
+        for some in torch.split(tokens, _AT_ONCE):
             terms = vocabulary.terms(some)
             which = [i for i, name in enumerate(terms.names) if name.startswith(_JOINS)]
             found.append(terms.values[..., which])
@@ -74,7 +74,9 @@ class Texts:
         weights.append(((lag >= 0) & (lag < _MEAN)).float() / sqrt(_MEAN))
         far = torch.arange(length).float().log1p().expand(rows, -1)
         seen = self.joins[..., self.names.index("equal")].amax(-1)
-        self.places = torch.cat([*(one @ own for one in weights), far[..., None], seen[..., None]], -1)
+        self.places = torch.cat(
+            [*(one @ own for one in weights), far[..., None], seen[..., None]], -1
+        )
 
 
 class _Lookup(nn.Module):
@@ -164,8 +166,47 @@ class NotedPrograms(nn.Module):
     @torch.no_grad()
     def attention(self, texts: Texts) -> Float[Tensor, "head row query key"]:
         """Return the attention of every head's program."""
-        both = zip(texts.joins.split(_AT_ONCE), texts.places.split(_AT_ONCE), strict=True)
-        return torch.cat([self(*some).exp() for some in both]).transpose(0, 1)
+        both = (torch.split(one, _AT_ONCE) for one in (texts.joins, texts.places))
+        return torch.cat([self(*some).exp() for some in zip(*both, strict=True)]).transpose(0, 1)
+
+    @torch.no_grad()
+    def words(self, texts: Texts, decode: Callable[[int], str], count: int = 8) -> list[str]:
+        """Describe every head's program by the parts whose scores vary most: a term by its name,
+        and notes by the places where their sum is largest.
+
+        Args:
+            texts: Rows to describe it on.
+            decode: A function from a token to its text.
+            count: The number of parts that are named.
+        """
+        notes, each = self.notes(texts.joins, texts.places), self.heads
+        length = texts.tokens.shape[1]
+        spread = texts.joins[:, torch.ones(length, length).tril().bool()].std((0, 1))
+        factors, kinds = each.products(notes), ("key", "query that rests", "query that sees itself")
+        parts = dict(zip(kinds, each.parts(notes), strict=True))
+
+        def peak(values: Tensor) -> str:
+            row, place = divmod(int(values[:, 1:].argmax()), length - 1)
+            some = texts.tokens[row, max(0, place - 2) : place + 2].tolist()
+            return repr("".join(map(decode, some)))
+
+        told = list[str]()
+        for head, strengths in enumerate(each.terms.T.tolist()):
+            said = [
+                (float(abs(one) * by), f"{one:+.1f}·[{name}]")
+                for name, one, by in zip(texts.names, strengths, spread, strict=True)
+            ]
+            for what, part in parts.items():
+                size = float(part[:, head].std())
+                said.append((size, f"{size:+.1f}·[{what} as in {peak(part[:, head])}]"))
+            for query, key in zip(*(one[:, head].unbind(-1) for one in factors), strict=True):
+                size, ends = float(query.std() * key.std()), (peak(query), peak(key))
+                said.append(
+                    (size, "{:+.1f}·[query as in {} with key as in {}]".format(size, *ends))
+                )
+            words = " ".join(word for _, word in sorted(said, reverse=True)[:count])
+            told.append(f"attention ∝ exp({words} …)")
+        return told
 
 
 def overlaps(seen: Tensor, said: Tensor) -> Float[Tensor, "*row query"]:
@@ -208,7 +249,9 @@ def fit_noted_programs(
         if step > _WARM * steps:
             lost = (1 - _OVERLAP) * lost - 2 * _OVERLAP * overlaps(seen, said.exp()).mean()
         paid = sum(
-            price * one.square().sum() for price, some in zip(prices, kinds, strict=True) for one in some
+            price * one.square().sum()
+            for price, some in zip(prices, kinds, strict=True)
+            for one in some
         )
         optimizer.zero_grad()
         (len(patterns) * lost + paid).backward()
