@@ -35,8 +35,10 @@ place, in averages over all before; and length of the even average."""
 _STAGES, _LOOKUPS, _FETCHED, _RANK, _LOOKUP_RANK = 2, 16, 16, 12, 8
 """Number of times that lookups are made, of shared programs each time, of numbers that each
 fetches, and of products of query and key in a head's program and in a shared one."""
-_STEPS, _ROWS, _RATE, _SLOWER, _FASTER = 1500, 12, 0.01, 0.3, 4
-"""Steps of the fit, rows in each, the rate, and its factors for notes and for terms."""
+_STEPS, _RATE, _SLOWER, _FASTER = 1500, 0.01, 0.3, 4
+"""Steps of the fit, the rate, and its factors for notes and for terms."""
+_PATTERNS, _LEAST, _MOST = 864, 8, 36
+"""Number of patterns of all heads in a step; and the least and the most rows that it has."""
 _WARM, _OVERLAP = 0.3, 0.9
 """From this share of the steps on the overlap has this weight in the fit."""
 _PRICE, _NOTE_PRICE = 3e-4, 3e-5
@@ -215,6 +217,7 @@ def overlaps(seen: Tensor, said: Tensor) -> Float[Tensor, "*row query"]:
     return torch.minimum(seen, said).sum(-1) / torch.maximum(seen, said).sum(-1)
 
 
+@torch.enable_grad()
 def fit_noted_programs(
     texts: Texts, patterns: Float[Tensor, "head row query key"], notes: int, steps: int = _STEPS
 ) -> NotedPrograms:
@@ -230,6 +233,7 @@ def fit_noted_programs(
         torch.manual_seed(0)
         found = NotedPrograms(texts, len(patterns), notes)
         order = torch.cat([torch.randperm(len(texts.tokens)) for _ in range(steps)])
+    rows = min(max(_PATTERNS // len(patterns), _LEAST), _MOST)
     kinds: tuple[list[Tensor], ...] = ([], [], [])
     for name, one in found.named_parameters():
         own = 1 if name.startswith("heads.") else 2
@@ -242,7 +246,7 @@ def fit_noted_programs(
         optimizer, lambda step: min((step + 1) / 20, 1.0, 2 * (1 - step / steps))
     )
     for step in range(steps):
-        some = order[step * _ROWS : (step + 1) * _ROWS]
+        some = order[step * rows : (step + 1) * rows]
         said, seen = found(texts.joins[some], texts.places[some]), patterns[:, some].float()
         seen = seen.transpose(0, 1)
         lost = -(seen * said.clamp_min(-50))[:, :, 1:].sum(-1).mean()
