@@ -281,7 +281,7 @@ def _directions(run: Run, layer: int, places: Tensor) -> Iterator[tuple[str, Ten
     """The directions in which the input, and what each head before the FFN wrote, vary most, at
     some places."""
     what = "the token" if run.batch.inputs.ndim == 2 else "the input"
-    yield from _main_directions(what, _embedded(run)[places])
+    yield from _main_directions(what, _embedding(run)[places])
     own = read_by_ffn(run.model, layer).kind != "resid_pre"  # else the block is parallel
     for part in components(run.model):
         if part.kind == "head" and part.layer < layer + own:
@@ -289,7 +289,7 @@ def _directions(run: Run, layer: int, places: Tensor) -> Iterator[tuple[str, Ten
             yield from _main_directions(f"what {part.name} wrote", run.at([site])[site][places])
 
 
-def _embedded(run: Run) -> Float[Tensor, "row pos d_model"]:
+def _embedding(run: Run) -> Float[Tensor, "row pos d_model"]:
     """What the input adds to the stream; with what its position adds, where the model does not
     tell the two apart."""
     start = Site(-1, "embed")
