@@ -2,7 +2,7 @@
 
     python -m analyses benchmark faithfulness [--only NAME] [--seed N] [--draw N] [--out FILE]
 
-Roles are found on 128 rows of a shipped model's task, and numbers of programs fitted on 1,024; what
+Roles are found on 256 rows of a shipped model's task, and numbers of programs fitted on 1,024; what
 is kept (``pl.roles.explain``) is measured on other rows, and on rows of another length, where the
 task has lengths and the model solves it there too. The least of both counts. A model is left out if
 it does not solve its task. Models without attention (baselines, and a transformer without layers)
@@ -54,7 +54,8 @@ from prooflens.trained import recipes as shipped_recipes
 
 __all__ = ["Faithfulness", "faithfulness", "faithfulness_rows"]
 
-_ROWS, _FITTED = 128, 1024
+_FOUND, _FITTED, _ROWS = 256, 1024, 128
+"""How many rows roles are found on, programs are fitted on, and both are judged on."""
 _ERROR = 0.05
 """Share of the targets' variance, or of wrong answers, up to which a model solves its task."""
 _FAITHFUL = 0.95
@@ -109,7 +110,7 @@ def faithfulness_rows(
         anew = replace(recipe, training=replace(recipe.training, seed=seed))
         model = train(anew, workers=1)[0].model
     told: dict[str, Any] = {"memories": memories_of(task), "answers": answers_of(task)}
-    found_on = task.sample(_ROWS, seed=1 + 100 * draw)
+    found_on = task.sample(_FOUND, seed=1 + 100 * draw)
     roles = find_roles(model, found_on, **told, sought=role_variables(task))
     fitted_on = task.sample(_FITTED, seed=4)
     for batch in (task.sample(_ROWS, seed=2), _other_length(task)):
