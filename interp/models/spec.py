@@ -177,7 +177,7 @@ class TransformerSpec:
             ArgumentError: if keys are unknown or missing, or the spec refuses a value.
         """
         stated = {k: data[k] for k in _NUMBERS if type(data.get(k)) is int}
-        whole = {k: float(v) for k, v in stated.items() if abs(v) < 2**63}
+        whole = {k: float(v) for k, v in stated.items() if abs(v) < 1e300}
         return from_fields(cls, {**data, **whole}, Problems("TransformerSpec"))
 
 

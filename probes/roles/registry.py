@@ -211,9 +211,9 @@ SHIPPED = (
         (
             "in a language model: cosine of its attention on different rows beyond permuted "
             "attention, which is neither on the token before nor on the first",
-            "on rows of a task: its attention is nearly the same on all of them; with its mean on "
-            "other rows in its place, what it does to the output is kept; and the loss is lower "
-            "than with what it writes turned at random",
+            "on rows of a task: its attention is nearly the same on all of them, and not even; "
+            "with its mean on other rows in its place, what it does to the output is kept; and the "
+            "loss is lower than with what it writes turned at random",
         ),
         _WITHOUT_HEAD,
         ("positional", "excess", "selected", "tabled"),

@@ -4,7 +4,8 @@
                 least two keys
     A̅           its mean over one half of the rows, for the rows of the other half
 
-    behaviour  1 − Σ|A − A̅| / Σ(|A| + |A̅|) is at least .8
+    behaviour  A is not even: its distance from even attention is at least .1
+               1 − Σ|A − A̅| / Σ(|A| + |A̅|) is at least .8
                with A̅ in place of A, at least .9 of what the head does to the output is kept:
                1 − (change by A̅) / (change without the head)
                the loss is lower than with what the head writes turned at random
@@ -65,6 +66,9 @@ def _finding(evidence: Evidence, effects: Effects, place: Place) -> Found:
     mean = _mean_of_others(pattern)
     alike = _sameness(evidence, place[0], pattern, mean)
     tests = [Test("sameness of its attention on all rows", alike, floors.selected)]
+    even = evidence.share(place, "uniform")
+    if even is not None:
+        tests.append(Test("distance from even attention", 1 - even.score, 1 - floors.even))
     cause = _cause(effects, place) if holds(tests) else []
     name = "of what it does to the output, kept with its mean attention"
     kept = Test(name, 0.0, floors.tabled)
