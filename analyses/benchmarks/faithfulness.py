@@ -183,13 +183,14 @@ def faithfulness(only: str = "", seed: int | None = None, draw: int = 0) -> dict
         draw: Which draw of rows roles are found on.
 
     Raises:
-        ArgumentError: if no shipped transformer has such a name.
+        ArgumentError: if no shipped transformer has such a name, or the draw is negative.
     """
     started, console = time.perf_counter(), Console(stderr=True)
     recipes = [recipe for recipe in shipped_recipes() if only in recipe.name]
     asked = [one for one in recipes if isinstance(one.spec, TransformerSpec) and one.spec.heads]
     problems = Problems("faithfulness")
     problems.need(bool(asked), "only", "must be in a shipped model's name", only, "leave it out")
+    problems.need(draw >= 0, "draw", "must be at least 0", draw, "count draws from 0")
     problems.raise_if_any()
     found: dict[str, list[Faithfulness]] = {}
     for one in track(asked, "models", console=console, disable=not console.is_terminal):

@@ -103,19 +103,19 @@ def ffn_table(
 
 
 def short_tables(
-    run: Run, layer: int, latents: Mapping[str, Tensor], most: int, *, named: bool
+    run: Run, layer: int, latents: Mapping[str, Tensor], most: int
 ) -> Iterator[tuple[tuple[str, ...], Float[Tensor, "row pos d_model"]]]:
-    """Yield tables of what an FFN writes over one number, over two, and so on.
+    """Yield tables of what an FFN writes over one number, over two, and so on: of named numbers
+    alone, and then of directions as well.
 
     They are fitted at the places that can reach a scored output, on each half of the rows for the
-    other half.
+    other half. The numbers are chosen with all rows in view.
 
     Args:
         run: The run on whose rows they are fitted.
         layer: The FFN's layer.
         latents: Name → values ``[row, pos]``, or ``[row, pos, number]``.
         most: The most numbers.
-        named: Whether the numbers are those that are known without the model alone.
 
     Yields:
         The names of the numbers, and what the table says that the FFN writes on each row; nothing
@@ -127,17 +127,17 @@ def short_tables(
     first, half = _half_of_rows(places), halves(places)
     entries = max(_LEAST_ENTRIES, min(_ENTRIES, int(half.sum()) // _FILLED))
     made = _Table(before, after, stream[places], written[places], half, entries=entries)
-    every = dict(_named_numbers(run, places, latents))
-    every |= {} if named else dict(_directions(run, layer, places))
-    numbers = {name: one for name, one in every.items() if can_read(made.stream, one, half)}
-    few = {name: values[:_PLACES] for name, values in numbers.items()}
-    chosen, _ = _choose_numbers(made.first_places(), few, (), most)
-    for count in range(1, len(chosen) + 1):
-        values, said = [numbers[name] for name in chosen[:count]], torch.empty_like(written)
-        for fitted, judged in ((half, ~first), (~half, first)):
-            table = made.fit(values, made.sizes(values), fitted)
-            said[judged] = table.instead(written[judged], stream[judged])
-        yield tuple(chosen[:count]), said
+    numbers: dict[str, Tensor] = {}
+    for more in (_named_numbers(run, places, latents), _directions(run, layer, places)):
+        numbers |= {name: one for name, one in more if can_read(made.stream, one, half)}
+        few = {name: values[:_PLACES] for name, values in numbers.items()}
+        chosen, _ = _choose_numbers(made.first_places(), few, (), most)
+        for count in range(1, len(chosen) + 1):
+            values, said = [numbers[name] for name in chosen[:count]], torch.empty_like(written)
+            for fitted, judged in ((half, ~first), (~half, first)):
+                table = made.fit(values, made.sizes(values), fitted)
+                said[judged] = table.instead(written[judged], stream[judged])
+            yield tuple(chosen[:count]), said
 
 
 def _words(chosen: Sequence[str], entries: int, *, linear: bool) -> str:

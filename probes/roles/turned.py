@@ -7,13 +7,12 @@
              more if p is then below .1; on the first 32 rows that have scored positions
 
 What a fresh component writes has hardly a preferred direction, so its loss is about as likely as
-any turned one to be the lowest. (In 900 untrained models p was below .05 in two to five of a
-hundred, and never below .003.) A small p says that the rest of the model is made for what this
+any turned one to be the lowest. A small p says that the rest of the model is made for what this
 component writes, or the component for the rest. Of a random component behind which a readout was
 fitted the first is true: it is found as well.
 
-In a stream of few dimensions many R leave w nearly where it was. Where targets are noisy, a
-component that is needed is not found in four dimensions or fewer. The smallest p is .0004, so that
+In a stream of few dimensions many R leave w nearly where it was: in four or fewer a component that
+is needed may not be found where targets are noisy. The smallest p is .0004, so that
 one component alone among 25 that are tested cannot be significant at a false-discovery rate of .01.
 """
 

@@ -5,7 +5,7 @@
              smallest, whether it stands here and its share of the positions so far. Where these do
              not suffice also directions in which the input, or what a head wrote, varies most.
              They are chosen one or two at a time by what they explain of what the FFN writes, four
-             at most
+             at most, with all rows in view
     ŵ        what a table over n, fitted on one half of the rows, says that the FFN writes on the
              other half
 
@@ -27,8 +27,6 @@ the stricter roles of :mod:`probes.roles.detectors.ffns`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-
-from torch import Tensor
 
 from interp.hooks.site import Site
 from interp.interventions.components import Component, components
@@ -52,9 +50,10 @@ def lookup_roles(of: Examined) -> Iterator[Found | Lacking]:
         for.
     """
     reader = of.reader
-    if of.effects is not None and reader is None:
-        yield Lacking(_ROLE, "no memories, answers or sought latents of the rows are named")
+    if of.effects is None:
+        return
     if reader is None:
+        yield Lacking(_ROLE, "no memories, answers or sought latents of the rows are named")
         return
     if not of.evidence.targets:
         yield Lacking(_ROLE, "without targets there is no loss that could rise")
@@ -67,7 +66,9 @@ def lookup_roles(of: Examined) -> Iterator[Found | Lacking]:
 def _finding(reader: Reader, part: Component) -> Found:
     cause = reader.necessity_tests([part])[:1]
     kept, names = Test("kept with a table over numbers", 0.0, reader.floors.tabled), ""
-    for chosen, said in _tables(reader, part) if holds(cause) else ():
+    run = reader.evidence.run("given")
+    tables = short_tables(run, part.layer, reader.latents, _MOST)
+    for chosen, said in tables if holds(cause) else ():
         words = ", ".join(chosen)
         edit = Replace(Site(part.layer, "mlp_out"), Array(said.float(), f"a table over {words}"))
         name = f"of what it does to the output, kept with a table over {words}"
@@ -79,10 +80,3 @@ def _finding(reader: Reader, part: Component) -> Found:
     asked = kept.score >= kept.floor
     tests = [kept, beyond_turned(reader.effects, part, asked=asked)]
     return Found("ffn", part.layer, _ROLE, kept.score, tests, cause, target=names)
-
-
-def _tables(reader: Reader, part: Component) -> Iterator[tuple[tuple[str, ...], Tensor]]:
-    """Yield tables over named numbers, then over all numbers, each with one number more."""
-    run = reader.evidence.run("given")
-    for named in (True, False):
-        yield from short_tables(run, part.layer, reader.latents, _MOST, named=named)

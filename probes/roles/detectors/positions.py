@@ -5,7 +5,7 @@
     A̅           its mean over one half of the rows, for the rows of the other half
 
     behaviour  A is not even: its distance from even attention is at least .1
-               1 − Σ|A − A̅| / Σ(|A| + |A̅|) is at least .8
+               1 − Σ|A − A̅| / Σ(|A| + |A̅|), its sameness, is at least .8
                with A̅ in place of A, at least .9 of what the head does to the output is kept:
                1 − (change by A̅) / (change without the head)
                the loss is lower than with what the head writes turned at random
@@ -35,7 +35,7 @@ from probes.roles.decision import Found, Lacking, Test, holds
 from probes.roles.effects import Effects
 from probes.roles.evidence import Evidence, Place, has_readout
 from probes.roles.examined import Examined, of_head
-from probes.roles.fitting import pattern_of, read_places
+from probes.roles.fitting import read_places
 from probes.roles.turned import beyond_turned
 
 _ROLE = "positional"
@@ -62,9 +62,10 @@ def position_roles(of: Examined) -> Iterator[Found | Lacking]:
 
 
 def _finding(evidence: Evidence, effects: Effects, place: Place) -> Found:
-    pattern, floors = pattern_of(evidence.run("given"), *place), evidence.floors
+    layer, head = place
+    pattern, floors = torch.cat(evidence.patterns("given", layer))[:, head], evidence.floors
     mean = _mean_of_others(pattern)
-    alike = _sameness(evidence, place[0], pattern, mean)
+    alike = _sameness(evidence, layer, pattern, mean)
     tests = [Test("sameness of its attention on all rows", alike, floors.selected)]
     even = evidence.share(place, "uniform")
     if even is not None:
@@ -73,7 +74,7 @@ def _finding(evidence: Evidence, effects: Effects, place: Place) -> Found:
     name = "of what it does to the output, kept with its mean attention"
     kept = Test(name, 0.0, floors.tabled)
     if cause and cause[-1].score >= cause[-1].floor:
-        edit = Replace(Site(place[0], "pattern", place[1]), Array(mean, "its mean attention"))
+        edit = Replace(Site(layer, "pattern", head), Array(mean, "its mean attention"))
         without = (Mean(evidence.site(place)),)
         kept = effects.kept_output(without, (edit,), name, floors.tabled)
     asked = kept.score >= kept.floor
